@@ -1,0 +1,23 @@
+"""Python code generation. Importing this package makes ``Graph.python_code`` work; it needs no torch."""
+
+from __future__ import annotations
+
+from fxplug.codegen.compiled import CompiledFunction, compile_code
+from fxplug.codegen.generator import CodeGen, last_uses
+from fxplug.codegen.globals import register_named_type, register_root
+from fxplug.codegen.signature import Parameter, Signature, signature_of
+from fxplug.ir import install_generator
+
+__all__ = [
+    "CodeGen",
+    "CompiledFunction",
+    "Parameter",
+    "Signature",
+    "compile_code",
+    "last_uses",
+    "register_named_type",
+    "register_root",
+    "signature_of",
+]
+
+install_generator(CodeGen())

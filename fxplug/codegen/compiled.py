@@ -1,0 +1,65 @@
+"""From source to a function object: compiled once, visible to tracebacks and debuggers, freed with the function."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.errors import CodegenError
+
+if TYPE_CHECKING:
+    from types import FunctionType
+
+    from fxplug.ir import PythonCode
+
+__all__ = ["CompiledFunction", "compile_code"]
+
+_numbers = itertools.count()
+
+
+class CompiledFunction:
+    """A compiled function together with the source that it came from."""
+
+    __slots__ = ("__weakref__", "code", "filename", "function", "version")
+
+    def __init__(self, code: PythonCode, function: FunctionType, filename: str, version: int) -> None:
+        self.code = code
+        """The generated source and its globals."""
+        self.function = function
+        """The function; its first parameter is the root."""
+        self.filename = filename
+        """The name under which tracebacks show the source."""
+        self.version = version
+        """Version of the graph that was compiled."""
+
+
+def compile_code(code: PythonCode, *, name: str = "fxplug", version: int = 0) -> CompiledFunction:
+    """Compile generated source.
+
+    The source is registered with `linecache` for as long as the function lives.
+
+    Args:
+        code: What a code generator made; text from anywhere else must not get here.
+        name: Shown in the file name.
+        version: Version of the graph.
+
+    Raises:
+        CodegenError: Python does not accept the source.
+    """
+    safe = "".join(letter if letter.isalnum() else "_" for letter in name)
+    filename = f"<{safe}-generated-{next(_numbers)}>"
+    try:
+        compiled = compile(code.src, filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CodegenError(
+            f"Cannot compile the generated code: {error}. This is a fault of the graph's code generator; "
+            f"graph.python_code().src shows the source."
+        ) from error
+    namespace: dict[str, Any] = {**code.globals, "__name__": "fxplug.generated"}
+    exec(compiled, namespace)  # noqa: S102 - the one place where generated source becomes a function
+    function = cast("FunctionType", namespace.pop(code.function_name))
+    linecache.cache[filename] = (len(code.src), None, code.src.splitlines(keepends=True), filename)
+    weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
+    return CompiledFunction(code, function, filename, version)

@@ -1,0 +1,120 @@
+"""One small emitter for each opcode: node in, expression or statement out."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from fxplug.codegen.literals import is_plain_name
+from fxplug.ir import qualified_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.codegen.globals import GlobalTable
+    from fxplug.codegen.literals import ArgumentPrinter
+    from fxplug.ir import Node
+
+__all__ = ["AUGMENTED", "INFIX", "PREFIX", "ExpressionEmitter"]
+
+INFIX: dict[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.matmul: "@",
+    operator.lshift: "<<",
+    operator.rshift: ">>",
+    operator.and_: "&",
+    operator.or_: "|",
+    operator.xor: "^",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+}
+"""Binary operators of the operator module and how they are written."""
+
+PREFIX: dict[Any, str] = {operator.neg: "-", operator.pos: "+", operator.invert: "~"}
+"""Unary operators."""
+
+AUGMENTED: dict[Any, str] = {
+    operator.iadd: "+=",
+    operator.isub: "-=",
+    operator.imul: "*=",
+    operator.itruediv: "/=",
+    operator.ifloordiv: "//=",
+    operator.imod: "%=",
+    operator.ipow: "**=",
+    operator.imatmul: "@=",
+    operator.ilshift: "<<=",
+    operator.irshift: ">>=",
+    operator.iand: "&=",
+    operator.ior: "|=",
+    operator.ixor: "^=",
+}
+"""In-place operators, written as augmented assignments."""
+
+
+class ExpressionEmitter:
+    """Turns a node into the expression that computes it.
+
+    Args:
+        printer: Prints arguments.
+        table: Receives the callables.
+        root: Name of the parameter that holds the root.
+    """
+
+    def __init__(self, printer: ArgumentPrinter, table: GlobalTable, root: str) -> None:
+        self._printer = printer
+        self._table = table
+        self._root = root
+        self._functions: dict[Any, str] = {}
+        self._emitters: dict[str, Callable[[Node], str]] = {
+            "get_attr": self._get_attr,
+            "call_function": self._call_function,
+            "call_method": self._call_method,
+            "call_module": self._call_module,
+        }
+
+    def expression(self, node: Node) -> str:
+        """Return the expression for any node but placeholders and outputs."""
+        return self._emitters[node.op](node)
+
+    def _get_attr(self, node: Node) -> str:
+        return self._printer.path(self._root, node.target)
+
+    def _call_module(self, node: Node) -> str:
+        callee = self._printer.path(self._root, node.target)
+        return f"{callee}({self._printer.call_arguments(node.args, node.kwargs)})"
+
+    def _call_method(self, node: Node) -> str:
+        receiver, *rest = node.args
+        callee = self._printer.attribute(self._printer.operand(receiver), node.target)
+        return f"{callee}({self._printer.call_arguments(tuple(rest), node.kwargs)})"
+
+    def _call_function(self, node: Node) -> str:
+        target, args, printer = node.target, node.args, self._printer
+        if not node.kwargs and _is_hashable(target):
+            count = len(args)
+            if count == 2:
+                symbol = INFIX.get(target)
+                if symbol is not None:
+                    return f"{printer.operand(args[0])} {symbol} {printer.operand(args[1])}"
+                if target is operator.getitem:
+                    return f"{printer.operand(args[0])}[{printer.text(args[1])}]"
+                if target is getattr and type(args[1]) is str and is_plain_name(args[1]):
+                    return f"{printer.operand(args[0])}.{args[1]}"
+            elif count == 1 and target in PREFIX:
+                return f"{PREFIX[target]}{printer.operand(args[0])}"
+        hint = qualified_name(target).replace(".", "_")
+        return f"{self._table.refer(target, hint)}({printer.call_arguments(args, node.kwargs)})"
+
+
+def _is_hashable(value: Any) -> bool:
+    return getattr(type(value), "__hash__", None) is not None

@@ -1,0 +1,108 @@
+"""The free names of generated code: which object each refers to, and under which name it can be reached safely.
+
+Text that users control never becomes source here. A dotted path is printed only when resolving it gives the very object
+that is meant; everything else is bound under a fresh name that no parameter and no value of the function has.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import operator
+import re
+from typing import TYPE_CHECKING, Any
+
+from fxplug.ir import qualified_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GlobalTable", "register_named_type", "register_root"]
+
+_ROOTS: dict[str, Any] = {"builtins": builtins, "math": math, "operator": operator}
+_NAMED_TYPES: dict[type, Callable[[Any], str]] = {}
+_PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+def register_root(name: str, module: object) -> None:
+    """Let generated code reach what `module` holds as ``name.attribute``.
+
+    Args:
+        name: Top-level name of a well-known library, e.g. ``"torch"``.
+        module: The library's module object.
+    """
+    _ROOTS[name] = module
+
+
+def register_named_type(kind: type, path_of: Callable[[Any], str]) -> None:
+    """Let constants of type `kind` be printed by a dotted path, e.g. ``torch.float32``.
+
+    Args:
+        kind: Exact type of the constants.
+        path_of: Gives the path. It is printed only if it leads back to the same object.
+    """
+    _NAMED_TYPES[kind] = path_of
+
+
+class GlobalTable:
+    """Collects the globals of one generated function.
+
+    Args:
+        taken: Every name that the function binds itself (parameters and values).
+    """
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+        self._known: dict[int, tuple[Any, str]] = {}
+        self.globals: dict[str, Any] = {}
+        """Name -> object."""
+
+    def refer(self, value: Any, hint: str | None = None) -> str:
+        """Return source text that evaluates to `value` itself.
+
+        Args:
+            value: A function, class or constant.
+            hint: Text from which the name of a table entry is made.
+        """
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1]
+        text = self._dotted(value) or self._bind(value, hint)
+        self._known[id(value)] = (value, text)
+        return text
+
+    def path_of(self, value: Any) -> str | None:
+        """Return the dotted path of a well-known object, None when it has none that is reachable."""
+        return self._dotted(value)
+
+    def _dotted(self, value: Any) -> str | None:
+        path_of = _NAMED_TYPES.get(type(value))
+        if path_of is None and not callable(value):
+            return None
+        path = path_of(value) if path_of is not None else qualified_name(value)
+        if _PATH.fullmatch(path) is None:
+            return None
+        root, _, rest = path.partition(".")
+        holder: Any = _ROOTS.get(root)
+        if holder is None:
+            return None
+        for part in rest.split("."):
+            holder = getattr(holder, part, None)
+        if holder is not value:
+            return None
+        visible, bound = (rest, value) if root == "builtins" else (path, _ROOTS[root])
+        name = visible.partition(".")[0]
+        if name in self._taken:
+            return None
+        self.globals[name] = bound
+        return visible
+
+    def _bind(self, value: Any, hint: str | None) -> str:
+        base = re.sub(r"[^A-Za-z0-9_]", "_", hint or f"_fxp_{type(value).__name__}")
+        base = base if not base[0].isdigit() else f"_{base}"
+        name, number = base, 0
+        while name in self._taken or name in self.globals or name in _ROOTS or hasattr(builtins, name):
+            number += 1
+            name = f"{base}_{number}"
+        self.globals[name] = value
+        return name

@@ -1,0 +1,198 @@
+"""The exception tree: every error that fxplug raises on purpose, with the data it carries.
+
+A message says what was attempted, names the thing, says what was found and what to do next. Where a caller would
+naturally catch a builtin (`ValueError`, `LookupError`, ...), the class inherits from it as well.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "BackendError",
+    "CodegenError",
+    "ConfigError",
+    "ForeignNodeError",
+    "FxplugError",
+    "GraphError",
+    "IncompatiblePluginError",
+    "InvalidArgumentError",
+    "LoweringError",
+    "NodeInUseError",
+    "PassError",
+    "PassOrderError",
+    "PluginConflictError",
+    "PluginError",
+    "PluginLoadError",
+    "StorageError",
+    "TraceError",
+    "UnknownNameError",
+    "UnresolvedReferenceError",
+    "VerificationError",
+    "did_you_mean",
+]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that offers the nearest known names.
+
+    Args:
+        name: What the caller wrote.
+        known: Every name that would have been accepted.
+
+    Returns:
+        ``"Did you mean 'a' or 'b'?"`` when something is near, else the sorted list of known names, else ``"None is
+        available."``.
+    """
+    choices = sorted(set(known))
+    near = get_close_matches(name, choices, n=3, cutoff=0.6)
+    if near:
+        return f"Did you mean {' or '.join(repr(choice) for choice in near)}?"
+    if choices:
+        return f"Available: {', '.join(repr(choice) for choice in choices)}."
+    return "None is available."
+
+
+class FxplugError(Exception):
+    """Base of every error raised on purpose."""
+
+    code: str = "FXP-E000"
+    """Stable identifier of the kind of error; the documentation has one entry for each."""
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}]"
+
+
+class TraceError(FxplugError, ValueError):
+    """A program could not be captured faithfully."""
+
+    code = "FXP-T000"
+
+
+class GraphError(FxplugError, RuntimeError):
+    """A graph was edited or read in a way that would break it."""
+
+    code = "FXP-G000"
+
+
+class NodeInUseError(GraphError):
+    """A node that other nodes still use was to be erased."""
+
+    code = "FXP-G001"
+
+
+class ForeignNodeError(GraphError):
+    """A node of another graph, or one that was erased, was used as an argument."""
+
+    code = "FXP-G002"
+
+
+class InvalidArgumentError(GraphError, TypeError):
+    """A value cannot stand in a graph, or an immutable argument was to be changed."""
+
+    code = "FXP-G003"
+
+
+class VerificationError(GraphError):
+    """A graph does not fulfil its invariants; `findings` lists each violation."""
+
+    code = "FXP-G004"
+
+    def __init__(self, message: str, findings: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.findings = tuple(findings)
+
+
+class CodegenError(FxplugError, RuntimeError):
+    """A graph could not be turned into Python source."""
+
+    code = "FXP-C000"
+
+
+class PassError(FxplugError, RuntimeError):
+    """A pass failed; the module is as it was before the pass."""
+
+    code = "FXP-P000"
+
+
+class PassOrderError(PassError):
+    """The declared order of passes has a cycle."""
+
+    code = "FXP-P001"
+
+
+class LoweringError(FxplugError, RuntimeError):
+    """A partition could not be lowered."""
+
+    code = "FXP-L000"
+
+
+class BackendError(LoweringError):
+    """A backend cannot work here, for example because its engine is not installed."""
+
+    code = "FXP-L001"
+
+
+class StorageError(FxplugError, ValueError):
+    """A file could not be written, or does not hold what it should."""
+
+    code = "FXP-S000"
+
+
+class ConfigError(FxplugError, ValueError):
+    """A configuration value is unknown or has the wrong form."""
+
+    code = "FXP-F000"
+
+
+class UnknownNameError(FxplugError, LookupError):
+    """Nothing of that kind has the given name."""
+
+    code = "FXP-F001"
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, note: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.known = tuple(sorted(set(known)))
+        message = f"There is no {kind} named {name!r}. {did_you_mean(name, self.known)}"
+        super().__init__(f"{message} {note}" if note else message)
+
+
+class UnresolvedReferenceError(FxplugError, ValueError):
+    """A reference such as ``package.module:callable`` does not lead to an object."""
+
+    code = "FXP-F002"
+
+
+class PluginError(FxplugError, RuntimeError):
+    """Something about a plugin is wrong."""
+
+    code = "FXP-H000"
+
+
+class PluginLoadError(PluginError):
+    """A plugin could not be imported or registered."""
+
+    code = "FXP-H001"
+
+
+class PluginConflictError(PluginError):
+    """Two plugins claim the same name."""
+
+    code = "FXP-H002"
+
+
+class IncompatiblePluginError(PluginError):
+    """A plugin asks for another version of fxplug than the one that runs."""
+
+    code = "FXP-H003"

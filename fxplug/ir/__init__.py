@@ -1,0 +1,72 @@
+"""The representation: nodes and graphs, their arguments, names, origins, regions and effects. Knows nothing of torch."""
+
+from __future__ import annotations
+
+from fxplug.ir.arguments import (
+    EMPTY_DICT,
+    Argument,
+    immutable_dict,
+    immutable_list,
+    iterate_leaves,
+    map_aggregate,
+)
+from fxplug.ir.code import CodeGenerator, PythonCode, install_generator
+from fxplug.ir.data import NodeRef, graph_from_data, graph_to_data
+from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegistry, effects, writes
+from fxplug.ir.graph import Graph
+from fxplug.ir.lint import check_structure, find_structure_faults
+from fxplug.ir.naming import Namespace, is_reserved, qualified_name, register_namespace
+from fxplug.ir.node import OPCODES, Node, NodeOwner, Opcode, Target, argument_text, map_arg, type_text
+from fxplug.ir.origins import ModuleScope, Origin, SourceLine
+from fxplug.ir.printing import TABLE_HEADER, format_table, node_rows
+from fxplug.ir.regions import PLAIN, Region, RegionEntry, common_depth
+from fxplug.ir.ring import NodeList
+
+__all__ = [
+    "EMPTY_DICT",
+    "OPCODES",
+    "OUTSIDE",
+    "PLAIN",
+    "PURE",
+    "RANDOM",
+    "TABLE_HEADER",
+    "UNKNOWN",
+    "Argument",
+    "CodeGenerator",
+    "Effect",
+    "EffectRegistry",
+    "Graph",
+    "ModuleScope",
+    "Namespace",
+    "Node",
+    "NodeList",
+    "NodeOwner",
+    "NodeRef",
+    "Opcode",
+    "Origin",
+    "PythonCode",
+    "Region",
+    "RegionEntry",
+    "SourceLine",
+    "Target",
+    "argument_text",
+    "check_structure",
+    "common_depth",
+    "effects",
+    "find_structure_faults",
+    "format_table",
+    "graph_from_data",
+    "graph_to_data",
+    "immutable_dict",
+    "immutable_list",
+    "install_generator",
+    "is_reserved",
+    "iterate_leaves",
+    "map_aggregate",
+    "map_arg",
+    "node_rows",
+    "qualified_name",
+    "register_namespace",
+    "type_text",
+    "writes",
+]

@@ -1,0 +1,120 @@
+"""The data form of a graph: plain values in, plain values out.
+
+Pickling and file storage both go through it. Nodes are numbered; an argument that is a node becomes a `NodeRef` with its
+number. Targets that are callables stay what they are: whoever writes a file decides how they are named.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from dataclasses import dataclass
+from typing import Any, cast
+
+from fxplug.errors import StorageError
+from fxplug.ir.arguments import Argument, map_aggregate
+from fxplug.ir.graph import Graph, copy_meta
+from fxplug.ir.node import Node, map_arg
+from fxplug.ir.origins import Origin
+
+__all__ = ["FORMAT_VERSION", "NodeRef", "graph_from_data", "graph_to_data"]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRef:
+    """Stands for the node with the given number, counted from 0."""
+
+    index: int
+
+
+def graph_to_data(graph: Graph) -> dict[str, Any]:
+    """Return a graph as plain values.
+
+    Returns:
+        ``{"version": int, "nodes": [...]}``; each node is a dict of its opcode, name, target, arguments (nodes as
+        `NodeRef`), annotation, notes, region and origins.
+    """
+    numbers = {node: number for number, node in enumerate(graph.nodes)}
+
+    def refer(node: Node) -> Argument:
+        return NodeRef(numbers[node])
+
+    return {
+        "version": FORMAT_VERSION,
+        "nodes": [
+            {
+                "op": node.op,
+                "name": node.name,
+                "target": node.target,
+                "args": map_arg(node.args, refer),
+                "kwargs": dict(map_arg(node.kwargs, refer)),
+                "type": node.type,
+                "meta": map_arg(copy_meta(node.meta), refer),
+                "region": node.region,
+                "origins": [origin.to_data() for origin in node.origins],
+            }
+            for node in graph.nodes
+        ],
+    }
+
+
+def graph_from_data(data: dict[str, Any]) -> Graph:
+    """Return the graph that `graph_to_data` described, equal in every respect.
+
+    Raises:
+        StorageError: The data has another version, or refers to a node that does not come earlier.
+    """
+    if data.get("version") != FORMAT_VERSION:
+        raise StorageError(
+            f"Cannot restore a graph: its data has version {data.get('version')!r}, this fxplug reads {FORMAT_VERSION}."
+        )
+    graph = Graph()
+    nodes: list[Node] = []
+
+    def resolve(leaf: Any) -> Any:
+        if not isinstance(leaf, NodeRef):
+            return leaf
+        if not 0 <= leaf.index < len(nodes):
+            raise StorageError(
+                f"Cannot restore a graph: node {len(nodes)} refers to node {leaf.index}, which does not come earlier."
+            )
+        return nodes[leaf.index]
+
+    for entry in data["nodes"]:
+        node = graph.create_node(
+            entry["op"],
+            entry["target"],
+            cast("tuple[Argument, ...]", map_aggregate(entry["args"], resolve)),
+            cast("dict[str, Argument]", map_aggregate(entry["kwargs"], resolve)),
+            entry["name"],
+            entry["type"],
+        )
+        if node.name != entry["name"]:
+            raise StorageError(f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name.")
+        node.origins = tuple(Origin.from_data(origin) for origin in entry["origins"])
+        node.region = tuple(entry["region"])
+        nodes.append(node)
+    for node, entry in zip(nodes, data["nodes"], strict=True):
+        # Notes may name nodes that come later, so they are restored when all nodes stand.
+        node.meta = copy_meta(_mutable(map_aggregate(entry["meta"], resolve)))
+    return graph
+
+
+def _mutable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _mutable(element) for key, element in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [_mutable(element) for element in cast("list[Any]", value)]
+    return value
+
+
+def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    return _restore_graph, (graph_to_data(graph),), {"lifted": graph.lifted}
+
+
+def _restore_graph(data: dict[str, Any]) -> Graph:
+    return graph_from_data(data)
+
+
+copyreg.pickle(Graph, _reduce_graph)

@@ -1,0 +1,147 @@
+"""Effects: what running a node does besides computing its value.
+
+The lattice goes from pure (does nothing else) to unknown (may do anything). Whoever removes, merges, moves or fuses nodes
+asks `effect_of`. Nothing here knows torch: the answers for its calls are registered by a higher layer, those of plugins by
+their hooks. What nobody answers for is unknown, and unknown is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fxplug.ir.node import Node
+
+__all__ = ["OUTSIDE", "PURE", "RANDOM", "UNKNOWN", "Effect", "EffectRegistry", "EffectRule", "effects", "writes"]
+
+ArgumentKey = int | str
+"""A position in ``args``, a keyword, or ``"state"`` for parameters and buffers of the called module."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a node does besides computing its value; a point in the effect lattice."""
+
+    writes: frozenset[ArgumentKey] = frozenset()
+    """Which arguments are changed in place."""
+    reads_state: bool = False
+    """Whether the result depends on state outside the arguments that another node may write."""
+    random: bool = False
+    """Whether random numbers are drawn."""
+    outside: bool = False
+    """Whether something outside the program is touched: output, files, global state."""
+    unknown: bool = False
+    """Whether nothing is known, so that anything must be expected."""
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether the node does nothing besides computing its value from its arguments."""
+        return not (self.writes or self.reads_state or self.random or self.outside or self.unknown)
+
+    @property
+    def must_be_kept(self) -> bool:
+        """Whether removing the node would change something even if nobody used its value."""
+        return bool(self.writes) or self.random or self.outside or self.unknown
+
+    def join(self, other: Effect) -> Effect:
+        """Return the least effect that covers both."""
+        return Effect(
+            self.writes | other.writes,
+            self.reads_state or other.reads_state,
+            self.random or other.random,
+            self.outside or other.outside,
+            self.unknown or other.unknown,
+        )
+
+
+PURE = Effect()
+RANDOM = Effect(random=True)
+OUTSIDE = Effect(outside=True)
+UNKNOWN = Effect(unknown=True)
+
+
+def writes(*keys: ArgumentKey) -> Effect:
+    """Return the effect of changing the named arguments in place."""
+    return Effect(writes=frozenset(keys))
+
+
+EffectRule = Callable[["Node", Any], "Effect | None"]
+"""Asked with (node, called module or None); None means no opinion."""
+
+
+class EffectRegistry:
+    """Answers what a node does, from entries for targets and from rules for families of targets."""
+
+    def __init__(self) -> None:
+        self._targets: dict[Hashable, Effect | EffectRule] = {}
+        self._rules: list[EffectRule] = []
+
+    def register_target(self, target: Hashable, effect: Effect | EffectRule) -> None:
+        """State the effect of calls to `target`.
+
+        Args:
+            target: A callable for ``call_function``, a method name for ``call_method``, a module class for
+                ``call_module`` nodes.
+            effect: The effect, or a rule asked for each node.
+        """
+        self._targets[target] = effect
+
+    def unregister_target(self, target: Hashable) -> None:
+        """Forget what was stated about `target`."""
+        self._targets.pop(target, None)
+
+    def target_entry(self, target: Hashable) -> Effect | EffectRule | None:
+        """Return what was stated about `target`, None when nothing was."""
+        return self._targets.get(target)
+
+    def register_rule(self, rule: EffectRule) -> None:
+        """Add a rule for targets without an entry; the rule added last is asked first."""
+        self._rules.insert(0, rule)
+
+    def effect_of(self, node: Node, root: object | None = None) -> Effect:
+        """Return the effect of running `node`.
+
+        Args:
+            node: Any node.
+            root: The module that the graph refers to; needed to know what a ``call_module`` node does. When it is not
+                given, the graph's owning module is asked.
+
+        Returns:
+            The effect; `UNKNOWN` where nothing is known.
+        """
+        if node.op in {"placeholder", "get_attr"}:
+            return PURE
+        if node.op == "output":
+            return OUTSIDE
+        module: Any = None
+        key: Any = node.target
+        if node.op == "call_module":
+            module = _find_module(node, root)
+            key = type(module)
+        try:
+            entry = self._targets.get(key)
+        except TypeError:  # An unhashable callable.
+            entry = None
+        answer = entry(node, module) if callable(entry) else entry
+        if answer is not None:
+            return answer
+        for rule in self._rules:
+            answer = rule(node, module)
+            if answer is not None:
+                return answer
+        return UNKNOWN
+
+
+def _find_module(node: Node, root: object | None) -> object | None:
+    holder: Any = root if root is not None else getattr(node.graph, "owning_module", None)
+    for name in str(node.target).split("."):
+        if holder is None:
+            return None
+        holder = getattr(holder, name, None)
+    return holder
+
+
+effects = EffectRegistry()
+"""The registry that every pass asks."""

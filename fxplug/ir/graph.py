@@ -1,0 +1,504 @@
+"""Graphs: an ordered list of nodes that computes outputs from inputs."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
+from fxplug.ir.arguments import EMPTY_DICT, Argument
+from fxplug.ir.code import CodeGenerator, PythonCode, default_generator
+from fxplug.ir.effects import effects
+from fxplug.ir.lint import check_structure
+from fxplug.ir.naming import Namespace, target_name
+from fxplug.ir.node import OPCODES, Node, map_arg
+from fxplug.ir.printing import print_table
+from fxplug.ir.regions import PLAIN, Region
+from fxplug.ir.ring import NodeList, Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+__all__ = ["Graph", "copy_meta"]
+
+class _InsertionPoint:
+    """Sets the insertion point at once, and puts the former one back when used as a context."""
+
+    __slots__ = ("_former", "_graph")
+
+    def __init__(self, graph: Graph, anchor: Node, *, before: bool) -> None:
+        self._graph = graph
+        self._former = graph._insertion
+        graph._insertion = (anchor, before)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._graph._insertion = self._former
+
+
+class Graph:
+    """The program: nodes in the order in which they run.
+
+    A graph refers to a root (a module with parameters and submodules) only by dotted paths; `owning_module` names the
+    module that holds it, weakly. `version` grows with every edit, which is how generated code and analyses notice that
+    they are out of date.
+    """
+
+    def __init__(
+        self,
+        owning_module: Any = None,
+        tracer_cls: type | None = None,
+        tracer_extras: dict[str, Any] | None = None,
+    ) -> None:
+        self._sentinel = Node(self, "", "root", "")
+        self._ring = Ring(self._sentinel)
+        self._insertion: tuple[Node, bool] = (self._sentinel, True)
+        self._namespace = Namespace()
+        self._candidates: dict[Any, str] = {}
+        self._index: dict[tuple[str, Any], dict[Node, None]] | None = None
+        self._owner: weakref.ref[Any] | None = None
+        self._codegen: CodeGenerator | None = None
+        self._tracer_cls = tracer_cls
+        self._tracer_extras = tracer_extras
+        self._region: Region = PLAIN
+        self.observers: list[Callable[[str, Node], None]] = []
+        """Called with (event, node) after each ``"created"``, ``"erased"`` and ``"changed"``."""
+        self.version = 0
+        """Grows with every edit."""
+        self.lifted: dict[str, Any] = {}
+        """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
+        self.owning_module = owning_module
+
+    # -- what belongs to the graph ---------------------------------------------------------------------------------
+
+    @property
+    def owning_module(self) -> Any:
+        """The module that holds this graph, None when there is none or it is gone."""
+        return None if self._owner is None else self._owner()
+
+    @owning_module.setter
+    def owning_module(self, module: Any) -> None:
+        self._owner = None if module is None else weakref.ref(module)
+
+    @property
+    def nodes(self) -> NodeList:
+        """The nodes in order; the graph may be edited while they are iterated over (see `fxplug.ir.NodeList`)."""
+        return NodeList(self._ring)
+
+    def find_nodes(self, *, op: str, target: Any = None, sort: bool = True) -> list[Node]:
+        """Return the nodes with an opcode and, where given, a target, without walking the graph.
+
+        Args:
+            op: The opcode.
+            target: The target; None matches every target.
+            sort: Whether the result is in the order of the graph.
+        """
+        if self._index is None:
+            self._index = {}
+            for node in self.nodes:
+                self._index_node(node)
+        if target is not None:
+            found = list(self._index.get((op, _index_key(target)), ()))
+        else:
+            found = [node for (key, _), nodes in self._index.items() if key == op for node in nodes]
+        return sorted(found) if sort else found
+
+    def output_node(self) -> Node:
+        """Return the one output node.
+
+        Raises:
+            GraphError: The graph has none.
+        """
+        last = self._sentinel._prev
+        if last._op == "output":
+            return last
+        outputs = self.find_nodes(op="output")
+        if not outputs:
+            raise GraphError("Cannot find the output: the graph has no output node. Make one with graph.output(...).")
+        return outputs[-1]
+
+    def _index_node(self, node: Node) -> None:
+        if self._index is not None:
+            self._index.setdefault((node._op, _index_key(node._target)), {})[node] = None
+
+    def _unindex_node(self, node: Node) -> None:
+        if self._index is not None:
+            self._index.get((node._op, _index_key(node._target)), {}).pop(node, None)
+
+    # -- the owner protocol of nodes -------------------------------------------------------------------------------
+
+    def place_node(self, node: Node, after: Node) -> None:
+        """Put `node` directly behind `after`, moving it when it already stands somewhere.
+
+        Raises:
+            ForeignNodeError: One of them belongs to another graph or was erased.
+        """
+        for one in (node, after):
+            if one.graph is not self or one._erased:
+                raise ForeignNodeError(
+                    f"Cannot move node {node.name!r} behind {after.name!r}: {one.name!r} does not stand in this graph."
+                )
+        if after is node:
+            return
+        if node._next is not node:
+            if after._next is node:
+                return
+            self._ring.remove(node)
+        self._ring.insert_after(node, after)
+        self.version += 1
+
+    def node_changing(self, node: Node, attribute: str, value: object) -> object:
+        """Hear that `attribute` of `node` is about to become `value`; return what is to be stored."""
+        if attribute == "name":
+            self._namespace.release(node._name)
+            value = self._namespace.create_name(str(value))
+        elif attribute in {"op", "target"} and self._index is not None:
+            self._unindex_node(node)
+            key = (value, _index_key(node._target)) if attribute == "op" else (node._op, _index_key(value))
+            self._index.setdefault(cast("tuple[str, Any]", key), {})[node] = None
+        self.version += 1
+        for observer in self.observers:
+            observer("changed", node)
+        return value
+
+    # -- making nodes ----------------------------------------------------------------------------------------------
+
+    def create_node(
+        self,
+        op: str,
+        target: Any,
+        args: tuple[Argument, ...] | None = None,
+        kwargs: Mapping[str, Argument] | None = None,
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> Node:
+        """Make a node at the insertion point.
+
+        Args:
+            op: One of the six opcodes.
+            target: A callable for ``call_function``, else text.
+            args: Positional arguments; nodes in them must belong to this graph.
+            kwargs: Keyword arguments.
+            name: A wish for the name; the node gets the nearest free one. By default it is made from the target.
+            type_expr: Annotation of the value.
+
+        Returns:
+            The new node.
+
+        Raises:
+            GraphError: The opcode or the target does not fit.
+            ForeignNodeError: An argument is a node of another graph, or erased.
+        """
+        if op not in OPCODES:
+            raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
+        if name is None:
+            try:
+                candidate = self._candidates.get(target)
+            except TypeError:  # An unhashable callable.
+                candidate = target_name(target)
+            if candidate is None:
+                candidate = self._candidates[target] = self._check_target(op, target)
+        else:
+            self._check_target(op, target)
+            candidate = name
+        node = Node(
+            self,
+            self._namespace.create_name(candidate),
+            op,
+            target,
+            () if args is None else args,
+            EMPTY_DICT if kwargs is None else kwargs,
+            type_expr,
+            self._region,
+        )
+        self._link(node)
+        return node
+
+    def _check_target(self, op: str, target: Any) -> str:
+        if op == "call_function":
+            if not callable(target):
+                raise GraphError(
+                    f"Cannot create a call_function node for {target!r}: its target must be callable. Use call_method or "
+                    f"call_module for a name."
+                )
+        elif not isinstance(target, str):
+            raise GraphError(f"Cannot create a {op} node for {target!r}: its target must be a string.")
+        return target_name(target)
+
+    def _link(self, node: Node) -> None:
+        anchor, before = self._insertion
+        self._ring.insert_after(node, anchor._prev if before else anchor)
+        self.version += 1
+        if self._index is not None:
+            self._index_node(node)
+        for observer in self.observers:
+            observer("created", node)
+
+    def inserting_before(self, node: Node | None = None) -> _InsertionPoint:
+        """Put new nodes before `node` (None: at the start of the graph).
+
+        Takes effect at once; as a context it lasts until the context ends.
+
+        Raises:
+            ForeignNodeError: The node does not stand in this graph.
+        """
+        if node is None:
+            return self.inserting_after(self._sentinel)
+        self._check_own(node)
+        return _InsertionPoint(self, node, before=True)
+
+    def inserting_after(self, node: Node | None = None) -> _InsertionPoint:
+        """Put each new node directly behind `node` (None: at the end of the graph).
+
+        Takes effect at once; as a context it lasts until the context ends. Several nodes made at one such point end up in
+        reverse order, as in torch.fx; use `inserting_before` the following node to keep their order.
+
+        Raises:
+            ForeignNodeError: The node does not stand in this graph.
+        """
+        if node is None:
+            return self.inserting_before(self._sentinel)
+        self._check_own(node)
+        return _InsertionPoint(self, node, before=False)
+
+    def _check_own(self, node: Node) -> None:
+        if node.graph is not self or node._erased:
+            raise ForeignNodeError(f"Cannot insert next to node {node.name!r}: it does not stand in this graph.")
+
+    def placeholder(self, name: str, type_expr: Any = None, default_value: Any = ...) -> Node:
+        """Make an input. `default_value` is the parameter's default; leave it out where there is none."""
+        args = () if default_value is ... else (default_value,)
+        return self.create_node("placeholder", name, args, type_expr=type_expr)
+
+    def get_attr(self, qualified_name: str, type_expr: Any = None) -> Node:
+        """Make a node that reads the dotted attribute path `qualified_name` of the root."""
+        return self.create_node("get_attr", qualified_name, type_expr=type_expr)
+
+    def call_function(
+        self,
+        the_function: Callable[..., Any],
+        args: tuple[Argument, ...] | None = None,
+        kwargs: Mapping[str, Argument] | None = None,
+        type_expr: Any = None,
+        name: str | None = None,
+    ) -> Node:
+        """Make a call of a callable."""
+        return self.create_node("call_function", the_function, args, kwargs, name, type_expr)
+
+    def call_method(
+        self,
+        method_name: str,
+        args: tuple[Argument, ...] | None = None,
+        kwargs: Mapping[str, Argument] | None = None,
+        type_expr: Any = None,
+        name: str | None = None,
+    ) -> Node:
+        """Make a call of the method `method_name` of ``args[0]``."""
+        return self.create_node("call_method", method_name, args, kwargs, name, type_expr)
+
+    def call_module(
+        self,
+        module_name: str,
+        args: tuple[Argument, ...] | None = None,
+        kwargs: Mapping[str, Argument] | None = None,
+        type_expr: Any = None,
+        name: str | None = None,
+    ) -> Node:
+        """Make a call of the submodule at the dotted path `module_name`."""
+        return self.create_node("call_module", module_name, args, kwargs, name, type_expr)
+
+    def output(self, result: Argument, type_expr: Any = None) -> Node:
+        """Make the output; `result` may be any nested structure of nodes and values."""
+        return self.create_node("output", "output", (result,), type_expr=type_expr)
+
+    # -- taking nodes away and copying -----------------------------------------------------------------------------
+
+    def erase_node(self, to_erase: Node) -> None:
+        """Remove a node that nobody uses.
+
+        Raises:
+            NodeInUseError: Other nodes use it; nothing was changed.
+            ForeignNodeError: It belongs to another graph.
+        """
+        if to_erase.graph is not self:
+            raise ForeignNodeError(f"Cannot erase node {to_erase.name!r}: it belongs to another graph.")
+        if to_erase._erased:
+            warnings.warn(f"Node {to_erase.name!r} was erased before; nothing is done.", stacklevel=2)
+            return
+        if to_erase.users:
+            names = " and ".join(repr(user.name) for user in to_erase.users)
+            raise NodeInUseError(
+                f"Cannot erase node {to_erase.name!r}: it is still used by {names}. Replace those uses first "
+                f"(node.replace_all_uses_with(...))."
+            )
+        anchor, before = self._insertion
+        if anchor is to_erase:
+            self._insertion = (to_erase._next if before else to_erase._prev, before)
+        self._unindex_node(to_erase)
+        self._ring.remove(to_erase)
+        for used in to_erase._inputs:
+            used.users.pop(to_erase, None)
+        to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
+        to_erase._erased = True
+        self.version += 1
+        for observer in self.observers:
+            observer("erased", to_erase)
+
+    def node_copy(self, node: Node, arg_transform: Callable[[Node], Argument] | None = None) -> Node:
+        """Copy a node, usually of another graph, to the insertion point.
+
+        Args:
+            node: The node to be copied.
+            arg_transform: Maps each node in its arguments to an argument of this graph; by default they stay as they are.
+
+        Returns:
+            The copy, with its own notes and the same origins, region and annotation.
+        """
+        transform = arg_transform if arg_transform is not None else _identity
+        args = cast("tuple[Argument, ...]", map_arg(node._args, transform))
+        kwargs = cast("dict[str, Argument]", map_arg(node._kwargs, transform))
+        copy = self.create_node(node._op, node._target, args, kwargs, node._name, node._type)
+        copy._region = node._region
+        copy.origins = node.origins
+        if node._meta is not None:
+            copy._meta = copy_meta(node._meta)
+        return copy
+
+    def graph_copy(
+        self, g: Graph, val_map: dict[Node, Argument], return_output_node: bool = False  # noqa: FBT001, FBT002
+    ) -> Argument | tuple[Argument, Node] | None:
+        """Copy every node of another graph to the insertion point, except its output.
+
+        Args:
+            g: The graph to be copied.
+            val_map: Filled with old node -> new argument; nodes already in it are not copied.
+            return_output_node: Whether the output node of `g` is returned too.
+
+        Returns:
+            What the output of `g` returns, as an argument of this graph; None when `g` has no output.
+        """
+        for node in g.nodes:
+            if node in val_map:
+                continue
+            if node.op == "output":
+                result = map_arg(node.args[0], val_map.__getitem__)
+                return (result, node) if return_output_node else result
+            val_map[node] = self.node_copy(node, val_map.__getitem__)
+        return None
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Graph:
+        """Return an independent graph with the same nodes, names, notes, origins and regions."""
+        other = Graph(tracer_cls=self._tracer_cls, tracer_extras=self._tracer_extras)
+        if memo is not None:
+            memo[id(self)] = other
+        other._codegen = self._codegen
+        other.lifted = dict(self.lifted)
+        mapping: dict[Node, Node] = {}
+        for node in self.nodes:
+            copy = other.create_node(
+                node._op,
+                node._target,
+                cast("tuple[Argument, ...]", map_arg(node._args, mapping.__getitem__)),
+                cast("dict[str, Argument]", map_arg(node._kwargs, mapping.__getitem__)),
+                node._name,
+                node._type,
+            )
+            copy._region = node._region
+            copy._name = node._name
+            copy.origins = node.origins
+            if node._meta is not None:
+                copy._meta = copy_meta(node._meta)
+            mapping[node] = copy
+        other._namespace = self._namespace.copy()
+        return other
+
+    # -- code ------------------------------------------------------------------------------------------------------
+
+    def set_codegen(self, codegen: CodeGenerator) -> None:
+        """Use another code generator for this graph."""
+        self._codegen = codegen
+        self.version += 1
+
+    def python_code(self, root_module: str = "self") -> PythonCode:
+        """Return Python source that computes this graph, with the globals it needs.
+
+        Args:
+            root_module: Name of the parameter that stands for the root.
+        """
+        return (self._codegen or default_generator()).generate(self, root_module)
+
+    # -- upkeep ----------------------------------------------------------------------------------------------------
+
+    def lint(self) -> None:
+        """Check the graph's invariants.
+
+        Raises:
+            VerificationError: One or more do not hold; the message and its `findings` list every violation.
+        """
+        check_structure(self, self.owning_module)
+
+    def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
+        """Remove nodes whose value nobody uses and that do nothing else.
+
+        Args:
+            is_impure_node: Says for a node whether it must be kept; by default the effect registry is asked.
+
+        Returns:
+            Whether anything was removed.
+        """
+        root = self.owning_module
+        changed = False
+        for node in reversed(self.nodes):
+            if node.users or node.op in {"placeholder", "output"}:
+                continue
+            keep = is_impure_node(node) if is_impure_node else effects.effect_of(node, root).must_be_kept
+            if not keep:
+                self.erase_node(node)
+                changed = True
+        return changed
+
+    def print_tabular(self) -> None:
+        """Print a table of opcodes, names, targets and arguments."""
+        print_table(self.nodes)
+
+    def __str__(self) -> str:
+        lines = [str(node.format_node()) for node in self.nodes]
+        return "\n    ".join(["graph():", *lines])
+
+    def __repr__(self) -> str:
+        return f"<Graph with {len(self.nodes)} nodes, version {self.version}>"
+
+
+def _identity(node: Node) -> Argument:
+    return node
+
+
+def _index_key(target: Any) -> Any:
+    """Return a key for the index: the target itself, or its identity where it cannot be hashed."""
+    try:
+        hash(target)
+    except TypeError:
+        return id(target)
+    return target
+
+
+def copy_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return notes that can be edited without touching the original: containers are copied, values are shared."""
+    return {key: _copy_containers(value) for key, value in meta.items()}
+
+
+def _copy_containers(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: _copy_containers(element) for key, element in value.items()}
+    if kind is list:
+        return [_copy_containers(element) for element in value]
+    if kind is set:
+        return set(value)
+    return value

@@ -1,0 +1,109 @@
+"""The invariants of a graph, checked without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fxplug.errors import VerificationError
+from fxplug.ir.arguments import iterate_leaves
+from fxplug.ir.node import OPCODES, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fxplug.ir.ring import NodeList
+
+__all__ = ["check_structure", "find_structure_faults"]
+
+
+class _HasNodes(Protocol):
+    @property
+    def nodes(self) -> NodeList: ...
+
+
+def check_structure(graph: _HasNodes, root: Any = None) -> None:
+    """Raise when an invariant of the graph does not hold.
+
+    Args:
+        graph: The graph.
+        root: Where given, the object whose attributes the paths of ``get_attr`` and ``call_module`` must name.
+
+    Raises:
+        VerificationError: With every violation in its message and in `findings`.
+    """
+    findings = list(find_structure_faults(graph, root))
+    if findings:
+        listing = "\n  - ".join(findings)
+        raise VerificationError(f"The graph is not well formed:\n  - {listing}", findings)
+
+
+def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:
+    """Yield a sentence for each invariant that does not hold.
+
+    Checked are: opcodes and targets; unique names; every input defined earlier in the same graph; users and inputs that
+    agree; placeholders in an order that Python accepts; one output, at the end; targets that exist on `root`.
+    """
+    seen: set[Node] = set()
+    names: dict[str, Node] = {}
+    output: Node | None = None
+    for node in graph.nodes:
+        if node.name in names:
+            yield f"two nodes are named {node.name!r}"
+        names[node.name] = node
+        if output is not None:
+            yield f"node {node.name!r} stands behind the output"
+        if node.op == "output":
+            output = node
+        yield from _check_node(node, seen)
+        if root is not None and node.op in {"get_attr", "call_module"}:
+            yield from _check_path(node, root)
+        seen.add(node)
+    yield from _check_placeholders(graph)
+
+
+def _check_node(node: Node, seen: set[Node]) -> Iterator[str]:
+    if node.op not in OPCODES:
+        yield f"node {node.name!r} has the unknown opcode {node.op!r}"
+    elif node.op == "call_function":
+        if not callable(node.target):
+            yield f"node {node.name!r} calls {node.target!r}, which is not callable"
+    elif not isinstance(node.target, str):
+        yield f"node {node.name!r} ({node.op}) has the target {node.target!r}, which is not a string"
+    used = {leaf for leaf in iterate_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)}
+    for source in node.all_input_nodes:
+        if source.graph is not node.graph:
+            yield f"node {node.name!r} uses {source.name!r}, which belongs to another graph"
+        elif source not in seen:
+            yield f"node {node.name!r} uses {source.name!r} before it is computed"
+        if node not in source.users:
+            yield f"node {source.name!r} does not know its user {node.name!r}"
+    if used != set(node.all_input_nodes):
+        yield f"the input list of node {node.name!r} does not agree with its arguments"
+    for user in node.users:
+        if node not in user.all_input_nodes:
+            yield f"node {node.name!r} lists {user.name!r} as a user, which does not use it"
+
+
+def _check_placeholders(graph: _HasNodes) -> Iterator[str]:
+    with_default: str | None = None
+    for node in graph.nodes:
+        if node.op != "placeholder" or str(node.target).startswith("*"):
+            continue
+        if node.args:
+            with_default = node.name
+        elif with_default is not None:
+            yield f"placeholder {node.name!r} has no default, but stands behind {with_default!r}, which has one"
+
+
+def _check_path(node: Node, root: Any) -> Iterator[str]:
+    holder: Any = root
+    walked: list[str] = []
+    for part in str(node.target).split("."):
+        if not hasattr(holder, part):
+            where = ".".join(walked) or "the root"
+            yield f"node {node.name!r} refers to {node.target!r}, but {where} has no attribute {part!r}"
+            return
+        holder = getattr(holder, part)
+        walked.append(part)
+    if node.op == "call_module" and not callable(holder):
+        yield f"node {node.name!r} calls {node.target!r}, which is a {type(holder).__name__} and not a module"

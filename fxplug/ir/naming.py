@@ -1,0 +1,183 @@
+"""Names: unique inside a graph, valid as Python identifiers, stable under unrelated edits.
+
+A name is a base and, when the base is taken, a counter: ``add``, ``add_1``, ``add_2``. A trailing ``_<digits>`` of a
+candidate counts as such a counter. Names that Python reserves, or that generated code refers to, are never given bare.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["Namespace", "is_reserved", "qualified_name", "register_namespace", "snake_case", "target_name"]
+
+_FORM = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*?)(?:_([0-9]+))?")
+_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_]")
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+_RESERVED = frozenset(
+    {*keyword.kwlist, *dir(builtins), "inf", "nan", "NoneType", "torch", "device", "fx_pytree", "pytree"}
+)
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether generated code could not use `name` for a value without hiding something."""
+    return name in _RESERVED
+
+
+def snake_case(name: str) -> str:
+    """Return `name` in lower case with underscores where its words met, e.g. ``BatchNorm2d`` -> ``batch_norm2d``."""
+    return _CAPITAL.sub("_", name).lower() if not name.islower() else name
+
+
+class Namespace:
+    """Hands out unique names.
+
+    Giving a name costs constant time on average, also for the millionth ``add``.
+    """
+
+    __slots__ = ("_counts", "_repeats", "_used")
+
+    def __init__(self, used: Iterable[str] = ()) -> None:
+        self._used: set[str] = set(used)
+        self._counts: dict[str, int] = {}
+        # Where to go on for a candidate that ends in a counter and was asked for again, e.g. "x_1" given twice.
+        self._repeats: dict[str, int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._used
+
+    def copy(self) -> Namespace:
+        """Return an independent namespace that continues from the same state."""
+        other = Namespace(self._used)
+        other._counts = dict(self._counts)
+        other._repeats = dict(self._repeats)
+        return other
+
+    def create_name(self, candidate: str) -> str:
+        """Return a fresh name near `candidate` and mark it as used.
+
+        Args:
+            candidate: Any text. Characters that no identifier holds become underscores.
+
+        Returns:
+            The candidate itself where it is free and not reserved, else its base with the next free number.
+        """
+        used = self._used
+        counts = self._counts
+        number = counts.get(candidate)
+        if number is None or candidate not in used or candidate[-1].isdigit():
+            return self._create_new(candidate)
+        # A base that was given before: the hot path of a trace.
+        number += 1
+        name = f"{candidate}_{number}"
+        while name in used:
+            number += 1
+            name = f"{candidate}_{number}"
+        counts[candidate] = number
+        used.add(name)
+        return name
+
+    def _create_new(self, candidate: str) -> str:
+        match = _FORM.fullmatch(candidate)
+        if match is None:
+            candidate = _FORBIDDEN.sub("_", candidate) or "_unnamed"
+            candidate = f"_{candidate}" if candidate[0].isdigit() else candidate
+            match = _FORM.fullmatch(candidate)
+        # Digits behind the last underscore that start with more text than a base, such as "_", leave no match.
+        base, digits = match.groups() if match is not None else (candidate, None)
+        used = self._used
+        if digits is None:
+            number = self._counts.get(base, 0)
+        else:
+            number = self._repeats.get(candidate, 0) if candidate in used else int(digits)
+        name = candidate
+        if name in _RESERVED:
+            number += 1
+            name = f"{base}_{number}"
+        while name in used:
+            number += 1
+            name = f"{base}_{number}"
+        used.add(name)
+        self._counts[base] = number
+        if digits is not None:
+            self._repeats[candidate] = number
+        return name
+
+    def associate(self, name: str) -> None:
+        """Mark `name` as used without choosing it."""
+        self._used.add(name)
+
+    def release(self, name: str) -> None:
+        """Give a name back; its counter does not move, so that later names stay stable."""
+        self._used.discard(name)
+
+
+# Callables that builtin extension modules define carry no module of their own; whoever knows such a library registers
+# where its names are looked up. Order matters: the first namespace that holds the very object wins.
+_NAMESPACES: list[tuple[str, Any]] = [("builtins", builtins)]
+_FOUND: dict[int, tuple[Any, str]] = {}
+
+
+def register_namespace(prefix: str, holder: object) -> None:
+    """Let `qualified_name` find callables without a module of their own as attributes of `holder`.
+
+    Args:
+        prefix: Text before the attribute name, without the dot, e.g. ``"torch"``.
+        holder: A module or class whose attributes are searched.
+    """
+    if all(known is not holder for _, known in _NAMESPACES):
+        _NAMESPACES.append((prefix, holder))
+
+
+def _search_namespaces(function: object, name: str) -> str | None:
+    for prefix, holder in _NAMESPACES:
+        if getattr(holder, name, None) is function:
+            return f"{prefix}.{name}"
+    return None
+
+
+def qualified_name(function: object) -> str:
+    """Return the dotted name by which a reader knows a callable, e.g. ``torch.relu`` or ``operator.add``.
+
+    Args:
+        function: A target of a ``call_function`` node.
+
+    Returns:
+        A readable name. It need not resolve back to the same object; code generation checks that for itself.
+    """
+    cached = _FOUND.get(id(function))
+    if cached is not None and cached[0] is function:
+        return cached[1]
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        return f"{type(function).__module__}.{type(function).__qualname__}"
+    found = _search_namespaces(function, name)
+    if found is None:
+        module = getattr(function, "__module__", None)
+        owner = getattr(function, "__objclass__", None)
+        if not isinstance(module, str):
+            module = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else type(function).__name__
+        # The operator module is implemented in C under a private name.
+        module = "operator" if module == "_operator" else module
+        return f"{module}.{name}"
+    # Only what lives in a registered library is remembered: it is not garbage collected anyway.
+    _FOUND[id(function)] = (function, found)
+    return found
+
+
+def target_name(target: object) -> str:
+    """Return the text from which the name of a node with this target is made."""
+    if isinstance(target, str):
+        text = target
+    else:
+        name = getattr(target, "__name__", None)
+        text = name if isinstance(name, str) else type(target).__name__
+    if text.startswith("__") and text.endswith("__") and len(text) > 4:
+        text = text[2:-2]
+    return snake_case(text.replace(".", "_"))

@@ -1,0 +1,489 @@
+"""Nodes: one call, input or output of a captured program, linked into its graph and to the nodes it uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from fxplug.errors import ForeignNodeError, GraphError, InvalidArgumentError
+from fxplug.ir.arguments import CONTAINERS, EMPTY_DICT, Argument, immutable_dict, iterate_leaves, map_aggregate
+from fxplug.ir.effects import effects
+from fxplug.ir.naming import qualified_name
+from fxplug.ir.regions import PLAIN, Region
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fxplug.ir.origins import Origin
+
+__all__ = ["OPCODES", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
+
+Opcode = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
+"""What kind of step a node is."""
+
+Target = Any
+"""What a node refers to: a callable for ``call_function``, else text (parameter, method, dotted path)."""
+
+OPCODES: tuple[Opcode, ...] = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
+
+_ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
+
+
+class NodeOwner(Protocol):
+    """What a node needs of the graph it belongs to."""
+
+    def place_node(self, node: Node, after: Node) -> None:
+        """Put `node` directly behind `after`, moving it when it already stands somewhere."""
+        ...
+
+    def node_changing(self, node: Node, attribute: str, value: object) -> object:
+        """Hear that an attribute of `node` is about to change; return the value to store."""
+        ...
+
+
+class Node:
+    """One step of a graph.
+
+    ``args`` and ``kwargs`` are immutable; assigning new ones keeps the use-def chains right: every node named in them lists
+    this one among its `users`, and `all_input_nodes` names them in order of first appearance. Nodes compare by their
+    position in the graph (``first < second``) and hash by identity.
+
+    Nodes are made by `fxplug.Graph.create_node` and the methods named after the opcodes.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_args",
+        "_erased",
+        "_inputs",
+        "_kwargs",
+        "_meta",
+        "_name",
+        "_next",
+        "_op",
+        "_position",
+        "_prev",
+        "_region",
+        "_target",
+        "_type",
+        "graph",
+        "origins",
+        "users",
+    )
+
+    def __init__(
+        self,
+        graph: NodeOwner,
+        name: str,
+        op: str,
+        target: Target,
+        args: tuple[Argument, ...] = (),
+        kwargs: Mapping[str, Argument] = EMPTY_DICT,
+        return_type: Any = None,
+        region: Region = PLAIN,
+    ) -> None:
+        self.graph = graph
+        """The graph that this node belongs to."""
+        self._name = name
+        self._op = op
+        self._target = target
+        self._type = return_type
+        self._region = region
+        self.users: dict[Node, None] = {}
+        """The nodes that use this one's value, in the order in which they started to."""
+        self.origins: tuple[Origin, ...] = ()
+        """Where the node came from; several after a rewrite that merged nodes."""
+        self._meta: dict[str, Any] | None = None
+        self._erased = False
+        self._prev: Node = self
+        self._next: Node = self
+        self._position = 0
+        self._args, self._kwargs, self._inputs = _take_in(graph, args, kwargs)
+        for used in self._inputs:
+            used.users[self] = None
+
+    # -- what the node is ------------------------------------------------------------------------------------------
+
+    @property
+    def op(self) -> str:
+        """The opcode."""
+        return self._op
+
+    @op.setter
+    def op(self, op: str) -> None:
+        if op not in OPCODES:
+            raise GraphError(f"Cannot set the opcode of node {self._name!r} to {op!r}. Use one of {OPCODES}.")
+        self._op = cast("str", self.graph.node_changing(self, "op", op))
+
+    @property
+    def target(self) -> Target:
+        """The callable, method name, parameter name or dotted path that the node refers to."""
+        return self._target
+
+    @target.setter
+    def target(self, target: Target) -> None:
+        self._target = self.graph.node_changing(self, "target", target)
+
+    @property
+    def name(self) -> str:
+        """A Python identifier, unique in the graph. Assigning a taken name stores the next free one like it."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        if name != self._name:
+            self._name = cast("str", self.graph.node_changing(self, "name", name))
+
+    @property
+    def type(self) -> Any:
+        """The annotation of the value, None where none is known."""
+        return self._type
+
+    @type.setter
+    def type(self, annotation: Any) -> None:
+        self._type = self.graph.node_changing(self, "type", annotation)
+
+    @property
+    def region(self) -> Region:
+        """The contexts that are entered around the node, outermost first."""
+        return self._region
+
+    @region.setter
+    def region(self, region: Region) -> None:
+        self._region = cast("Region", self.graph.node_changing(self, "region", tuple(region)))
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Free notes of passes and analyses. ``nn_module_stack`` is filled in from the origin on first access."""
+        meta = self._meta
+        if meta is None:
+            meta = self._meta = {}
+            scope = self.origins[0].module if self.origins else None
+            if scope is not None:
+                meta["nn_module_stack"] = scope.stack()
+        return meta
+
+    @meta.setter
+    def meta(self, meta: dict[str, Any]) -> None:
+        self._meta = meta
+
+    @property
+    def stack_trace(self) -> str | None:
+        """Where the program made this call, as Python prints a traceback; None when it is not known."""
+        if self._meta is not None and "stack_trace" in self._meta:
+            return cast("str | None", self._meta["stack_trace"])
+        trace = self.origins[0].stack_trace() if self.origins else ""
+        return trace or None
+
+    @stack_trace.setter
+    def stack_trace(self, trace: str | None) -> None:
+        self.meta["stack_trace"] = trace
+
+    # -- arguments and uses ----------------------------------------------------------------------------------------
+
+    @property
+    def args(self) -> tuple[Argument, ...]:
+        """Positional arguments."""
+        return self._args
+
+    @args.setter
+    def args(self, args: tuple[Argument, ...]) -> None:
+        self._assign(args, self._kwargs)
+
+    @property
+    def kwargs(self) -> dict[str, Argument]:
+        """Keyword arguments."""
+        return self._kwargs
+
+    @kwargs.setter
+    def kwargs(self, kwargs: Mapping[str, Argument]) -> None:
+        self._assign(self._args, kwargs)
+
+    @property
+    def all_input_nodes(self) -> list[Node]:
+        """The nodes used in args and kwargs, each once, in order of first appearance."""
+        return list(self._inputs)
+
+    def _assign(self, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]) -> None:
+        taken = _take_in(self.graph, args, kwargs)
+        self.graph.node_changing(self, "args", taken)
+        inputs = taken[2]
+        kept = inputs if len(inputs) < 8 else frozenset(inputs)
+        for used in self._inputs:
+            if used not in kept:
+                used.users.pop(self, None)
+        for used in inputs:
+            used.users[self] = None
+        self._args, self._kwargs, self._inputs = taken
+
+    def update_arg(self, index: int, argument: Argument) -> None:
+        """Replace the positional argument at `index`.
+
+        Raises:
+            IndexError: There is no such argument.
+        """
+        args = list(self._args)
+        args[index] = argument
+        self._assign(tuple(args), self._kwargs)
+
+    def insert_arg(self, index: int, argument: Argument) -> None:
+        """Insert a positional argument before `index`.
+
+        Raises:
+            IndexError: `index` is negative or beyond the end.
+        """
+        if not 0 <= index <= len(self._args):
+            raise IndexError(f"Cannot insert an argument of node {self._name!r} at {index}: it has {len(self._args)}.")
+        self._assign((*self._args[:index], argument, *self._args[index:]), self._kwargs)
+
+    def update_kwarg(self, key: str, argument: Argument) -> None:
+        """Replace or add the keyword argument `key`."""
+        self._assign(self._args, {**self._kwargs, key: argument})
+
+    def replace_input_with(self, old_input: Node, new_input: Node) -> None:
+        """Use `new_input` wherever `old_input` stands in the arguments."""
+
+        def swap(leaf: Any) -> Any:
+            return new_input if leaf is old_input else leaf
+
+        args, kwargs = _map_both(self._args, self._kwargs, swap)
+        self._assign(args, kwargs)
+
+    def replace_all_uses_with(
+        self,
+        replace_with: Node,
+        delete_user_cb: Callable[[Node], bool] | None = None,
+        *,
+        propagate_meta: bool = False,
+    ) -> list[Node]:
+        """Make the users of this node use another one instead.
+
+        Args:
+            replace_with: The node to be used. It may itself use this node.
+            delete_user_cb: Asked for each user; a user for which it returns False stays as it is.
+            propagate_meta: Copy this node's notes and origin to the replacement, which must have no notes.
+
+        Returns:
+            The users that were changed, in order.
+        """
+        if propagate_meta:
+            if replace_with.meta:
+                raise GraphError(
+                    f"Cannot hand the meta of node {self._name!r} to {replace_with._name!r}, which has meta of its own: "
+                    f"{sorted(replace_with.meta)}. Call without propagate_meta, or clear the replacement's meta first."
+                )
+            replace_with.meta.update(self.meta)
+        if not replace_with.origins:
+            replace_with.origins = self.origins
+        changed: list[Node] = []
+        for user in list(self.users):
+            if delete_user_cb is None or delete_user_cb(user):
+                user.replace_input_with(self, replace_with)
+                changed.append(user)
+        return changed
+
+    # -- position --------------------------------------------------------------------------------------------------
+
+    @property
+    def next(self) -> Node:
+        """The node behind this one; the sentinel behind the last."""
+        return self._next
+
+    @property
+    def prev(self) -> Node:
+        """The node before this one; the sentinel before the first."""
+        return self._prev
+
+    def prepend(self, node: Node) -> None:
+        """Move `node` directly before this one."""
+        if node is not self:
+            self.graph.place_node(node, self._prev if self._prev is not node else node._prev)
+
+    def append(self, node: Node) -> None:
+        """Move `node` directly behind this one."""
+        if node is not self:
+            self.graph.place_node(node, self)
+
+    def __lt__(self, other: Node) -> bool:
+        return self._position < other._position
+
+    def __gt__(self, other: Node) -> bool:
+        return self._position > other._position
+
+    def __le__(self, other: Node) -> bool:
+        return self is other or self._position < other._position
+
+    def __ge__(self, other: Node) -> bool:
+        return self is other or self._position > other._position
+
+    # -- questions and text ----------------------------------------------------------------------------------------
+
+    def is_impure(self, impure_random: bool = True) -> bool:  # noqa: FBT001, FBT002 - torch.fx's public signature
+        """Return whether the node does more than compute its value, so that it may not be removed.
+
+        Args:
+            impure_random: Whether drawing random numbers counts; removing such a node changes all later draws.
+        """
+        if self._op == "placeholder":
+            return True
+        effect = effects.effect_of(self)
+        if effect.random and not impure_random:
+            return bool(effect.writes) or effect.outside or effect.unknown
+        return effect.must_be_kept
+
+    def format_node(
+        self,
+        placeholder_names: list[str] | None = None,
+        maybe_return_typename: list[str] | None = None,
+    ) -> str | None:
+        """Return the line that stands for this node in ``str(graph)``.
+
+        Args:
+            placeholder_names: Where given, placeholders are appended to it and None is returned for them.
+            maybe_return_typename: Where given, receives the annotation of the output as ``" -> type"``.
+        """
+        if self._op == "placeholder" and placeholder_names is not None:
+            annotation = f" : {type_text(self._type)}" if self._type is not None else ""
+            placeholder_names.append(f"{self._target}{annotation}")
+            return None
+        if self._op == "output":
+            if self._type is not None and maybe_return_typename is not None:
+                maybe_return_typename[0] = f" -> {type_text(self._type)}"
+            return f"return {self._args[0]}"
+        annotation = f" : {type_text(self._type)}" if self._type is not None else ""
+        head = f"%{self._name}{annotation} : [num_users={len(self.users)}] = {self._op}"
+        if self._op == "placeholder":
+            default = f"(default={self._args[0]})" if self._args else ""
+            return f"{head}[target={self._target}]{default}"
+        if self._op == "get_attr":
+            return f"{head}[target={self._target}]"
+        target = self._target if isinstance(self._target, str) else qualified_name(self._target)
+        arguments = f"(args = {argument_text(self._args)}, kwargs = {argument_text(self._kwargs)})"
+        return f"{head}[target={target}]{arguments}"
+
+    def __repr__(self) -> str:
+        return self._name
+
+
+def _take_in(
+    graph: NodeOwner, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
+) -> tuple[tuple[Argument, ...], immutable_dict, tuple[Node, ...]]:
+    """Check and freeze arguments; return them with the nodes they name, each once, in order."""
+    inputs: dict[Node, None] = {}
+    if not kwargs and args.__class__ is tuple:
+        only_nodes = True
+        for value in args:
+            if value.__class__ is Node:
+                if value.graph is not graph or value._erased:
+                    raise _foreign(value, graph)
+                inputs[value] = None
+            elif value.__class__ in _ATOMS:
+                only_nodes = False
+            else:
+                break
+        else:
+            if only_nodes and len(inputs) == len(args):
+                return args, EMPTY_DICT, args  # One tuple serves as both: most nodes of a model are like this.
+            return args, EMPTY_DICT, tuple(inputs)
+        inputs.clear()
+
+    def visit(leaf: Any) -> Any:
+        if isinstance(leaf, Node):
+            if leaf.graph is not graph or leaf._erased:
+                raise _foreign(leaf, graph)
+            inputs[leaf] = None
+        return leaf
+
+    for key in kwargs:
+        if not isinstance(cast("object", key), str):
+            raise InvalidArgumentError(f"Cannot use {key!r} as the name of a keyword argument: it must be a string.")
+    frozen_args, frozen_kwargs = _map_both(tuple(args), kwargs, visit)
+    return frozen_args, frozen_kwargs, tuple(inputs)
+
+
+def _map_both(
+    args: tuple[Argument, ...], kwargs: Mapping[str, Argument], function: Callable[[Any], Any]
+) -> tuple[tuple[Argument, ...], immutable_dict]:
+    new_args = tuple(
+        [map_aggregate(value, function) if _may_contain(value) else function(value) for value in args]
+    )
+    if not kwargs:
+        return new_args, EMPTY_DICT
+    return new_args, immutable_dict(
+        {
+            key: map_aggregate(value, function) if _may_contain(value) else function(value)
+            for key, value in kwargs.items()
+        }
+    )
+
+
+def _may_contain(value: object) -> bool:
+    return value.__class__ in CONTAINERS or isinstance(value, (tuple, list, dict))
+
+
+def _foreign(node: Node, graph: NodeOwner) -> ForeignNodeError:
+    if node.graph is graph:
+        return ForeignNodeError(
+            f"Cannot use node {node._name!r} as an argument: it was erased from its graph. Use a node that still "
+            f"stands in the graph."
+        )
+    return ForeignNodeError(
+        f"Cannot use node {node._name!r} as an argument: it belongs to another graph. Copy it first, for example "
+        f"with graph.node_copy(...) or graph.graph_copy(...)."
+    )
+
+
+def map_arg(argument: Argument, function: Callable[[Node], Argument]) -> Argument:
+    """Apply `function` to every node in a nested argument and keep everything else.
+
+    Args:
+        argument: An argument of a node.
+        function: Called once for each node in order of appearance.
+
+    Returns:
+        The structure with every node replaced; lists and dicts come back immutable.
+
+    Raises:
+        InvalidArgumentError: `function` is not callable.
+    """
+    if not callable(function):
+        raise InvalidArgumentError(f"Cannot map over an argument with {function!r}: pass a callable.")
+
+    def visit(leaf: Any) -> Any:
+        return function(leaf) if isinstance(leaf, Node) else leaf
+
+    return map_aggregate(argument, visit)
+
+
+def input_nodes_of(argument: Argument) -> list[Node]:
+    """Return the nodes named in a nested argument, each once, in order."""
+    return list(dict.fromkeys(leaf for leaf in iterate_leaves(argument) if isinstance(leaf, Node)))
+
+
+def argument_text(argument: Argument) -> str:
+    """Return the text of an argument in ``str(graph)``: nodes by name behind a percent sign, callables qualified."""
+    if isinstance(argument, Node):
+        return f"%{argument.name}"
+    if isinstance(argument, tuple):
+        values = cast("tuple[Any, ...]", argument)
+        if hasattr(values, "_fields"):
+            pairs = zip(cast("Any", values)._fields, values, strict=True)
+            return f"{type(values).__name__}({', '.join(f'{key}={argument_text(value)}' for key, value in pairs)})"
+        inner = ", ".join(argument_text(value) for value in values)
+        return f"({inner},)" if len(values) == 1 else f"({inner})"
+    if isinstance(argument, list):
+        return f"[{', '.join(argument_text(value) for value in cast('list[Any]', argument))}]"
+    if isinstance(argument, dict):
+        items = cast("dict[Any, Any]", argument).items()
+        return "{" + ", ".join(f"{key}: {argument_text(value)}" for key, value in items) + "}"
+    if isinstance(argument, slice):
+        parts = (argument_text(part) for part in (argument.start, argument.stop, argument.step))
+        return f"slice({', '.join(parts)})"
+    return str(argument)
+
+
+def type_text(annotation: Any) -> str:
+    """Return a readable form of an annotation."""
+    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
+        module = annotation.__module__
+        return annotation.__name__ if module == "builtins" else f"{module}.{annotation.__name__}"
+    return str(annotation)

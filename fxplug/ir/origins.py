@@ -1,0 +1,142 @@
+"""Where a node came from: source positions and module paths, decoded only when somebody reads them.
+
+A tracer stores the code object and the instruction offset of the frames it saw. Turning an offset into a line walks the
+line table of the function, so doing it for every node of a long function would make tracing quadratic; doing it when the
+origin is read does not.
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+__all__ = ["ModuleScope", "Origin", "SourceLine"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleScope:
+    """One module on the way from the root to the place where a node was made."""
+
+    path: str
+    """Dotted path below the root; empty for the root itself."""
+    kind: Any
+    """The module's class, or its qualified name where the origin was read from a file."""
+    parent: ModuleScope | None = None
+    """The enclosing module."""
+
+    def stack(self) -> dict[str, tuple[str, Any]]:
+        """Return path -> (path, class) from the outermost module to this one, as ``meta["nn_module_stack"]`` holds it."""
+        scopes: list[ModuleScope] = []
+        scope: ModuleScope | None = self
+        while scope is not None:
+            scopes.append(scope)
+            scope = scope.parent
+        return {scope.path: (scope.path, scope.kind) for scope in reversed(scopes)}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """A decoded source position."""
+
+    filename: str
+    line: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The stripped source line; empty when the source is not at hand."""
+        return linecache.getline(self.filename, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line} in {self.function}"
+
+
+class Origin:
+    """A source position, the calls that led to it, the module it lay in, and the pass that made the node, if one did.
+
+    An origin is never changed once made; nodes share them freely.
+    """
+
+    __slots__ = ("caller", "code", "made_by", "module", "offset")
+
+    def __init__(
+        self,
+        code: CodeType | SourceLine | None,
+        offset: int = -1,
+        caller: Origin | None = None,
+        module: ModuleScope | None = None,
+        made_by: str | None = None,
+    ) -> None:
+        self.code = code
+        """The code object of the frame, or a position that was decoded already."""
+        self.offset = offset
+        """Offset in bytes of the instruction inside `code`."""
+        self.caller = caller
+        """The frame that called this one, up to the function that was traced."""
+        self.module = module
+        """The innermost module whose forward was running."""
+        self.made_by = made_by
+        """Name of the pass that made the node."""
+
+    def source(self) -> SourceLine | None:
+        """Return the decoded position, None where there is none."""
+        code = self.code
+        if code is None or isinstance(code, SourceLine):
+            return code
+        line = code.co_firstlineno
+        for start, end, number in code.co_lines():
+            if number is not None and start <= self.offset < end:
+                line = number
+                break
+        return SourceLine(code.co_filename, line, code.co_name)
+
+    def frames(self) -> Iterator[SourceLine]:
+        """Yield positions from this frame outward."""
+        origin: Origin | None = self
+        while origin is not None:
+            source = origin.source()
+            if source is not None:
+                yield source
+            origin = origin.caller
+
+    def stack_trace(self) -> str:
+        """Return the frames as Python prints them in a traceback, outermost first."""
+        lines: list[str] = []
+        for frame in reversed(list(self.frames())):
+            lines.append(f'  File "{frame.filename}", line {frame.line}, in {frame.function}')
+            if frame.text:
+                lines.append(f"    {frame.text}")
+        return "\n".join(lines)
+
+    def derived(self, made_by: str) -> Origin:
+        """Return the origin of a node that the pass `made_by` put in this one's place."""
+        return Origin(self.code, self.offset, self.caller, self.module, made_by)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return plain values from which `from_data` restores an equal origin, positions decoded."""
+        scopes = [] if self.module is None else list(self.module.stack().values())
+        return {
+            "frames": [[frame.filename, frame.line, frame.function] for frame in self.frames()],
+            "modules": [
+                [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
+                for path, kind in scopes
+            ],
+            "made_by": self.made_by,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Origin:
+        """Return the origin that `to_data` described."""
+        scope: ModuleScope | None = None
+        for path, kind in data["modules"]:
+            scope = ModuleScope(path, kind, scope)
+        frames = [SourceLine(filename, line, function) for filename, line, function in data["frames"]]
+        origin: Origin | None = None
+        for frame in reversed(frames[1:]):
+            origin = cls(frame, caller=origin)
+        return cls(frames[0] if frames else None, caller=origin, module=scope, made_by=data["made_by"])

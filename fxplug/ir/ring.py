@@ -1,0 +1,148 @@
+"""The ring of nodes: a doubly linked list with a sentinel, an order that is cheap to ask for, and safe iteration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fxplug.ir.node import Node
+
+__all__ = ["NodeList", "Ring"]
+
+_GAP = 1 << 32
+
+
+class _Cursor:
+    """Where an iteration stands. The ring moves it back when the node under it goes away."""
+
+    __slots__ = ("current", "forward")
+
+    def __init__(self, current: Node, *, forward: bool) -> None:
+        self.current = current
+        self.forward = forward
+
+
+class Ring:
+    """Doubly linked nodes around a sentinel.
+
+    Every node carries a label, an integer that grows along the ring, so that comparing two positions takes constant time.
+    A node put between two others takes a label between theirs; where there is no room, a window around the place is spread
+    out again, wider the denser it is (after Bender, Cole, Demaine, Farach-Colton and Zito, "Two Simplified Algorithms for
+    Maintaining Order in a List", ESA 2002), so an insertion costs polylogarithmic time amortised, wherever it happens.
+
+    Iteration may go on while the ring changes: a node inserted behind the current one is visited, one inserted before it
+    is not, and when the current node is removed or moved, iteration goes on at the place where it stood.
+    """
+
+    __slots__ = ("_cursors", "length", "sentinel")
+
+    def __init__(self, sentinel: Node) -> None:
+        self.sentinel = sentinel
+        self.length = 0
+        self._cursors: list[_Cursor] = []
+
+    def insert_after(self, node: Node, after: Node) -> None:
+        """Link `node`, which must not be linked, behind `after`."""
+        following = after._next
+        node._prev = after
+        node._next = following
+        after._next = node
+        following._prev = node
+        self.length += 1
+        sentinel = self.sentinel
+        if following is sentinel:
+            node._position = after._position + _GAP
+        elif after is sentinel:
+            node._position = following._position - _GAP
+        else:
+            low, high = after._position, following._position
+            if high - low < 2:
+                self._spread(node)
+            else:
+                node._position = (low + high) >> 1
+
+    def remove(self, node: Node) -> None:
+        """Unlink `node`; iterations that stand on it step back to its neighbour."""
+        before, behind = node._prev, node._next
+        before._next = behind
+        behind._prev = before
+        node._prev = node._next = node
+        self.length -= 1
+        for cursor in self._cursors:
+            if cursor.current is node:
+                cursor.current = before if cursor.forward else behind
+
+    def _spread(self, node: Node) -> None:
+        sentinel = self.sentinel
+        first, last, count = node, node, 1
+        while True:
+            before, behind = first._prev, last._next
+            open_left, open_right = before is sentinel, behind is sentinel
+            if open_left and open_right:
+                low, high = 0, _GAP * (count + 1)
+            elif open_left:
+                high = behind._position
+                low = high - _GAP * (count + 1)
+            elif open_right:
+                low = before._position
+                high = low + _GAP * (count + 1)
+            else:
+                low, high = before._position, behind._position
+            step = (high - low) // (count + 1)
+            # Demanding more room from wider windows is what keeps the amortised cost low.
+            if step > count:
+                break
+            for _ in range(count):
+                if first._prev is not sentinel:
+                    first = first._prev
+                    count += 1
+                if last._next is not sentinel:
+                    last = last._next
+                    count += 1
+        label = low
+        while True:
+            label += step
+            first._position = label
+            if first is last:
+                return
+            first = first._next
+
+    def iterate(self, *, forward: bool = True) -> Iterator[Node]:
+        """Yield the nodes in order, or in reverse order; see the class for what may change meanwhile."""
+        sentinel = self.sentinel
+        cursor = _Cursor(sentinel, forward=forward)
+        self._cursors.append(cursor)
+        try:
+            while True:
+                node = cursor.current._next if forward else cursor.current._prev
+                if node is sentinel:
+                    return
+                cursor.current = node
+                yield node
+        finally:
+            self._cursors.remove(cursor)
+
+
+class NodeList:
+    """A view of the nodes of a graph: iterable in both directions while the graph changes, with a length.
+
+    Iteration contract: a node inserted behind the current one is visited; one inserted before it is not; when the current
+    node is erased or moved, iteration goes on at the place where it stood.
+    """
+
+    __slots__ = ("_direction", "_ring")
+
+    def __init__(self, ring: Ring, direction: str = "_next") -> None:
+        self._ring = ring
+        self._direction = direction
+
+    def __len__(self) -> int:
+        return self._ring.length
+
+    def __iter__(self) -> Iterator[Node]:
+        return self._ring.iterate(forward=self._direction == "_next")
+
+    def __reversed__(self) -> NodeList:
+        return NodeList(self._ring, "_prev" if self._direction == "_next" else "_next")
