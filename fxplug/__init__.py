@@ -1,0 +1,93 @@
+"""fxplug: program capture and transformation for PyTorch in which everything that differs between users is a plugin.
+
+Names are loaded when they are first used: importing fxplug loads neither a plugin nor anything that only plugins, config
+files or the command line need.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fxplug.api import OptimizationResult, load, optimize, save, symbolic_trace
+    from fxplug.capture import Attribute, Proxy, TraceContext, TraceEvent, TracePolicy, Tracer, is_tracing
+    from fxplug.codegen import CodeGen
+    from fxplug.errors import FxplugError, GraphError, PassError, PluginError, TraceError
+    from fxplug.execute import GraphModule, Interpreter
+    from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
+    from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
+    from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
+    from fxplug.plugins import CommandRecord, hookimpl
+    from fxplug.semantics import has_side_effect
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "fxplug.api": ("OptimizationResult", "load", "optimize", "save", "symbolic_trace"),
+    "fxplug.capture": ("Attribute", "Proxy", "TraceContext", "TraceEvent", "TracePolicy", "Tracer", "is_tracing"),
+    "fxplug.codegen": ("CodeGen",),
+    "fxplug.errors": ("FxplugError", "GraphError", "PassError", "PluginError", "TraceError"),
+    "fxplug.execute": ("GraphModule", "Interpreter"),
+    "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
+    "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
+    "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
+    "fxplug.plugins": ("CommandRecord", "hookimpl"),
+    "fxplug.semantics": ("has_side_effect",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Attribute",
+    "Backend",
+    "BackendRecord",
+    "CodeGen",
+    "CommandRecord",
+    "Effect",
+    "FxplugError",
+    "Graph",
+    "GraphError",
+    "GraphModule",
+    "Interpreter",
+    "LoweringContext",
+    "Node",
+    "OptimizationResult",
+    "Pass",
+    "PassContext",
+    "PassError",
+    "PassEvent",
+    "PassRecord",
+    "PassResult",
+    "Pipeline",
+    "PluginError",
+    "Proxy",
+    "PythonCode",
+    "Support",
+    "TraceContext",
+    "TraceError",
+    "TraceEvent",
+    "TracePolicy",
+    "Tracer",
+    "__version__",
+    "has_side_effect",
+    "hookimpl",
+    "is_tracing",
+    "load",
+    "map_arg",
+    "optimize",
+    "save",
+    "symbolic_trace",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fxplug' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,104 @@
+"""Shapes and dtypes of every value, found by running the graph on example inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from fxplug.execute import GraphModule, Interpreter
+from fxplug.ir import Node, map_aggregate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ShapeProp", "TensorMetadata", "propagate_shapes", "shape_text"]
+
+
+class TensorMetadata(NamedTuple):
+    """What is known of a tensor without its values."""
+
+    shape: torch.Size
+    """Sizes."""
+    dtype: torch.dtype
+    """Element type."""
+    requires_grad: bool
+    """Whether gradients flow into it."""
+    stride: tuple[int, ...]
+    """Steps between elements, in elements."""
+    memory_format: torch.memory_format | None
+    """The dense format it has, None for another layout."""
+    is_quantized: bool
+    """Whether it holds torch's quantized type."""
+    qparams: dict[str, Any]
+    """Scale and zero point of a quantized tensor."""
+
+
+class ShapeProp(Interpreter):
+    """Runs a graph and notes the metadata of each value in ``node.meta["tensor_meta"]``, its type in ``meta["type"]``."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node and note what its value is like."""
+        value = super().run_node(n)
+        tensors: list[torch.Tensor] = []
+
+        def describe(leaf: Any) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            tensors.append(leaf)
+            return _metadata(leaf)
+
+        described = map_aggregate(value, describe)
+        if tensors:
+            n.meta["tensor_meta"] = described
+        else:
+            n.meta.pop("tensor_meta", None)
+        n.meta["type"] = type(value)
+        return value
+
+    def propagate(self, *args: Any) -> Any:
+        """Run the graph on `args` without recording gradients and return the result."""
+        with torch.no_grad():
+            return self.run(*args)
+
+
+def _metadata(tensor: torch.Tensor) -> TensorMetadata:
+    found: torch.memory_format | None = None
+    for candidate in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
+        if _fits(tensor, candidate) and tensor.is_contiguous(memory_format=candidate):
+            found = candidate
+            break
+    qparams: dict[str, Any] = {}
+    if tensor.is_quantized and tensor.qscheme() in {torch.per_tensor_affine, torch.per_tensor_symmetric}:
+        qparams = {"qscheme": tensor.qscheme(), "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+    return TensorMetadata(
+        tensor.shape, tensor.dtype, tensor.requires_grad, tensor.stride(), found, tensor.is_quantized, qparams
+    )
+
+
+def _fits(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
+    ranks = {torch.channels_last: 4, torch.channels_last_3d: 5}
+    return memory_format not in ranks or tensor.dim() == ranks[memory_format]
+
+
+def shape_text(node: Node) -> str:
+    """Return dtype and sizes of a node's value for people, e.g. ``"float32[1, 64, 56, 56]"``; empty when not known."""
+    return ", ".join(
+        f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}" for part in _parts(node.meta.get("tensor_meta"))
+    )
+
+
+def _parts(value: Any) -> Iterator[TensorMetadata]:
+    if isinstance(value, TensorMetadata):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _parts(element)
+    elif isinstance(value, dict):
+        for element in value.values():
+            yield from _parts(element)
+
+
+def propagate_shapes(module: GraphModule, *args: Any) -> Any:
+    """Note the metadata of every value of `module` for the inputs `args`; return the result of the run."""
+    return ShapeProp(module).propagate(*args)

@@ -1,0 +1,10 @@
+"""Capturing programs: proxies, the symbolic tracer and the policy that customises it."""
+
+from __future__ import annotations
+
+import fxplug.semantics  # noqa: F401 - tells the layers below what torch calls mean
+from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
+from fxplug.capture.proxy import Attribute, Proxy
+from fxplug.capture.tracer import Tracer, is_tracing
+
+__all__ = ["Attribute", "Proxy", "TraceContext", "TraceEvent", "TracePolicy", "Tracer", "is_tracing"]

@@ -1,0 +1,86 @@
+"""Everything that a trace intercepts in torch, as one closed list.
+
+Each interceptor asks a context variable whether the running thread or task is tracing and otherwise does what the original
+does. They are installed while at least one trace runs anywhere, counted, and taken out again on every way out.
+
+The list:
+
+- ``nn.Module.__call__``: a call of a module becomes a node, or is entered.
+- ``nn.Module.__getattr__``: reading a parameter or buffer gives a proxy.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["ModuleInterceptor", "active_interceptor", "intercept", "original_call"]
+
+original_call: Callable[..., Any] = nn.Module.__call__
+"""How a module is called when nothing is traced."""
+_original_getattr: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
+
+
+class ModuleInterceptor(Protocol):
+    """Who is asked, while it traces, what a use of a module means."""
+
+    def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the value that stands for a call of `module`."""
+        ...
+
+    def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Return what stands for an attribute that was found to be `value`."""
+        ...
+
+
+_active: ContextVar[ModuleInterceptor | None] = ContextVar("fxplug_active_trace", default=None)
+_lock = threading.Lock()
+_running = 0
+
+
+def active_interceptor() -> ModuleInterceptor | None:
+    """Return who traces in this thread or task, None when nobody does."""
+    return _active.get()
+
+
+def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    interceptor = _active.get()
+    if interceptor is None:
+        return original_call(self, *args, **kwargs)
+    return interceptor.on_module_call(self, args, kwargs)
+
+
+def _getattr(self: nn.Module, name: str) -> Any:
+    value = _original_getattr(self, name)
+    interceptor = _active.get()
+    if interceptor is None:
+        return value
+    return interceptor.on_module_attribute(self, name, value)
+
+
+@contextmanager
+def intercept(interceptor: ModuleInterceptor) -> Iterator[None]:
+    """Ask `interceptor` about every use of a module in this thread or task while the context lasts."""
+    global _running  # noqa: PLW0603 - the count of running traces is process-wide by nature
+    with _lock:
+        if _running == 0:
+            nn.Module.__call__ = _call  # type: ignore[method-assign]
+            nn.Module.__getattr__ = _getattr  # type: ignore[method-assign, assignment]
+        _running += 1
+    token = _active.set(interceptor)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                nn.Module.__call__ = original_call  # type: ignore[method-assign]
+                nn.Module.__getattr__ = _original_getattr  # type: ignore[method-assign, assignment]

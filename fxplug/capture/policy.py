@@ -1,0 +1,60 @@
+"""The questions a tracer asks while it captures a program, so that others can customise it without subclassing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from fxplug.ir import Node
+
+__all__ = ["TraceContext", "TraceEvent", "TracePolicy"]
+
+
+@dataclass(frozen=True)
+class TraceContext:
+    """What is being traced when a question is asked; a record handed to every hook of a trace."""
+
+    root: Any
+    """The module or function that is being traced."""
+    mode: str = "symbolic"
+    """How values are treated: ``"symbolic"``, ``"shape"`` or ``"value"``."""
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """The start or the end of a trace."""
+
+    context: TraceContext
+    """What is traced."""
+    graph: Any = None
+    """The finished graph; None at the start and after a failure."""
+    error: BaseException | None = None
+    """What ended the trace early."""
+    seconds: float = 0.0
+    """How long the trace took; 0 at the start."""
+
+
+@dataclass(frozen=True)
+class TracePolicy:
+    """Answers to the tracer's questions; a question that is None costs nothing.
+
+    The default policy answers none of them: the tracer's own rules apply.
+    """
+
+    is_leaf_module: Callable[[nn.Module, str, TraceContext], bool | None] | None = None
+    """(module, qualified name, context) -> whether the module stays one node; None = the tracer decides."""
+    create_argument: Callable[[Any, TraceContext], Any] | None = None
+    """(value, context) -> an argument of the graph for a value of a foreign type; None = no opinion."""
+    proxy_mixins: Callable[[Node, str, TraceContext], tuple[type, ...]] | None = None
+    """(node, kind, context) -> classes mixed into the proxy that stands for the node, first one first."""
+    node_created: Callable[[Node, TraceContext], Mapping[str, Any] | None] | None = None
+    """(node, context) -> notes to be added to the node's ``meta``."""
+    unwrap_module: Callable[[nn.Module], nn.Module | None] | None = None
+    """(module) -> the module inside a wrapper; None = it is no wrapper."""
+    trace_started: Callable[[TraceEvent], None] | None = None
+    """Observes the start of a trace."""
+    trace_finished: Callable[[TraceEvent], None] | None = None
+    """Observes the end of a trace."""

@@ -1,0 +1,449 @@
+"""The symbolic tracer: runs a program with proxies and records what it does."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import nn
+
+from fxplug.capture.interception import active_interceptor, intercept, original_call
+from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
+from fxplug.capture.proxy import Attribute, Proxy, _no_condition, _no_iteration
+from fxplug.capture.sources import capture_origin, user_line
+from fxplug.errors import TraceError
+from fxplug.ir import Argument, Graph, ModuleScope, Node, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import CodeType
+
+__all__ = ["Tracer"]
+
+_DIRECT = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
+_CONSTANTS = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+    torch._ops.OpOverload,
+    torch._ops.HigherOrderOperator,
+    range,
+)
+
+
+class Tracer:
+    """Captures a module or function as a graph.
+
+    Subclasses may override `is_leaf_module`, `call_module`, `create_arg`, `create_proxy`, `getattr`, `to_bool`, `iter` and
+    `keys`, as in torch.fx; a `policy` customises a trace without a subclass, and several can be combined.
+
+    Args:
+        autowrap_modules: Python modules whose functions stay calls. Kept for torch.fx's signature.
+        autowrap_functions: Functions that stay calls. Kept for torch.fx's signature.
+        param_shapes_constant: Whether shapes of parameters are read as constants.
+        policy: Answers of others to the tracer's questions.
+    """
+
+    def __init__(
+        self,
+        autowrap_modules: tuple[Any, ...] = (math,),
+        autowrap_functions: tuple[Callable[..., Any], ...] = (),
+        param_shapes_constant: bool = False,  # noqa: FBT001, FBT002 - torch.fx's public signature
+        *,
+        policy: TracePolicy | None = None,
+    ) -> None:
+        self.autowrap_modules = autowrap_modules
+        self.autowrap_functions = autowrap_functions
+        self.param_shapes_constant = param_shapes_constant
+        self.policy = policy if policy is not None else TracePolicy()
+        self.root: nn.Module = nn.Module()
+        """What the graph's paths refer to; an empty module when a function is traced."""
+        self.graph: Graph = Graph()
+        """The graph that is being recorded."""
+        self.context = TraceContext(None)
+        """Handed to the policy."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._paths: dict[int, str] = {}
+        self._tensor_paths: dict[int, str] | None = None
+        self._attribute_proxies: dict[str, Proxy] = {}
+        self._kept_alive: list[Any] = []
+        self._scope: ModuleScope | None = None
+        self._caller: Origin | None = None
+        self._boundary: CodeType = _TRACE_CODE
+
+    # -- the trace -------------------------------------------------------------------------------------------------
+
+    def trace(self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None) -> Graph:
+        """Run `root` with proxies and return what it does.
+
+        Args:
+            root: A module, whose forward is traced, or a function.
+            concrete_args: Parameter name -> value to be used instead of a proxy. The parameter stays in the signature.
+
+        Returns:
+            The graph; its paths refer to `root` (see `Tracer.root`).
+
+        Raises:
+            TraceError: Something the program asks cannot be answered without inputs. The message shows its line.
+        """
+        self._reset()
+        self.context = TraceContext(root)
+        self.graph = Graph(tracer_cls=type(self))
+        started = time.perf_counter()
+        policy = self.policy
+        if policy.trace_started is not None:
+            policy.trace_started(TraceEvent(self.context))
+        try:
+            graph = self._trace(root, dict(concrete_args or {}))
+        except BaseException as error:
+            self._finish(started, None, error)
+            raise
+        self._finish(started, graph, None)
+        return graph
+
+    def _finish(self, started: float, graph: Graph | None, error: BaseException | None) -> None:
+        if self.policy.trace_finished is not None:
+            seconds = time.perf_counter() - started
+            self.policy.trace_finished(TraceEvent(self.context, graph, error, seconds))
+
+    def _trace(self, root: nn.Module | Callable[..., Any], concrete: dict[str, Any]) -> Graph:
+        if isinstance(root, nn.Module):
+            self.root = root
+            function: Callable[..., Any] = root.forward
+            for name, module in root.named_modules():
+                self._paths.setdefault(id(module), name)
+            self._scope = ModuleScope("", type(root))
+        elif callable(root):
+            self.root = nn.Module()
+            function = root
+        else:
+            raise TraceError(f"Cannot trace {root!r}: pass a module or a function, not a {type(root).__name__}.")
+        args, kwargs = self._create_inputs(function, concrete)
+        annotation = _annotations(function).get("return")
+        with intercept(self):
+            result = function(*args, **kwargs)
+        output = self.create_node("output", "output", (self.create_arg(result),), {}, type_expr=annotation)
+        output.origins = ()
+        return self.graph
+
+    def _create_inputs(
+        self, function: Callable[..., Any], concrete: dict[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError) as error:
+            raise TraceError(f"Cannot trace {function!r}: Python does not know its signature ({error}).") from error
+        unknown = sorted(set(concrete) - set(parameters))
+        if unknown:
+            raise TraceError(
+                f"Cannot trace {_name_of(function)!r}: concrete_args names {unknown}, but its parameters are "
+                f"{list(parameters)}."
+            )
+        annotations = _annotations(function)
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in parameters.items():
+            stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+            default = () if parameter.default is parameter.empty else (self.create_arg(parameter.default),)
+            proxy = self.create_proxy("placeholder", stars + name, default, {}, type_expr=annotations.get(name))
+            proxy.node.origins = ()
+            value = concrete.get(name, proxy)
+            if stars == "*":
+                args.append(_Starred(value))
+            elif stars == "**":
+                kwargs["**"] = value
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return _spread(args, kwargs)
+
+    # -- nodes and proxies -----------------------------------------------------------------------------------------
+
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> Node:
+        """Record one node; its arguments must be arguments of the graph already (see `create_arg`)."""
+        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
+        origin = capture_origin(self._boundary, self._caller, self._scope)
+        if origin is not None:
+            node.origins = (origin,)
+        hook = self.policy.node_created
+        if hook is not None:
+            notes = hook(node, self.context)
+            if notes:
+                node.meta.update(notes)
+        return node
+
+    def create_proxy(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+        proxy_factory_fn: Callable[[Node], Proxy] | None = None,
+    ) -> Proxy:
+        """Record one node from arguments that may hold proxies, and return the proxy that stands for it."""
+        create_arg = self.create_arg
+        node_args = tuple([create_arg(value) for value in args])
+        node_kwargs = {key: create_arg(value) for key, value in kwargs.items()} if kwargs else {}
+        node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
+        return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
+
+    def proxy(self, node: Node) -> Proxy:
+        """Return a new proxy that stands for `node`."""
+        mixins = self.policy.proxy_mixins
+        if mixins is None:
+            return Proxy(node, self)
+        return _mixed_proxy_class(mixins(node, node.op, self.context))(node, self)
+
+    def create_arg(self, a: Any) -> Argument:
+        """Turn a value of the program into an argument of the graph.
+
+        Proxies become their nodes, tensors and parameters become reads of the root, containers are converted element by
+        element, plain values stay what they are.
+
+        Raises:
+            TraceError: The value is of a kind that no graph can hold.
+        """
+        kind = type(a)
+        if kind is Proxy:
+            return a.node
+        if kind in _DIRECT:
+            return a
+        if isinstance(a, Proxy):
+            return a.node
+        if isinstance(a, torch.Tensor):
+            return self._lift_tensor(a)
+        if isinstance(a, nn.Module):
+            return self.create_node("get_attr", self.path_of_module(a), (), {})
+        converted = self._convert_container(a)
+        if converted is not NotImplemented:
+            return converted
+        if callable(a) or isinstance(a, _CONSTANTS):
+            return a
+        return self._foreign_argument(a)
+
+    def _convert_container(self, a: Any) -> Argument:
+        if isinstance(a, tuple):
+            elements = [self.create_arg(element) for element in a]
+            if type(a) is tuple or not hasattr(a, "_fields"):
+                return tuple(elements)
+            return type(a)(*elements)
+        if isinstance(a, list):
+            return [self.create_arg(element) for element in a]
+        if isinstance(a, dict):
+            for key in a:
+                if isinstance(key, Proxy):
+                    raise TraceError(f"Cannot record a dict: its key {key!r} is a traced value. Use plain keys.")
+            return {key: self.create_arg(element) for key, element in a.items()}
+        if isinstance(a, slice):
+            return slice(self.create_arg(a.start), self.create_arg(a.stop), self.create_arg(a.step))
+        return NotImplemented
+
+    def _foreign_argument(self, a: Any) -> Argument:
+        hook = self.policy.create_argument
+        answer = hook(a, self.context) if hook is not None else None
+        if answer is not None:
+            return self.create_arg(answer)
+        if isinstance(a, (int, float, str, bytes, complex)) or type(a).__module__ == "enum" or _is_enum(a):
+            return a  # A subclass with its own meaning; code generation binds the object itself.
+        line = user_line()
+        raise TraceError(
+            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} as an argument at {line}. "
+            f"Convert it to tensors and plain values, or teach fxplug the type with the hook fxplug_create_argument.",
+            code="FXP-T006",
+        )
+
+    def _lift_tensor(self, tensor: torch.Tensor) -> Node:
+        if self._tensor_paths is None:
+            self._tensor_paths = {id(value): path for path, value in _tensors_of(self.root)}
+        path = self._tensor_paths.get(id(tensor))
+        if path is None:
+            index = len(self.graph.lifted)
+            while hasattr(self.root, f"_tensor_constant{index}"):
+                index += 1
+            path = f"_tensor_constant{index}"
+            self.graph.lifted[path] = tensor
+            self._tensor_paths[id(tensor)] = path
+        return self.create_node("get_attr", path, (), {})
+
+    # -- modules ---------------------------------------------------------------------------------------------------
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        """Return whether a module stays one node: by default the classes that torch.nn ships, except containers."""
+        name = type(m).__module__
+        return name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(m, nn.Sequential)
+
+    def path_of_module(self, mod: nn.Module) -> str:
+        """Return the dotted path of a module below the root.
+
+        Raises:
+            TraceError: It is no submodule of the root.
+        """
+        path = self._paths.get(id(mod))
+        if path is None:
+            raise TraceError(
+                f"Cannot trace a call of {type(mod).__name__} at {user_line()}: the module is not registered below the "
+                f"root. Assign it to an attribute, or put it into a torch.nn.ModuleList or ModuleDict.",
+                code="FXP-T007",
+            )
+        return path
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the value that stands for a call of module `m`: a new node for a leaf, else what its forward returns."""
+        path = self.path_of_module(m)
+        if self._is_leaf(m, path):
+            former = self._scope
+            self._scope = ModuleScope(path, type(m), former)
+            try:
+                return self.create_proxy("call_module", path, args, kwargs)
+            finally:
+                self._scope = former
+        return self._enter_module(path, m, forward, args, kwargs)
+
+    def _enter_module(
+        self, path: str, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        former = self._scope, self._caller, self._boundary
+        # What lies between this call and the module that is being left is described once, for all nodes inside.
+        self._caller = capture_origin(self._boundary, self._caller, self._scope)
+        self._scope = ModuleScope(path, type(m), self._scope)
+        self._boundary = _ENTER_CODE
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self._scope, self._caller, self._boundary = former
+
+    def _is_leaf(self, module: nn.Module, path: str) -> bool:
+        ask = self.policy.is_leaf_module
+        answer = ask(module, path, self.context) if ask is not None else None
+        return self.is_leaf_module(module, path) if answer is None else answer
+
+    def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of a call of a module (see `fxplug.capture.interception`)."""
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return original_call(module, *args, **kwargs)
+
+        return self.call_module(module, forward, args, kwargs)
+
+    def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Hear that an attribute of a module was read (see `fxplug.capture.interception`)."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        path = self._paths.get(id(module))
+        if path is None:
+            return value
+        return self.getattr(f"{path}.{name}" if path else name, value, self._attribute_proxies)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Return what stands for a parameter or buffer of the root at path `attr`: one proxy per path."""
+        if not isinstance(attr_val, torch.Tensor):
+            return attr_val
+        proxy = parameter_proxy_cache.get(attr)
+        if proxy is None:
+            proxy = parameter_proxy_cache[attr] = self.create_proxy("get_attr", attr, (), {})
+        return proxy
+
+    # -- questions that need a value -------------------------------------------------------------------------------
+
+    def to_bool(self, obj: Proxy) -> bool:
+        """Answer whether a value is true. By default: it is not known."""
+        raise _no_condition(obj)
+
+    def iter(self, obj: Proxy) -> Iterator[Any]:
+        """Answer a request to iterate. By default: it is not known how many elements there are."""
+        raise _no_iteration(obj)
+
+    def keys(self, obj: Proxy) -> Any:
+        """Answer a request for keys by recording it."""
+        return Attribute(obj, "keys")()
+
+
+class _Starred:
+    """Marks the value that stands for ``*args``."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _spread(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Hand the proxies of starred parameters over as what the function receives: one value in a tuple or dict."""
+    plain: list[Any] = []
+    for value in args:
+        if isinstance(value, _Starred):
+            raise _star_error("*args")
+        plain.append(value)
+    if "**" in kwargs:
+        raise _star_error("**kwargs")
+    return plain, kwargs
+
+
+def _star_error(what: str) -> NoReturn:
+    raise TraceError(f"Cannot trace a function with {what}: how many values there are is unknown.", code="FXP-T008")
+
+
+def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    target = inspect.unwrap(function)
+    target = getattr(target, "__func__", target)
+    found = getattr(target, "__annotations__", {})
+    # Annotations that are text (from __future__ import annotations) are left out: resolving them would run code.
+    return {name: value for name, value in found.items() if not isinstance(value, str)}
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _is_enum(value: Any) -> bool:
+    return any(base.__module__ == "enum" for base in type(value).__mro__[1:])
+
+
+def _tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the path of every tensor that hangs off a module below `root`, registered or as a plain attribute."""
+    for prefix, module in reversed(list(root.named_modules())):
+        for table in (vars(module), module._buffers, module._parameters):
+            for name, value in table.items():
+                if isinstance(value, torch.Tensor):
+                    yield (f"{prefix}.{name}" if prefix else name), value
+
+
+_proxy_classes: dict[tuple[type, ...], type[Proxy]] = {}
+
+
+def _mixed_proxy_class(mixins: tuple[type, ...]) -> type[Proxy]:
+    if not mixins:
+        return Proxy
+    known = _proxy_classes.get(mixins)
+    if known is None:
+        name = "".join(mixin.__name__ for mixin in mixins) + "Proxy"
+        known = _proxy_classes[mixins] = type(name, (*mixins, Proxy), {})
+    return known
+
+
+def is_tracing() -> bool:
+    """Return whether a trace runs in this thread or task."""
+    return active_interceptor() is not None
+
+
+_TRACE_CODE = Tracer.trace.__code__
+_ENTER_CODE = Tracer._enter_module.__code__

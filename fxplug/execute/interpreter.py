@@ -1,0 +1,186 @@
+"""Running a graph node by node, with one method per opcode to override."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.codegen import last_uses
+from fxplug.errors import GraphError
+from fxplug.execute.paths import fetch_path
+from fxplug.ir import Argument, Graph, Node, map_arg
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+__all__ = ["Interpreter"]
+
+_MISSING = object()
+
+
+class Interpreter:
+    """Runs a graph one node at a time.
+
+    Override `run_node` to see every step, or the method of an opcode to change what it does. Regions are entered around the
+    nodes that lie in them.
+
+    Args:
+        module: The root that the graph's paths refer to.
+        garbage_collect_values: Whether a value is dropped after its last use.
+        graph: The program; by default ``module.graph``.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        garbage_collect_values: bool = True,  # noqa: FBT001, FBT002 - torch.fx's public signature
+        graph: Graph | None = None,
+    ) -> None:
+        self.module = module
+        self.graph: Graph = graph if graph is not None else cast("Any", module).graph
+        self.env: dict[Node, Any] = {}
+        """Values of the nodes that have run and are still needed."""
+        self.garbage_collect_values = garbage_collect_values
+        self.name = "Interpreter"
+        self.args_iter: Iterator[Any] = iter(())
+        """Inputs that no placeholder has taken yet."""
+        self.extra_traceback = True
+        """Whether an error is given a note that names the node and its source line."""
+
+    def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:  # noqa: ARG002
+        """Run the graph.
+
+        Args:
+            *args: One value per placeholder, in order.
+            initial_env: Values of nodes that need not run.
+            enable_io_processing: Accepted for compatibility; inputs and outputs have the form that the graph gives them.
+
+        Returns:
+            What the output node returns.
+        """
+        self.env = dict(initial_env) if initial_env is not None else {}
+        self.args_iter = iter(args)
+        nodes = list(self.graph.nodes)
+        freed = last_uses(nodes) if self.garbage_collect_values else {}
+        for node in nodes:
+            if node in self.env:
+                continue
+            value = self._run_in_region(node)
+            if node.op == "output":
+                return value
+            self.env[node] = value
+            for ended in freed.get(node, ()):
+                self.env.pop(ended, None)
+        return None
+
+    def boxed_run(self, args_list: list[Any]) -> Any:
+        """Run the graph with a list of inputs, which is emptied so that inputs can be freed early."""
+        inputs = list(args_list)
+        args_list.clear()
+        return self.run(*inputs)
+
+    def _run_in_region(self, node: Node) -> Any:
+        try:
+            if not node.region:
+                return self.run_node(node)
+            return self._enter(node, 0)
+        except Exception as error:
+            if self.extra_traceback:
+                _add_note(error, node)
+            raise
+
+    def _enter(self, node: Node, depth: int) -> Any:
+        if depth == len(node.region):
+            return self.run_node(node)
+        entry = node.region[depth]
+        with entry.context(*entry.arguments):
+            return self._enter(node, depth + 1)
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node with the values of its inputs and return its value."""
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        return getattr(self, n.op)(n.target, args, kwargs)
+
+    # -- one method per opcode -------------------------------------------------------------------------------------
+
+    def placeholder(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        """Return the next input, or the default.
+
+        Raises:
+            GraphError: There are fewer inputs than placeholders without default.
+        """
+        if target.startswith("*"):
+            return list(self.args_iter)
+        value = next(self.args_iter, _MISSING)
+        if value is not _MISSING:
+            return value
+        if args:
+            return args[0]
+        raise GraphError(f"Cannot run the graph: no value was given for the input {target!r}, which has no default.")
+
+    def get_attr(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        """Return the attribute of the root at the path `target`."""
+        return self.fetch_attr(target)
+
+    def call_function(self, target: Any, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function."""
+        return target(*args, **kwargs)
+
+    def call_method(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the method of the first argument."""
+        receiver, *rest = args
+        return getattr(receiver, target)(*rest, **kwargs)
+
+    def call_module(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the submodule."""
+        return self.fetch_attr(target)(*args, **kwargs)
+
+    def output(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+        """Return the result of the graph."""
+        return args[0]
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    def fetch_attr(self, target: str) -> Any:
+        """Return the attribute of the root at a dotted path.
+
+        Raises:
+            GraphError: There is none.
+        """
+        return fetch_path(self.module, target)
+
+    def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a node's arguments with every node replaced by its value."""
+        args = self.map_nodes_to_values(n.args, n)
+        kwargs = self.map_nodes_to_values(n.kwargs, n)
+        return tuple(args), kwargs
+
+    def map_nodes_to_values(self, args: Argument, n: Node) -> Argument:
+        """Replace every node in a nested argument of `n` by its value.
+
+        Raises:
+            GraphError: A node has no value yet.
+        """
+
+        def load(used: Node) -> Any:
+            value = self.env.get(used, _MISSING)
+            if value is _MISSING:
+                raise GraphError(
+                    f"Cannot run node {n.name!r}: its input {used.name!r} has no value. graph.lint() tells what is wrong "
+                    f"with the order of the graph."
+                )
+            return value
+
+        return map_arg(args, load)
+
+
+def _add_note(error: Exception, node: Node) -> None:
+    text = f"While running node {node.format_node()}"
+    trace = node.stack_trace
+    if trace:
+        text = f"{text}\nwhich came from:\n{trace}"
+    if hasattr(error, "add_note"):
+        error.add_note(text)
+    elif not getattr(error, "__notes__", None):  # Python 3.10 prints no notes; they are kept for whoever looks.
+        error.__notes__ = [text]  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""torch.fx's public module paths, for migration: ``fxplug.fx`` in place of ``torch.fx``."""

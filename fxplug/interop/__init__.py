@@ -1,0 +1,1 @@
+"""Graphs of torch.fx and torch.export, in and out."""

@@ -1,0 +1,33 @@
+"""Passes: what they are, how they are ordered and run, and the built-in ones."""
+
+from __future__ import annotations
+
+from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
+from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
+from fxplug.passes.dead_code import DeadCode
+from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
+from fxplug.passes.order import order_passes
+from fxplug.passes.pipeline import PassReport, Pipeline, PipelineStep
+from fxplug.passes.propagate_shapes import PropagateShapes
+from fxplug.passes.transaction import Snapshot
+
+__all__ = [
+    "BUILTIN_PASSES",
+    "BUILTIN_PIPELINES",
+    "PHASES",
+    "DeadCode",
+    "FuseConvBN",
+    "Pass",
+    "PassContext",
+    "PassEvent",
+    "PassRecord",
+    "PassReport",
+    "PassResult",
+    "Phase",
+    "Pipeline",
+    "PipelineStep",
+    "PropagateShapes",
+    "Snapshot",
+    "fold_batch_norm",
+    "order_passes",
+]

@@ -1,0 +1,109 @@
+"""What a pass is: a named transformation of a graph module, and the record by which it is offered."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fxplug.execute import GraphModule
+
+__all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase"]
+
+Phase = Literal["prepare", "optimize", "quantize", "lower", "finish"]
+"""The stages of a pipeline, in the order in which they run."""
+
+PHASES: tuple[Phase, ...] = ("prepare", "optimize", "quantize", "lower", "finish")
+
+
+@dataclass(frozen=True)
+class PassContext:
+    """What a pass may know besides the module."""
+
+    example_inputs: tuple[Any, ...] | None = None
+    """Inputs of the module as they will come in use; None when nobody gave any."""
+    pipeline: str = ""
+    """Name of the pipeline that runs the pass."""
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass did."""
+
+    modified: bool
+    """Whether graph or module state changed."""
+    summary: str = ""
+    """One line for people, e.g. ``"folded 53 batch norms"``."""
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Plain values for reports, e.g. ``{"folded": 53}``."""
+
+
+class Pass(ABC):
+    """A transformation of a graph module, in place.
+
+    A pass changes ``module.graph`` and, where it must, the module's submodules and parameters. It says truthfully whether it
+    changed anything. It need not undo anything when it fails: the pipeline does.
+    """
+
+    @abstractmethod
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:
+        """Transform `module`.
+
+        Args:
+            module: Changed in place.
+            context: What else is known.
+
+        Returns:
+            What was done.
+        """
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """Offers a pass under a name."""
+
+    name: str
+    """Lower-case words joined by hyphens, without a namespace, e.g. ``"fuse-conv-bn"``."""
+    factory: Callable[..., Pass]
+    """Makes the pass; receives the options as keyword arguments. Import heavy libraries in here, not earlier."""
+    summary: str
+    """One line for people."""
+    phase: Phase = "optimize"
+    """The stage in which it runs."""
+    before: tuple[str, ...] = ()
+    """Names of passes that must come later, where they take part."""
+    after: tuple[str, ...] = ()
+    """Names of passes that must come earlier, where they take part."""
+    options: type[Any] | None = None
+    """A dataclass whose fields are the factory's keyword arguments; values from config are validated against it."""
+    preserves: frozenset[str] = frozenset()
+    """Names of analyses that stay valid: ``"shapes"``, ``"effects"``."""
+    pipelines: tuple[str, ...] = ()
+    """Built-in pipelines that the pass joins by itself once its plugin is installed, e.g. ``("inference",)``."""
+
+
+@dataclass(frozen=True)
+class PassEvent:
+    """The start or the end of one pass in a pipeline; a record handed to observers."""
+
+    name: str
+    """Full name of the pass."""
+    pipeline: str
+    """Name of the pipeline."""
+    index: int
+    """Position among the passes that run, counted from 0."""
+    total: int
+    """How many passes run."""
+    module: GraphModule
+    """The module that is transformed."""
+    nodes_before: int = 0
+    """Nodes in the graph when the pass started."""
+    nodes_after: int = 0
+    """Nodes in the graph when it ended; 0 at the start."""
+    seconds: float = 0.0
+    """How long it ran; 0 at the start."""
+    result: PassResult | None = None
+    """What it did; None at the start and after a failure."""
+    error: BaseException | None = None
+    """Why it failed."""

@@ -1,0 +1,35 @@
+"""The passes and pipelines that fxplug itself offers."""
+
+from __future__ import annotations
+
+from fxplug.passes.base import PassRecord
+from fxplug.passes.dead_code import DeadCode
+from fxplug.passes.fuse_conv_bn import FuseConvBN
+from fxplug.passes.propagate_shapes import PropagateShapes
+
+__all__ = ["BUILTIN_PASSES", "BUILTIN_PIPELINES"]
+
+BUILTIN_PASSES: tuple[PassRecord, ...] = (
+    PassRecord(
+        "dead-code",
+        DeadCode,
+        "Removes nodes whose value nobody uses and that have no effect.",
+        preserves=frozenset({"shapes"}),
+    ),
+    PassRecord(
+        "fuse-conv-bn",
+        FuseConvBN,
+        "Folds batch norms in evaluation mode into the convolutions before them.",
+        preserves=frozenset({"shapes"}),
+    ),
+    PassRecord(
+        "propagate-shapes",
+        PropagateShapes,
+        "Notes shape and dtype of every value, from the example inputs.",
+        phase="finish",
+        preserves=frozenset({"shapes", "effects"}),
+    ),
+)
+
+BUILTIN_PIPELINES: dict[str, tuple[str, ...]] = {"inference": ("dead-code", "fuse-conv-bn", "propagate-shapes")}
+"""Name -> passes. A plugin's pass joins one by naming it in its record."""

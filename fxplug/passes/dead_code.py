@@ -1,0 +1,29 @@
+"""Dead code: nodes whose value nobody uses and that do nothing else."""
+
+from __future__ import annotations
+
+from fxplug.execute import GraphModule
+from fxplug.ir import effects
+from fxplug.passes.base import Pass, PassContext, PassResult
+
+__all__ = ["DeadCode"]
+
+
+class DeadCode(Pass):
+    """Removes nodes that are not used and have no effect; what may have one is kept.
+
+    Submodules that no node reaches any more are removed with them.
+    """
+
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:  # noqa: ARG002
+        """Remove dead nodes."""
+        removed = 0
+        for node in reversed(module.graph.nodes):
+            if node.users or node.op in {"placeholder", "output"}:
+                continue
+            if not effects.effect_of(node, module).must_be_kept:
+                module.graph.erase_node(node)
+                removed += 1
+        if removed:
+            module.delete_all_unused_submodules()
+        return PassResult(removed > 0, f"removed {removed} dead nodes" if removed else "nothing to remove", {"removed": removed})

@@ -1,0 +1,131 @@
+"""Folding batch normalisation into the convolution before it.
+
+In evaluation mode batch normalisation is y = (x - mean) / sqrt(var + eps) * gamma + beta, an affine map per channel, and so
+is part of the convolution that makes x: its weights are scaled by gamma / sqrt(var + eps), its bias follows. See Jacob et
+al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
+
+from fxplug.execute import GraphModule, set_path
+from fxplug.ir import Node
+from fxplug.passes.base import Pass, PassContext, PassResult
+
+__all__ = ["FuseConvBN", "fold_batch_norm"]
+
+# Exact classes only: a subclass may compute something else.
+_PAIRS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
+
+
+class FuseConvBN(Pass):
+    """Folds each batch norm in evaluation mode into the convolution that feeds it.
+
+    A pair is folded when nothing else uses the convolution's value, both are plain torch.nn modules without hooks, and the
+    batch norm has running statistics. Modules that are also used elsewhere keep their weights: the folded convolution is a
+    new module.
+    """
+
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:  # noqa: ARG002
+        """Fold every pair."""
+        folded = 0
+        in_training = 0
+        for node in module.graph.nodes:
+            pair = _match(module, node)
+            if pair is None:
+                continue
+            conv_node, conv, norm = pair
+            if norm.training or conv.training:
+                in_training += 1
+                continue
+            _replace(module, conv_node, node, fold_batch_norm(conv, norm))
+            folded += 1
+        if folded:
+            module.delete_all_unused_submodules()
+        summary = f"folded {folded} batch norms" if folded else "no pair to fold"
+        if in_training:
+            summary += f"; {in_training} left alone in training mode (call eval() first)"
+        return PassResult(folded > 0, summary, {"folded": folded, "in_training": in_training})
+
+
+def fold_batch_norm(conv: Any, norm: Any) -> Any:
+    """Return a new convolution that computes ``norm(conv(x))`` for a batch norm in evaluation mode.
+
+    The new weights are computed in float64 and rounded once, so folding itself adds no more than rounding error.
+
+    Args:
+        conv: ``Conv1d``, ``Conv2d`` or ``Conv3d``.
+        norm: Batch norm over the convolution's output channels, with running statistics.
+    """
+    fused = copy.deepcopy(conv)
+    double = torch.float64
+    with torch.no_grad():
+        scale = (norm.running_var.to(double) + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight.to(double)
+        shift = -norm.running_mean.to(double) * scale
+        if norm.bias is not None:
+            shift = shift + norm.bias.to(double)
+        if conv.bias is not None:
+            shift = shift + conv.bias.to(double) * scale
+        shape = (-1,) + (1,) * (conv.weight.dim() - 1)
+        weight = (conv.weight.to(double) * scale.reshape(shape)).to(conv.weight.dtype)
+        fused.weight = nn.Parameter(weight, requires_grad=conv.weight.requires_grad)
+        fused.bias = nn.Parameter(shift.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
+    return fused
+
+
+def _match(module: GraphModule, node: Node) -> tuple[Node, Any, Any] | None:
+    if node.op != "call_module" or len(node.args) != 1 or node.kwargs:
+        return None
+    norm = module.get_submodule(node.target)
+    source = node.args[0]
+    if not isinstance(norm, _BatchNorm) or not isinstance(source, Node) or source.op != "call_module":
+        return None
+    conv = module.get_submodule(source.target)
+    if _PAIRS.get(type(conv)) is not type(norm) or len(source.users) != 1 or source.region != node.region:
+        return None
+    if norm.running_mean is None or norm.running_var is None or _is_customised(conv) or _is_customised(norm):
+        return None
+    return source, conv, norm
+
+
+def _is_customised(module: nn.Module) -> bool:
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    parametrised = hasattr(module, "parametrizations")
+    return any(hooks) or parametrised or "forward" in vars(module)
+
+
+def _replace(module: GraphModule, conv_node: Node, norm_node: Node, fused: nn.Module) -> None:
+    path = str(conv_node.target)
+    sharers = module.graph.find_nodes(op="call_module", target=path, sort=False)
+    if len(sharers) > 1 or _is_shared(module, path):
+        path = _free_path(module, f"{path}_folded")
+        conv_node.target = path
+    set_path(module, path, fused)
+    conv_node.origins = (*conv_node.origins, *norm_node.origins)
+    norm_node.replace_all_uses_with(conv_node)
+    module.graph.erase_node(norm_node)
+
+
+def _is_shared(module: GraphModule, path: str) -> bool:
+    """Return whether the module at `path` is also reached by another path, or its weights by another module."""
+    conv = module.get_submodule(path)
+    paths = [name for name, part in module.named_modules(remove_duplicate=False) if part is conv]
+    read = any(str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False))
+    return len(paths) > 1 or read
+
+
+def _free_path(module: GraphModule, wish: str) -> str:
+    taken = {name for name, _ in module.named_modules()}
+    path, number = wish, 0
+    while path in taken:
+        number += 1
+        path = f"{wish}_{number}"
+    return path

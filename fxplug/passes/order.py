@@ -1,0 +1,79 @@
+"""The order of passes: phases first, then what their records say about each other, then the order of the list."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from fxplug.errors import PassOrderError
+from fxplug.passes.base import PHASES, PassRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["order_passes"]
+
+
+def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
+    """Return the positions of `entries` in the order in which the passes run.
+
+    A pass whose record names another one in ``before`` or ``after`` is placed accordingly; otherwise earlier phases come
+    first, and within a phase the listed order is kept. A pass may be listed more than once. Where a pass is installed has no
+    influence.
+
+    Args:
+        entries: Full name, such as ``"quant:static-int8"``, and record of each pass, in listed order.
+
+    Raises:
+        PassOrderError: The declarations contradict each other; the message prints the cycle.
+    """
+    followers: list[set[int]] = [set() for _ in entries]
+    waiting = [0] * len(entries)
+
+    def precede(first: int, second: int) -> None:
+        if first != second and second not in followers[first]:
+            followers[first].add(second)
+            waiting[second] += 1
+
+    for position, (_, record) in enumerate(entries):
+        for other, (name, _) in enumerate(entries):
+            if any(_is_named(wanted, name) for wanted in record.before):
+                precede(position, other)
+            if any(_is_named(wanted, name) for wanted in record.after):
+                precede(other, position)
+    ready = [(_rank(entries, position), position) for position in range(len(entries)) if waiting[position] == 0]
+    heapq.heapify(ready)
+    ordered: list[int] = []
+    while ready:
+        _, position = heapq.heappop(ready)
+        ordered.append(position)
+        for follower in followers[position]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, (_rank(entries, follower), follower))
+    if len(ordered) < len(entries):
+        cycle = _find_cycle(followers, set(range(len(entries))) - set(ordered))
+        names = " -> ".join(entries[position][0] for position in cycle)
+        raise PassOrderError(
+            f"Cannot order the passes: their 'before' and 'after' form a cycle: {names}. Leave one of them out, or "
+            f"change the records that name each other."
+        )
+    return ordered
+
+
+def _is_named(wanted: str, name: str) -> bool:
+    return wanted == name or wanted == name.rpartition(":")[2] or wanted == f"core:{name}"
+
+
+def _rank(entries: Sequence[tuple[str, PassRecord]], position: int) -> tuple[int, int]:
+    return PHASES.index(entries[position][1].phase), position
+
+
+def _find_cycle(followers: list[set[int]], among: set[int]) -> list[int]:
+    path = [min(among)]
+    # Every node left over has a predecessor left over, so walking backwards must come round.
+    while True:
+        before = min(position for position in among if path[-1] in followers[position])
+        if before in path:
+            return [before, *reversed(path[path.index(before) :])]
+        path.append(before)

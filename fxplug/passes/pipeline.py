@@ -1,0 +1,153 @@
+"""Running passes in order, each of them as a transaction."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from fxplug.errors import FxplugError, PassError
+from fxplug.passes.base import Pass, PassContext, PassEvent, PassRecord, PassResult
+from fxplug.passes.transaction import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fxplug.execute import GraphModule
+
+__all__ = ["PassReport", "Pipeline", "PipelineStep"]
+
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """One pass of a pipeline with its options."""
+
+    name: str
+    """Full name of the pass."""
+    record: PassRecord
+    """What offers it."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Validated keyword arguments of the record's factory."""
+    provider: str = "fxplug"
+    """Distribution and version that the pass comes from."""
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """What one pass did in a run of a pipeline."""
+
+    name: str
+    provider: str
+    result: PassResult | None
+    """None when the pass failed and was undone."""
+    nodes_before: int
+    nodes_after: int
+    seconds: float
+    error: str = ""
+    """Why the pass failed; empty when it did not."""
+
+
+class Pipeline:
+    """A sequence of passes, in the order in which they run.
+
+    Args:
+        name: Shown in reports.
+        steps: The passes, ordered (see `fxplug.passes.order_passes`).
+        on_error: ``"raise"``: a failing pass is undone and its error raised; ``"rollback"``: it is undone and the others
+            still run.
+    """
+
+    def __init__(
+        self, name: str, steps: Sequence[PipelineStep], on_error: Literal["raise", "rollback"] = "raise"
+    ) -> None:
+        self.name = name
+        self.steps = tuple(steps)
+        self.on_error = on_error
+
+    def run(
+        self,
+        module: GraphModule,
+        example_inputs: tuple[Any, ...] | None = None,
+        observers: Sequence[Callable[[PassEvent], None]] = (),
+    ) -> list[PassReport]:
+        """Run the passes on `module`, in place.
+
+        Args:
+            module: Transformed in place; a pass that fails leaves it as it was before that pass.
+            example_inputs: Handed to the passes.
+            observers: Called with an event when a pass starts and when it ends.
+
+        Returns:
+            One report per pass, in order.
+
+        Raises:
+            PassError: A pass failed and `on_error` is ``"raise"``.
+        """
+        context = PassContext(example_inputs, self.name)
+        return [self._run_step(index, module, context, observers) for index in range(len(self.steps))]
+
+    def _run_step(
+        self,
+        index: int,
+        module: GraphModule,
+        context: PassContext,
+        observers: Sequence[Callable[[PassEvent], None]],
+    ) -> PassReport:
+        step = self.steps[index]
+        before = len(module.graph.nodes)
+        event = PassEvent(step.name, self.name, index, len(self.steps), module, before)
+        for observer in observers:
+            observer(event)
+        snapshot = Snapshot.of(module)
+        started = time.perf_counter()
+        result: PassResult | None = None
+        failure: BaseException | None = None
+        try:
+            result = _checked_run(step.record.factory(**step.options), step.name, module, context)
+        except BaseException as error:
+            failure = error
+            snapshot.restore(module)
+        seconds = time.perf_counter() - started
+        after = len(module.graph.nodes)
+        event = PassEvent(
+            step.name, self.name, index, len(self.steps), module, before, after, seconds, result, failure
+        )
+        for observer in observers:
+            observer(event)
+        if failure is not None and (self.on_error == "raise" or not isinstance(failure, Exception)):
+            raise _as_pass_error(failure, step)
+        return PassReport(
+            step.name, step.provider, result, before, after, seconds, "" if failure is None else _reason(failure)
+        )
+
+
+def _checked_run(transformation: Pass, name: str, module: GraphModule, context: PassContext) -> PassResult:
+    version = module.graph.version
+    graph = module.graph
+    result = transformation.run(module, context)
+    if not isinstance(result, PassResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise PassError(f"Pass {name!r} returned a {type(result).__name__}. Return a PassResult.")
+    edited = module.graph is not graph or module.graph.version != version
+    if edited and not result.modified:
+        raise PassError(
+            f"Pass {name!r} says that it changed nothing, but the graph went from version {version} to "
+            f"{module.graph.version}. Return PassResult(modified=True)."
+        )
+    module.graph.lint()
+    return result
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _as_pass_error(error: BaseException, step: PipelineStep) -> BaseException:
+    if not isinstance(error, Exception):
+        return error  # KeyboardInterrupt and its like go through untouched.
+    if isinstance(error, PassError):
+        return error
+    hint = "" if isinstance(error, FxplugError) else " The module is as it was before this pass."
+    wrapped = PassError(f"Pass {step.name!r} of {step.provider} failed: {_reason(error)}.{hint}")
+    wrapped.__cause__ = error
+    return wrapped

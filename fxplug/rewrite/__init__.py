@@ -1,0 +1,1 @@
+"""Finding patterns in graphs and replacing them."""

@@ -1,0 +1,8 @@
+"""What torch calls mean: how they are called and what they do. Importing this package tells the layers below."""
+
+from __future__ import annotations
+
+import fxplug.semantics.names
+from fxplug.semantics.effects import has_side_effect, module_effect
+
+__all__ = ["has_side_effect", "module_effect"]

@@ -1,0 +1,31 @@
+"""How torch's functions and constants are called, told to the layers that do not know torch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional
+
+from fxplug.codegen import register_named_type, register_root
+from fxplug.ir import register_namespace
+
+__all__: list[str] = []
+
+register_root("torch", torch)
+for _prefix, _holder in (
+    ("torch", torch),
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.Tensor", torch.Tensor),
+    ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft),
+    ("torch.special", torch.special),
+):
+    register_namespace(_prefix, _holder)
+
+
+def _overload_path(operator: torch._ops.OpOverload) -> str:
+    return f"torch.ops.{str(operator)}"
+
+
+for _kind in (torch.dtype, torch.layout, torch.memory_format):
+    register_named_type(_kind, str)
+register_named_type(torch._ops.OpOverload, _overload_path)
