@@ -1,7 +1,7 @@
 """fxplug: program capture and transformation for PyTorch in which everything that differs between users is a plugin.
 
-Names are loaded when they are first used: importing fxplug loads neither a plugin nor anything that only plugins, config
-files or the command line need.
+Names are loaded when they are first used: importing fxplug loads neither a plugin nor anything that only
+plugins, config files or the command line need.
 """
 
 from __future__ import annotations
@@ -25,7 +25,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "fxplug.api": ("OptimizationResult", "load", "optimize", "save", "symbolic_trace"),
-    "fxplug.capture": ("Attribute", "Proxy", "TraceContext", "TraceEvent", "TracePolicy", "Tracer", "is_tracing"),
+    "fxplug.capture": (
+        "Attribute",
+        "Proxy",
+        "TraceContext",
+        "TraceEvent",
+        "TracePolicy",
+        "Tracer",
+        "is_tracing",
+    ),
     "fxplug.codegen": ("CodeGen",),
     "fxplug.errors": ("FxplugError", "GraphError", "PassError", "PluginError", "TraceError"),
     "fxplug.execute": ("GraphModule", "Interpreter"),

@@ -1,7 +1,7 @@
 """The exception tree: every error that fxplug raises on purpose, with the data it carries.
 
-A message says what was attempted, names the thing, says what was found and what to do next. Where a caller would
-naturally catch a builtin (`ValueError`, `LookupError`, ...), the class inherits from it as well.
+A message says what was attempted, names the thing, says what was found and what to do next. Where a caller
+would naturally catch a builtin (`ValueError`, `LookupError`, ...), the class inherits from it as well.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         known: Every name that would have been accepted.
 
     Returns:
-        ``"Did you mean 'a' or 'b'?"`` when something is near, else the sorted list of known names, else ``"None is
-        available."``.
+        ``"Did you mean 'a' or 'b'?"`` when something is near, else the sorted list of known names, else
+        ``"None is available."``.
     """
     choices = sorted(set(known))
     near = get_close_matches(name, choices, n=3, cutoff=0.6)

@@ -35,7 +35,7 @@ class TensorMetadata(NamedTuple):
 
 
 class ShapeProp(Interpreter):
-    """Runs a graph and notes the metadata of each value in ``node.meta["tensor_meta"]``, its type in ``meta["type"]``."""
+    """Runs a graph and notes metadata of each value in ``meta["tensor_meta"]``, its type in ``meta["type"]``."""
 
     def run_node(self, n: Node) -> Any:
         """Run one node and note what its value is like."""
@@ -70,7 +70,11 @@ def _metadata(tensor: torch.Tensor) -> TensorMetadata:
             break
     qparams: dict[str, Any] = {}
     if tensor.is_quantized and tensor.qscheme() in {torch.per_tensor_affine, torch.per_tensor_symmetric}:
-        qparams = {"qscheme": tensor.qscheme(), "scale": tensor.q_scale(), "zero_point": tensor.q_zero_point()}
+        qparams = {
+            "qscheme": tensor.qscheme(),
+            "scale": tensor.q_scale(),
+            "zero_point": tensor.q_zero_point(),
+        }
     return TensorMetadata(
         tensor.shape, tensor.dtype, tensor.requires_grad, tensor.stride(), found, tensor.is_quantized, qparams
     )
@@ -84,7 +88,8 @@ def _fits(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
 def shape_text(node: Node) -> str:
     """Return dtype and sizes of a node's value for people, e.g. ``"float32[1, 64, 56, 56]"``; empty when not known."""
     return ", ".join(
-        f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}" for part in _parts(node.meta.get("tensor_meta"))
+        f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}"
+        for part in _parts(node.meta.get("tensor_meta"))
     )
 
 

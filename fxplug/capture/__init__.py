@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fxplug.semantics  # noqa: F401 - tells the layers below what torch calls mean
+import fxplug.semantics  # noqa: F401 # pyright: ignore[reportUnusedImport] - tells what torch calls mean
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy
 from fxplug.capture.tracer import Tracer, is_tracing

@@ -1,7 +1,8 @@
 """Everything that a trace intercepts in torch, as one closed list.
 
-Each interceptor asks a context variable whether the running thread or task is tracing and otherwise does what the original
-does. They are installed while at least one trace runs anywhere, counted, and taken out again on every way out.
+Each interceptor asks a context variable whether the running thread or task is tracing and otherwise does what
+the original does. They are installed while at least one trace runs anywhere, counted, and taken out again on
+every way out.
 
 The list:
 
@@ -14,12 +15,12 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
 __all__ = ["ModuleInterceptor", "active_interceptor", "intercept", "original_call"]
 
@@ -57,7 +58,7 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return interceptor.on_module_call(self, args, kwargs)
 
 
-def _getattr(self: nn.Module, name: str) -> Any:
+def _getattr(self: Any, name: str) -> Any:
     value = _original_getattr(self, name)
     interceptor = _active.get()
     if interceptor is None:
@@ -66,13 +67,13 @@ def _getattr(self: nn.Module, name: str) -> Any:
 
 
 @contextmanager
-def intercept(interceptor: ModuleInterceptor) -> Iterator[None]:
+def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
     """Ask `interceptor` about every use of a module in this thread or task while the context lasts."""
     global _running  # noqa: PLW0603 - the count of running traces is process-wide by nature
     with _lock:
         if _running == 0:
-            nn.Module.__call__ = _call  # type: ignore[method-assign]
-            nn.Module.__getattr__ = _getattr  # type: ignore[method-assign, assignment]
+            nn.Module.__call__ = _call
+            nn.Module.__getattr__ = cast("Any", _getattr)
         _running += 1
     token = _active.set(interceptor)
     try:
@@ -82,5 +83,5 @@ def intercept(interceptor: ModuleInterceptor) -> Iterator[None]:
         with _lock:
             _running -= 1
             if _running == 0:
-                nn.Module.__call__ = original_call  # type: ignore[method-assign]
-                nn.Module.__getattr__ = _original_getattr  # type: ignore[method-assign, assignment]
+                nn.Module.__call__ = original_call
+                nn.Module.__getattr__ = _original_getattr

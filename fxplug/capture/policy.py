@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-from fxplug.ir import Node
+    from torch import nn
+
+    from fxplug.ir import Node
 
 __all__ = ["TraceContext", "TraceEvent", "TracePolicy"]
 

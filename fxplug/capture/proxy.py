@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["Attribute", "Proxy", "ProxyFactory", "unknown_value"]
+__all__ = ["Attribute", "Proxy", "ProxyFactory", "no_condition", "no_iteration", "unknown_value"]
 
 
 class ProxyFactory(Protocol):
@@ -67,10 +67,11 @@ class Proxy:
         return Attribute(self, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Record a call of the value itself."""
         return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
 
     def __iter__(self) -> Iterator[Any]:
-        frame = sys._getframe(1)
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         count = _unpacked_count(frame)
         if count is not None:
             return iter([self[index] for index in range(count)])
@@ -107,6 +108,9 @@ class Proxy:
         """Answer a request for the keys of a mapping, as ``f(**value)`` makes it."""
         return self.tracer.keys(self)
 
+    def __getitem__(self, key: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.getitem, (self, key), {})
+
     def __setitem__(self, key: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
 
@@ -117,7 +121,7 @@ class Proxy:
 
     @classmethod
     def __torch_function__(
-        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None  # noqa: ARG003
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         tracer = _tracer_of(args, kwargs)
@@ -136,16 +140,20 @@ class Attribute(Proxy):
         self._node: Node | None = None
 
     @property
-    def node(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def node(self) -> Node:
         """The node that reads the attribute, made when it is first asked for."""
-        if self._node is None:
-            self._node = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {}).node
-        return self._node
+        made = self._node
+        if made is None:
+            made = self._node = self.tracer.create_proxy(
+                "call_function", getattr, (self.root, self.attr), {}
+            ).node
+        return made
 
     def __repr__(self) -> str:
         return f"Attribute({self.root!r}.{self.attr})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Record a call of the method that the attribute names."""
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
 
 
@@ -156,7 +164,9 @@ def _tracer_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProxyFactory:
     for leaf in iterate_leaves((args, kwargs)):
         if isinstance(leaf, Proxy):
             return leaf.tracer
-    raise TraceError("Cannot trace a call: none of its arguments is a traced value, though torch says that one is.")
+    raise TraceError(
+        "Cannot trace a call: none of its arguments is a traced value, though torch says that one is."
+    )
 
 
 class _Appender:
@@ -166,14 +176,15 @@ class _Appender:
         self._graph: Any = node.graph
 
     def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
+        """Append a node."""
         node = self._graph.create_node(kind, target, _nodes_for(args), _nodes_for(kwargs))
         return Proxy(node, self)
 
     def to_bool(self, obj: Proxy) -> bool:
-        raise _no_condition(obj)
+        raise no_condition(obj)
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
-        raise _no_iteration(obj)
+        raise no_iteration(obj)
 
     def keys(self, obj: Proxy) -> Any:
         return self.create_proxy("call_method", "keys", (obj,), {})
@@ -184,8 +195,11 @@ def _graph_appender(node: Node) -> ProxyFactory:
 
 
 def _nodes_for(value: Any) -> Any:
-    from_proxy: Callable[[Any], Any] = lambda leaf: leaf.node if isinstance(leaf, Proxy) else leaf  # noqa: E731
-    return _map(value, from_proxy)
+    return _map(value, _node_of)
+
+
+def _node_of(leaf: Any) -> Any:
+    return leaf.node if isinstance(leaf, Proxy) else leaf
 
 
 def _map(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -200,20 +214,24 @@ def _map(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-def _no_condition(proxy: Proxy) -> TraceError:
+def no_condition(proxy: Proxy) -> TraceError:
+    """Return the error for a condition on a traced value."""
     return unknown_value(
         proxy,
         "a condition depends on a traced value;",
-        "Trace with that branch fixed (concrete_args), rewrite it with torch.where, or make the enclosing module a leaf.",
+        "Trace with that branch fixed (concrete_args), rewrite it with torch.where, or make the enclosing "
+        "module a leaf.",
         "FXP-T001",
     )
 
 
-def _no_iteration(proxy: Proxy) -> TraceError:
+def no_iteration(proxy: Proxy) -> TraceError:
+    """Return the error for iterating over a traced value."""
     return unknown_value(
         proxy,
         "iterating needs to know how many elements there are;",
-        "Unpack it into a fixed number of names (a, b = value), index it, or make the enclosing module a leaf.",
+        "Unpack it into a fixed number of names (a, b = value), index it, or make the enclosing module a "
+        "leaf.",
         "FXP-T005",
     )
 
@@ -227,11 +245,26 @@ def _unpacked_count(frame: FrameType) -> int | None:
     return raw[offset + 1]
 
 
-# -- operators -----------------------------------------------------------------------------------------------------------
+# -- operators
+# -----------------------------------------------------------------------------------------------------------
 
-_BINARY = "add sub mul truediv floordiv mod pow matmul lshift rshift and or xor".split()
-_COMPARISONS = "eq ne lt le gt ge".split()
-_UNARY = "neg pos invert abs".split()
+_BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "truediv",
+    "floordiv",
+    "mod",
+    "pow",
+    "matmul",
+    "lshift",
+    "rshift",
+    "and",
+    "or",
+    "xor",
+]
+_COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge"]
+_UNARY = ["neg", "pos", "invert", "abs"]
 
 
 def _operator(name: str) -> Any:
@@ -268,7 +301,6 @@ def _install_operators() -> None:
         setattr(Proxy, f"__{name}__", _forward(_operator(name)))
     for name in _UNARY:
         setattr(Proxy, f"__{name}__", _unary(_operator(name)))
-    Proxy.__getitem__ = _forward(operator.getitem)  # type: ignore[attr-defined]
 
 
 _install_operators()

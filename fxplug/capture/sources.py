@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["capture_origin", "user_line"]
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_TORCH_MODULES = os.path.join(_TORCH, "nn", "modules") + os.sep
-_MODULE_BASE = os.path.join(_TORCH_MODULES, "module.py")
+_OURS = str(Path(__file__).resolve().parents[1]) + os.sep
+_TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
+_TORCH_MODULES = str(Path(_TORCH, "nn", "modules")) + os.sep
+_MODULE_BASE = str(Path(_TORCH_MODULES, "module.py"))
 
 _is_carrier: dict[str, bool] = {}
 
@@ -43,7 +44,7 @@ def capture_origin(
         scope: The module whose forward is running.
         depth: How many frames above this one the walk starts.
     """
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         code = frame.f_code
@@ -65,7 +66,7 @@ def capture_origin(
 
 def user_line(depth: int = 2) -> SourceLine | None:
     """Return the innermost line of the user's program on the stack."""
-    frame: FrameType | None = sys._getframe(depth)
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if not _carries(frame.f_code.co_filename):
             return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)

@@ -12,10 +12,11 @@ from torch import nn
 
 from fxplug.capture.interception import active_interceptor, intercept, original_call
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
-from fxplug.capture.proxy import Attribute, Proxy, _no_condition, _no_iteration
+from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
 from fxplug.capture.sources import capture_origin, user_line
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node, Origin
+from fxplug.semantics.internals import HigherOrderOperator, OpOverload, buffers_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,8 +32,8 @@ _CONSTANTS = (
     torch.memory_format,
     torch.finfo,
     torch.iinfo,
-    torch._ops.OpOverload,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    HigherOrderOperator,
     range,
 )
 
@@ -40,8 +41,9 @@ _CONSTANTS = (
 class Tracer:
     """Captures a module or function as a graph.
 
-    Subclasses may override `is_leaf_module`, `call_module`, `create_arg`, `create_proxy`, `getattr`, `to_bool`, `iter` and
-    `keys`, as in torch.fx; a `policy` customises a trace without a subclass, and several can be combined.
+    Subclasses may override `is_leaf_module`, `call_module`, `create_arg`, `create_proxy`, `getattr`,
+    `to_bool`, `iter` and `keys`, as in torch.fx; a `policy` customises a trace without a subclass, and
+    several can be combined.
 
     Args:
         autowrap_modules: Python modules whose functions stay calls. Kept for torch.fx's signature.
@@ -79,20 +81,25 @@ class Tracer:
         self._caller: Origin | None = None
         self._boundary: CodeType = _TRACE_CODE
 
-    # -- the trace -------------------------------------------------------------------------------------------------
+    # -- the trace
+    # -------------------------------------------------------------------------------------------------
 
-    def trace(self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None) -> Graph:
+    def trace(
+        self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
+    ) -> Graph:
         """Run `root` with proxies and return what it does.
 
         Args:
             root: A module, whose forward is traced, or a function.
-            concrete_args: Parameter name -> value to be used instead of a proxy. The parameter stays in the signature.
+            concrete_args: Parameter name -> value to be used instead of a proxy. The parameter stays in the
+                signature.
 
         Returns:
             The graph; its paths refer to `root` (see `Tracer.root`).
 
         Raises:
-            TraceError: Something the program asks cannot be answered without inputs. The message shows its line.
+            TraceError: Something the program asks cannot be answered without inputs. The message shows its
+                line.
         """
         self._reset()
         self.context = TraceContext(root)
@@ -125,7 +132,9 @@ class Tracer:
             self.root = nn.Module()
             function = root
         else:
-            raise TraceError(f"Cannot trace {root!r}: pass a module or a function, not a {type(root).__name__}.")
+            raise TraceError(
+                f"Cannot trace {root!r}: pass a module or a function, not a {type(root).__name__}."
+            )
         args, kwargs = self._create_inputs(function, concrete)
         annotation = _annotations(function).get("return")
         with intercept(self):
@@ -140,7 +149,9 @@ class Tracer:
         try:
             parameters = inspect.signature(function).parameters
         except (TypeError, ValueError) as error:
-            raise TraceError(f"Cannot trace {function!r}: Python does not know its signature ({error}).") from error
+            raise TraceError(
+                f"Cannot trace {function!r}: Python does not know its signature ({error})."
+            ) from error
         unknown = sorted(set(concrete) - set(parameters))
         if unknown:
             raise TraceError(
@@ -153,7 +164,9 @@ class Tracer:
         for name, parameter in parameters.items():
             stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
             default = () if parameter.default is parameter.empty else (self.create_arg(parameter.default),)
-            proxy = self.create_proxy("placeholder", stars + name, default, {}, type_expr=annotations.get(name))
+            proxy = self.create_proxy(
+                "placeholder", stars + name, default, {}, type_expr=annotations.get(name)
+            )
             proxy.node.origins = ()
             value = concrete.get(name, proxy)
             if stars == "*":
@@ -166,7 +179,8 @@ class Tracer:
                 args.append(value)
         return _spread(args, kwargs)
 
-    # -- nodes and proxies -----------------------------------------------------------------------------------------
+    # -- nodes and proxies
+    # -----------------------------------------------------------------------------------------
 
     def create_node(
         self,
@@ -216,8 +230,8 @@ class Tracer:
     def create_arg(self, a: Any) -> Argument:
         """Turn a value of the program into an argument of the graph.
 
-        Proxies become their nodes, tensors and parameters become reads of the root, containers are converted element by
-        element, plain values stay what they are.
+        Proxies become their nodes, tensors and parameters become reads of the root, containers are converted
+        element by element, plain values stay what they are.
 
         Raises:
             TraceError: The value is of a kind that no graph can hold.
@@ -251,7 +265,9 @@ class Tracer:
         if isinstance(a, dict):
             for key in a:
                 if isinstance(key, Proxy):
-                    raise TraceError(f"Cannot record a dict: its key {key!r} is a traced value. Use plain keys.")
+                    raise TraceError(
+                        f"Cannot record a dict: its key {key!r} is a traced value. Use plain keys."
+                    )
             return {key: self.create_arg(element) for key, element in a.items()}
         if isinstance(a, slice):
             return slice(self.create_arg(a.start), self.create_arg(a.stop), self.create_arg(a.step))
@@ -266,8 +282,10 @@ class Tracer:
             return a  # A subclass with its own meaning; code generation binds the object itself.
         line = user_line()
         raise TraceError(
-            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} as an argument at {line}. "
-            f"Convert it to tensors and plain values, or teach fxplug the type with the hook fxplug_create_argument.",
+            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} as an argument at "
+            f"{line}. "
+            f"Convert it to tensors and plain values, or teach fxplug the type with the hook "
+            "fxplug_create_argument.",
             code="FXP-T006",
         )
 
@@ -284,9 +302,10 @@ class Tracer:
             self._tensor_paths[id(tensor)] = path
         return self.create_node("get_attr", path, (), {})
 
-    # -- modules ---------------------------------------------------------------------------------------------------
+    # -- modules
+    # ---------------------------------------------------------------------------------------------------
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module stays one node: by default the classes that torch.nn ships, except containers."""
         name = type(m).__module__
         return name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(m, nn.Sequential)
@@ -300,7 +319,8 @@ class Tracer:
         path = self._paths.get(id(mod))
         if path is None:
             raise TraceError(
-                f"Cannot trace a call of {type(mod).__name__} at {user_line()}: the module is not registered below the "
+                f"Cannot trace a call of {type(mod).__name__} at {user_line()}: the module is not registered "
+                "below the "
                 f"root. Assign it to an attribute, or put it into a torch.nn.ModuleList or ModuleDict.",
                 code="FXP-T007",
             )
@@ -309,7 +329,7 @@ class Tracer:
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Return the value that stands for a call of module `m`: a new node for a leaf, else what its forward returns."""
+        """Return what stands for a call of module `m`: a new node for a leaf, else what its forward returns."""
         path = self.path_of_module(m)
         if self._is_leaf(m, path):
             former = self._scope
@@ -318,13 +338,20 @@ class Tracer:
                 return self.create_proxy("call_module", path, args, kwargs)
             finally:
                 self._scope = former
-        return self._enter_module(path, m, forward, args, kwargs)
+        return self.enter_module(path, m, forward, args, kwargs)
 
-    def _enter_module(
-        self, path: str, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    def enter_module(
+        self,
+        path: str,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
+        """Run the forward of module `m` at `path`, so that what it does is recorded."""
         former = self._scope, self._caller, self._boundary
-        # What lies between this call and the module that is being left is described once, for all nodes inside.
+        # What lies between this call and the module that is being left is described once, for all nodes
+        # inside.
         self._caller = capture_origin(self._boundary, self._caller, self._scope)
         self._scope = ModuleScope(path, type(m), self._scope)
         self._boundary = _ENTER_CODE
@@ -364,15 +391,16 @@ class Tracer:
             proxy = parameter_proxy_cache[attr] = self.create_proxy("get_attr", attr, (), {})
         return proxy
 
-    # -- questions that need a value -------------------------------------------------------------------------------
+    # -- questions that need a value
+    # -------------------------------------------------------------------------------
 
     def to_bool(self, obj: Proxy) -> bool:
         """Answer whether a value is true. By default: it is not known."""
-        raise _no_condition(obj)
+        raise no_condition(obj)
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
         """Answer a request to iterate. By default: it is not known how many elements there are."""
-        raise _no_iteration(obj)
+        raise no_iteration(obj)
 
     def keys(self, obj: Proxy) -> Any:
         """Answer a request for keys by recording it."""
@@ -399,14 +427,17 @@ def _spread(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[st
 
 
 def _star_error(what: str) -> NoReturn:
-    raise TraceError(f"Cannot trace a function with {what}: how many values there are is unknown.", code="FXP-T008")
+    raise TraceError(
+        f"Cannot trace a function with {what}: how many values there are is unknown.", code="FXP-T008"
+    )
 
 
 def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
     target = inspect.unwrap(function)
     target = getattr(target, "__func__", target)
     found = getattr(target, "__annotations__", {})
-    # Annotations that are text (from __future__ import annotations) are left out: resolving them would run code.
+    # Annotations that are text (from __future__ import annotations) are left out: resolving them would run
+    # code.
     return {name: value for name, value in found.items() if not isinstance(value, str)}
 
 
@@ -421,7 +452,7 @@ def _is_enum(value: Any) -> bool:
 def _tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the path of every tensor that hangs off a module below `root`, registered or as a plain attribute."""
     for prefix, module in reversed(list(root.named_modules())):
-        for table in (vars(module), module._buffers, module._parameters):
+        for table in (vars(module), buffers_of(module), parameters_of(module)):
             for name, value in table.items():
                 if isinstance(value, torch.Tensor):
                     yield (f"{prefix}.{name}" if prefix else name), value
@@ -446,4 +477,4 @@ def is_tracing() -> bool:
 
 
 _TRACE_CODE = Tracer.trace.__code__
-_ENTER_CODE = Tracer._enter_module.__code__
+_ENTER_CODE = Tracer.enter_module.__code__

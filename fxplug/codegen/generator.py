@@ -22,8 +22,8 @@ _INDENT = "    "
 class CodeGen:
     """Generates the forward function of a graph.
 
-    Names, attribute paths and constants of a graph are data: none of them is ever copied into the source unless it is a
-    valid identifier or an exact builtin literal.
+    Names, attribute paths and constants of a graph are data: none of them is ever copied into the source
+    unless it is a valid identifier or an exact builtin literal.
     """
 
     def generate(self, graph: Graph, root_module: str = "self") -> PythonCode:
@@ -76,7 +76,9 @@ def last_uses(nodes: list[Node]) -> dict[Node, list[Node]]:
 class _Body:
     """Collects the statements of the function and keeps track of the open ``with`` blocks."""
 
-    def __init__(self, printer: ArgumentPrinter, emitter: ExpressionEmitter, freed: dict[Node, list[Node]]) -> None:
+    def __init__(
+        self, printer: ArgumentPrinter, emitter: ExpressionEmitter, freed: dict[Node, list[Node]]
+    ) -> None:
         self.statements: list[str] = []
         self.line_names: list[str] = []
         self._printer = printer
@@ -99,7 +101,8 @@ class _Body:
         name = node.name
         if not is_plain_name(name) or is_reserved(name):
             raise CodegenError(
-                f"Cannot generate code: a node is named {name!r}, which cannot be the name of a value. Assign node.name."
+                f"Cannot generate code: a node is named {name!r}, which cannot be the name of a value. "
+                "Assign node.name."
             )
         if node.region is not self._region:
             self._enter(node.region)
@@ -110,10 +113,13 @@ class _Body:
         self.add(statement, node)
 
     def _statement(self, node: Node) -> str:
-        symbol = AUGMENTED.get(node.target) if node.op == "call_function" and _is_binary_of_node(node) else None
+        symbol = (
+            AUGMENTED.get(node.target) if node.op == "call_function" and _is_binary_of_node(node) else None
+        )
         if symbol is not None:
             receiver = self._printer.text(node.args[0])
-            # The receiver's name keeps its old binding when somebody reads it later: rebinding could hide a new object.
+            # The receiver's name keeps its old binding when somebody reads it later: rebinding could hide a
+            # new object.
             return f"{node.name} = {receiver}; {node.name} {symbol} {self._printer.text(node.args[1])}"
         annotation = f" : {self._printer.text(node.type)}" if node.type is not None else ""
         return f"{node.name}{annotation} = {self._emitter.expression(node)}"

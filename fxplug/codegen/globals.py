@@ -1,7 +1,8 @@
 """The free names of generated code: which object each refers to, and under which name it can be reached safely.
 
-Text that users control never becomes source here. A dotted path is printed only when resolving it gives the very object
-that is meant; everything else is bound under a fresh name that no parameter and no value of the function has.
+Text that users control never becomes source here. A dotted path is printed only when resolving it gives the
+very object that is meant; everything else is bound under a fresh name that no parameter and no value of the
+function has.
 """
 
 from __future__ import annotations

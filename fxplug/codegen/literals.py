@@ -57,7 +57,9 @@ class ArgumentPrinter:
             return f"[{', '.join([self.text(element) for element in cast('list[Any]', value)])}]"
         if isinstance(value, dict):
             items = cast("dict[Any, Any]", value).items()
-            return "{" + ", ".join([f"{self.text(key)}: {self.text(element)}" for key, element in items]) + "}"
+            return (
+                "{" + ", ".join([f"{self.text(key)}: {self.text(element)}" for key, element in items]) + "}"
+            )
         if type(value) is slice:
             parts = ", ".join([self.text(part) for part in (value.start, value.stop, value.step)])
             return f"{self._table.refer(slice)}({parts})"

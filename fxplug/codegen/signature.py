@@ -74,12 +74,14 @@ def signature_of(nodes: Iterable[Node]) -> Signature:
         stars = str(node.target)[: len(node.target) - len(name)]
         if not is_plain_name(name) or len(stars) > 2:
             raise CodegenError(
-                f"Cannot generate code: placeholder {node.name!r} has the target {node.target!r}, which is not a "
+                f"Cannot generate code: placeholder {node.name!r} has the target {node.target!r}, which is "
+                "not a "
                 f"parameter name. Set node.target to a Python identifier."
             )
         if name in seen:
             raise CodegenError(
-                f"Cannot generate code: two placeholders have the target {name!r}. Give each parameter its own name."
+                f"Cannot generate code: two placeholders have the target {name!r}. Give each parameter its "
+                "own name."
             )
         seen.add(name)
         parameters.append(Parameter(name, stars, node))

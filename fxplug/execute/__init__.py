@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fxplug.semantics  # noqa: F401 - tells the layers below what torch calls mean
+import fxplug.semantics  # noqa: F401 # pyright: ignore[reportUnusedImport] - tells what torch calls mean
 from fxplug.execute.graph_module import RESERVED_ATTRIBUTES, GraphModule
 from fxplug.execute.interpreter import Interpreter
 from fxplug.execute.paths import copy_path, delete_path, fetch_path, has_path, set_path

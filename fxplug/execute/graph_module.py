@@ -26,8 +26,8 @@ RESERVED_ATTRIBUTES = frozenset({"graph", "code", "guards"})
 class _Forward:
     """Binds the compiled graph at the moment of access, so that an edited graph never runs old code.
 
-    Nothing bound is kept on the instance: it would survive `copy.copy` tied to the wrong module, and make a reference
-    cycle that keeps weights alive.
+    Nothing bound is kept on the instance: it would survive `copy.copy` tied to the wrong module, and make a
+    reference cycle that keeps weights alive.
     """
 
     def __get__(self, instance: GraphModule | None, owner: type[GraphModule]) -> Any:
@@ -36,15 +36,16 @@ class _Forward:
         state = instance.__dict__
         compiled: CompiledFunction | None = state["_compiled"]
         if compiled is None or compiled.version != state["_graph"].version:
-            compiled = instance._compile()
+            compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
         return MethodType(compiled.function, instance)
 
 
 class GraphModule(nn.Module):
     """A module that runs a graph.
 
-    The graph may be edited at any time: the next call runs the edited program, `recompile` is never needed. Parameters,
-    buffers and submodules that the graph names are taken from the root as they are, shared and not copied.
+    The graph may be edited at any time: the next call runs the edited program, `recompile` is never needed.
+    Parameters, buffers and submodules that the graph names are taken from the root as they are, shared and
+    not copied.
 
     Args:
         root: The module that the graph's paths refer to, or a dict from dotted path to value.
@@ -55,7 +56,12 @@ class GraphModule(nn.Module):
         GraphError: The graph names something that `root` does not have, or a reserved name.
     """
 
-    def __init__(self, root: nn.Module | Mapping[str, Any], graph: Graph, class_name: str = "GraphModule") -> None:
+    meta: dict[str, Any]
+    """Free notes about the module; copied with it."""
+
+    def __init__(
+        self, root: nn.Module | Mapping[str, Any], graph: Graph, class_name: str = "GraphModule"
+    ) -> None:
         super().__init__()
         state = self.__dict__
         state["_graph"] = graph
@@ -81,19 +87,23 @@ class GraphModule(nn.Module):
             elif isinstance(root, nn.Module):
                 if not has_path(root, path):
                     raise GraphError(
-                        f"Cannot make a GraphModule: the graph refers to {path!r}, which {type(root).__name__} does not "
-                        f"have. Pass the module that the graph was traced from, or a dict that holds {path!r}."
+                        f"Cannot make a GraphModule: the graph refers to {path!r}, which "
+                        f"{type(root).__name__} does not "
+                        f"have. Pass the module that the graph was traced from, or a dict that holds "
+                        f"{path!r}."
                     )
                 copy_path(root, self, path)
             elif path in root:
                 set_path(self, path, root[path])
             elif not has_path(self, path):
                 raise GraphError(
-                    f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the given dict. It "
+                    f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the given "
+                    "dict. It "
                     f"holds {sorted(root)}."
                 )
 
-    # -- program ---------------------------------------------------------------------------------------------------
+    # -- program
+    # ---------------------------------------------------------------------------------------------------
 
     forward = cast("Any", _Forward())
 
@@ -102,9 +112,12 @@ class GraphModule(nn.Module):
         """The program; assigning another graph makes this module run it."""
         return self.__dict__["_graph"]
 
-    def _set_graph(self, graph: Graph) -> None:
+    @graph.setter
+    def graph(self, graph: Graph) -> None:
         if not isinstance(cast("object", graph), Graph):
-            raise InvalidArgumentError(f"Cannot set graph to a {type(graph).__name__}: assign a fxplug.Graph.")
+            raise InvalidArgumentError(
+                f"Cannot set graph to a {type(graph).__name__}: assign a fxplug.Graph."
+            )
         self._take_over(self, graph)
         self.__dict__["_graph"] = graph
         self.__dict__["_compiled"] = None
@@ -118,7 +131,7 @@ class GraphModule(nn.Module):
         return compiled
 
     def recompile(self) -> PythonCode:
-        """Generate and compile code for the graph as it is now. Never needed: calls do it when the graph has changed."""
+        """Generate and compile code for the graph as it is now; calls do it by themselves after an edit."""
         return self._compile().code
 
     @property
@@ -137,7 +150,8 @@ class GraphModule(nn.Module):
             sys.stdout.write(text)
         return text
 
-    # -- submodules ------------------------------------------------------------------------------------------------
+    # -- submodules
+    # ------------------------------------------------------------------------------------------------
 
     def add_submodule(self, target: str, m: nn.Module) -> bool:
         """Put a module at a dotted path, making empty modules in between.
@@ -166,7 +180,9 @@ class GraphModule(nn.Module):
             parts = str(node.target).split(".")
             used.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))
             if node.op == "call_module":
-                used.update(f"{node.target}.{name}" for name, _ in self.get_submodule(node.target).named_modules())
+                used.update(
+                    f"{node.target}.{name}" for name, _ in self.get_submodule(node.target).named_modules()
+                )
         for name, _ in list(self.named_modules()):
             if name and name not in used:
                 delete_path(self, name)
@@ -183,13 +199,14 @@ class GraphModule(nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "graph":
-            self._set_graph(value)
-        elif name in RESERVED_ATTRIBUTES:
+            object.__setattr__(self, name, value)
+            return
+        if name in RESERVED_ATTRIBUTES:
             raise _reserved(name)
-        else:
-            super().__setattr__(name, value)
+        super().__setattr__(name, value)
 
-    # -- copies ----------------------------------------------------------------------------------------------------
+    # -- copies
+    # ----------------------------------------------------------------------------------------------------
 
     def _get_name(self) -> str:
         return self.__dict__.get("_class_name", type(self).__name__)
@@ -223,7 +240,8 @@ class GraphModule(nn.Module):
 
 def _reserved(name: str) -> GraphError:
     return GraphError(
-        f"Cannot use {name!r} as the name of a submodule, parameter or buffer: a GraphModule needs it itself. Rename the "
+        f"Cannot use {name!r} as the name of a submodule, parameter or buffer: a GraphModule needs it "
+        "itself. Rename the "
         f"attribute in the model, or make the enclosing module a leaf.",
         code="FXP-G010",
     )

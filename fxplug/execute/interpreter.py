@@ -22,8 +22,8 @@ _MISSING = object()
 class Interpreter:
     """Runs a graph one node at a time.
 
-    Override `run_node` to see every step, or the method of an opcode to change what it does. Regions are entered around the
-    nodes that lie in them.
+    Override `run_node` to see every step, or the method of an opcode to change what it does. Regions are
+    entered around the nodes that lie in them.
 
     Args:
         module: The root that the graph's paths refer to.
@@ -48,13 +48,16 @@ class Interpreter:
         self.extra_traceback = True
         """Whether an error is given a note that names the node and its source line."""
 
-    def run(self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True) -> Any:  # noqa: ARG002
+    def run(
+        self, *args: Any, initial_env: dict[Node, Any] | None = None, enable_io_processing: bool = True
+    ) -> Any:
         """Run the graph.
 
         Args:
             *args: One value per placeholder, in order.
             initial_env: Values of nodes that need not run.
-            enable_io_processing: Accepted for compatibility; inputs and outputs have the form that the graph gives them.
+            enable_io_processing: Accepted for compatibility; inputs and outputs have the form that the graph
+                gives them.
 
         Returns:
             What the output node returns.
@@ -102,9 +105,10 @@ class Interpreter:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         return getattr(self, n.op)(n.target, args, kwargs)
 
-    # -- one method per opcode -------------------------------------------------------------------------------------
+    # -- one method per opcode
+    # -------------------------------------------------------------------------------------
 
-    def placeholder(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+    def placeholder(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
         """Return the next input, or the default.
 
         Raises:
@@ -117,9 +121,11 @@ class Interpreter:
             return value
         if args:
             return args[0]
-        raise GraphError(f"Cannot run the graph: no value was given for the input {target!r}, which has no default.")
+        raise GraphError(
+            f"Cannot run the graph: no value was given for the input {target!r}, which has no default."
+        )
 
-    def get_attr(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+    def get_attr(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
         """Return the attribute of the root at the path `target`."""
         return self.fetch_attr(target)
 
@@ -136,11 +142,12 @@ class Interpreter:
         """Call the submodule."""
         return self.fetch_attr(target)(*args, **kwargs)
 
-    def output(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG002
+    def output(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of the graph."""
         return args[0]
 
-    # -- values ----------------------------------------------------------------------------------------------------
+    # -- values
+    # ----------------------------------------------------------------------------------------------------
 
     def fetch_attr(self, target: str) -> Any:
         """Return the attribute of the root at a dotted path.
@@ -167,7 +174,8 @@ class Interpreter:
             value = self.env.get(used, _MISSING)
             if value is _MISSING:
                 raise GraphError(
-                    f"Cannot run node {n.name!r}: its input {used.name!r} has no value. graph.lint() tells what is wrong "
+                    f"Cannot run node {n.name!r}: its input {used.name!r} has no value. graph.lint() tells "
+                    "what is wrong "
                     f"with the order of the graph."
                 )
             return value
@@ -180,7 +188,6 @@ def _add_note(error: Exception, node: Node) -> None:
     trace = node.stack_trace
     if trace:
         text = f"{text}\nwhich came from:\n{trace}"
-    if hasattr(error, "add_note"):
-        error.add_note(text)
-    elif not getattr(error, "__notes__", None):  # Python 3.10 prints no notes; they are kept for whoever looks.
-        error.__notes__ = [text]  # type: ignore[attr-defined]
+    add_note = getattr(error, "add_note", None)  # Python 3.10 has no notes.
+    if add_note is not None:
+        add_note(text)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fxplug.errors import GraphError
+from fxplug.semantics.internals import buffers_of, modules_of, persists
 
 __all__ = ["copy_path", "delete_path", "fetch_path", "has_path", "set_path"]
 
@@ -29,7 +30,8 @@ def fetch_path(root: Any, path: str, *, reader: str | None = None) -> Any:
         if not hasattr(holder, part):
             who = f"Node {reader!r} refers to" if reader else "Cannot read"
             raise GraphError(
-                f"{who} {path!r}, but {'.'.join(walked) or 'the root'} ({type(holder).__name__}) has no attribute "
+                f"{who} {path!r}, but {'.'.join(walked) or 'the root'} ({type(holder).__name__}) has no "
+                "attribute "
                 f"{part!r}. Add it to the module, or change the target."
             )
         holder = getattr(holder, part)
@@ -59,7 +61,7 @@ def set_path(root: nn.Module, path: str, value: Any, *, persistent: bool = True)
             holder.add_module(part, nn.Module())
         holder = getattr(holder, part)
     if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
-        if name in holder._buffers or not hasattr(holder, name):
+        if name in buffers_of(holder) or not hasattr(holder, name):
             holder.register_buffer(name, value, persistent=persistent)
             return
     elif isinstance(value, nn.Module):
@@ -74,17 +76,17 @@ def delete_path(root: nn.Module, path: str) -> bool:
     holder: Any = root
     for part in parents:
         holder = getattr(holder, part, None)
-    if not isinstance(holder, nn.Module) or name not in holder._modules:
+    if not isinstance(holder, nn.Module) or name not in modules_of(holder):
         return False
-    del holder._modules[name]
+    del modules_of(holder)[name]
     return True
 
 
 def copy_path(source: nn.Module, destination: nn.Module, path: str) -> None:
     """Let `destination` hold the very object that `source` holds at `path`; nothing is duplicated.
 
-    Modules on the way that carry state of their own are not taken over: an empty module stands in for each, so that only
-    what the path names is kept.
+    Modules on the way that carry state of their own are not taken over: an empty module stands in for each,
+    so that only what the path names is kept.
     """
     *parents, name = path.split(".")
     ours, theirs = destination, source
@@ -98,7 +100,5 @@ def copy_path(source: nn.Module, destination: nn.Module, path: str) -> None:
         ours, theirs = getattr(ours, part), below
     value = fetch_path(theirs, name)
     # A plain tensor attribute is no part of the source's state dict, and so not of ours.
-    persistent = (
-        isinstance(theirs, nn.Module) and name in theirs._buffers and name not in theirs._non_persistent_buffers_set
-    )
+    persistent = isinstance(theirs, nn.Module) and persists(theirs, name)
     set_path(ours, name, value, persistent=persistent)

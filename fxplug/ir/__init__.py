@@ -1,4 +1,4 @@
-"""The representation: nodes and graphs, their arguments, names, origins, regions and effects. Knows nothing of torch."""
+"""The representation: nodes, graphs, arguments, names, origins, regions and effects. Knows nothing of torch."""
 
 from __future__ import annotations
 

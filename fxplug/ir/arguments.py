@@ -1,9 +1,9 @@
 """Arguments of nodes: immutable containers, and maps over nested structures.
 
-An argument is a node, an immediate Python value, or a tuple, list, dict, slice or namedtuple of arguments. Lists and
-dicts become `immutable_list` and `immutable_dict` when a node takes them in, so that the use-def chains of the graph
-cannot be changed behind its back. Every walk here is iterative below the first level: structures nested deeper than
-Python's recursion limit are handled.
+An argument is a node, an immediate Python value, or a tuple, list, dict, slice or namedtuple of arguments.
+Lists and dicts become `immutable_list` and `immutable_dict` when a node takes them in, so that the use-def
+chains of the graph cannot be changed behind its back. Every walk here is iterative below the first level:
+structures nested deeper than Python's recursion limit are handled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Argument = Any
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
     kind = type(self).__name__
     raise InvalidArgumentError(
-        f"Cannot change an argument of a node in place: {kind} is immutable, since the graph could not see the "
+        f"Cannot change an argument of a node in place: {kind} is immutable, since the graph could not see "
+        "the "
         f"change. Assign a new value to node.args or node.kwargs instead."
     )
 
@@ -120,7 +121,8 @@ def map_aggregate(argument: Argument, function: Callable[[Any], Any]) -> Argumen
     elements = _children(argument)
     if elements is None:
         return function(argument)
-    # Each frame: (container, its elements, results so far). A stack instead of recursion: depth is the user's.
+    # Each frame: (container, its elements, results so far). A stack instead of recursion: depth is the
+    # user's.
     stack: list[tuple[Any, list[Any], list[Any]]] = [(argument, elements, [])]
     while True:
         container, elements, results = stack[-1]

@@ -59,5 +59,7 @@ def default_generator() -> CodeGenerator:
         CodegenError: The code generation layer was never imported.
     """
     if _Installed.generator is None:
-        raise CodegenError("Cannot generate code: no generator is installed. Import fxplug or fxplug.codegen first.")
+        raise CodegenError(
+            "Cannot generate code: no generator is installed. Import fxplug or fxplug.codegen first."
+        )
     return _Installed.generator

@@ -1,7 +1,8 @@
 """The data form of a graph: plain values in, plain values out.
 
-Pickling and file storage both go through it. Nodes are numbered; an argument that is a node becomes a `NodeRef` with its
-number. Targets that are callables stay what they are: whoever writes a file decides how they are named.
+Pickling and file storage both go through it. Nodes are numbered; an argument that is a node becomes a
+`NodeRef` with its number. Targets that are callables stay what they are: whoever writes a file decides how
+they are named.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     """Return a graph as plain values.
 
     Returns:
-        ``{"version": int, "nodes": [...]}``; each node is a dict of its opcode, name, target, arguments (nodes as
-        `NodeRef`), annotation, notes, region and origins.
+        ``{"version": int, "nodes": [...]}``; each node is a dict of its opcode, name, target, arguments
+        (nodes as `NodeRef`), annotation, notes, region and origins.
     """
     numbers = {node: number for number, node in enumerate(graph.nodes)}
 
@@ -67,7 +68,8 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
     """
     if data.get("version") != FORMAT_VERSION:
         raise StorageError(
-            f"Cannot restore a graph: its data has version {data.get('version')!r}, this fxplug reads {FORMAT_VERSION}."
+            f"Cannot restore a graph: its data has version {data.get('version')!r}, this fxplug reads "
+            f"{FORMAT_VERSION}."
         )
     graph = Graph()
     nodes: list[Node] = []
@@ -77,7 +79,8 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
             return leaf
         if not 0 <= leaf.index < len(nodes):
             raise StorageError(
-                f"Cannot restore a graph: node {len(nodes)} refers to node {leaf.index}, which does not come earlier."
+                f"Cannot restore a graph: node {len(nodes)} refers to node {leaf.index}, which does not come "
+                "earlier."
             )
         return nodes[leaf.index]
 
@@ -91,7 +94,9 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
             entry["type"],
         )
         if node.name != entry["name"]:
-            raise StorageError(f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name.")
+            raise StorageError(
+                f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name."
+            )
         node.origins = tuple(Origin.from_data(origin) for origin in entry["origins"])
         node.region = tuple(entry["region"])
         nodes.append(node)

@@ -1,8 +1,8 @@
 """Effects: what running a node does besides computing its value.
 
-The lattice goes from pure (does nothing else) to unknown (may do anything). Whoever removes, merges, moves or fuses nodes
-asks `effect_of`. Nothing here knows torch: the answers for its calls are registered by a higher layer, those of plugins by
-their hooks. What nobody answers for is unknown, and unknown is kept.
+The lattice goes from pure (does nothing else) to unknown (may do anything). Whoever removes, merges, moves or
+fuses nodes asks `effect_of`. Nothing here knows torch: the answers for its calls are registered by a higher
+layer, those of plugins by their hooks. What nobody answers for is unknown, and unknown is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fxplug.ir.node import Node
 
-__all__ = ["OUTSIDE", "PURE", "RANDOM", "UNKNOWN", "Effect", "EffectRegistry", "EffectRule", "effects", "writes"]
+__all__ = [
+    "OUTSIDE",
+    "PURE",
+    "RANDOM",
+    "UNKNOWN",
+    "Effect",
+    "EffectRegistry",
+    "EffectRule",
+    "effects",
+    "writes",
+]
 
 ArgumentKey = int | str
 """A position in ``args``, a keyword, or ``"state"`` for parameters and buffers of the called module."""
@@ -105,8 +115,8 @@ class EffectRegistry:
 
         Args:
             node: Any node.
-            root: The module that the graph refers to; needed to know what a ``call_module`` node does. When it is not
-                given, the graph's owning module is asked.
+            root: The module that the graph refers to; needed to know what a ``call_module`` node does. When
+                it is not given, the graph's owning module is asked.
 
         Returns:
             The effect; `UNKNOWN` where nothing is known.

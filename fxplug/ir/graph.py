@@ -1,5 +1,7 @@
 """Graphs: an ordered list of nodes that computes outputs from inputs."""
 
+# Node, ring and graph are one data structure in three files, and share its inner parts.
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import warnings
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph", "copy_meta"]
 
+
 class _InsertionPoint:
     """Sets the insertion point at once, and puts the former one back when used as a context."""
 
@@ -45,9 +48,9 @@ class _InsertionPoint:
 class Graph:
     """The program: nodes in the order in which they run.
 
-    A graph refers to a root (a module with parameters and submodules) only by dotted paths; `owning_module` names the
-    module that holds it, weakly. `version` grows with every edit, which is how generated code and analyses notice that
-    they are out of date.
+    A graph refers to a root (a module with parameters and submodules) only by dotted paths; `owning_module`
+    names the module that holds it, weakly. `version` grows with every edit, which is how generated code and
+    analyses notice that they are out of date.
     """
 
     def __init__(
@@ -75,7 +78,8 @@ class Graph:
         """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
         self.owning_module = owning_module
 
-    # -- what belongs to the graph ---------------------------------------------------------------------------------
+    # -- what belongs to the graph
+    # ---------------------------------------------------------------------------------
 
     @property
     def owning_module(self) -> Any:
@@ -120,7 +124,9 @@ class Graph:
             return last
         outputs = self.find_nodes(op="output")
         if not outputs:
-            raise GraphError("Cannot find the output: the graph has no output node. Make one with graph.output(...).")
+            raise GraphError(
+                "Cannot find the output: the graph has no output node. Make one with graph.output(...)."
+            )
         return outputs[-1]
 
     def _index_node(self, node: Node) -> None:
@@ -131,7 +137,8 @@ class Graph:
         if self._index is not None:
             self._index.get((node._op, _index_key(node._target)), {}).pop(node, None)
 
-    # -- the owner protocol of nodes -------------------------------------------------------------------------------
+    # -- the owner protocol of nodes
+    # -------------------------------------------------------------------------------
 
     def place_node(self, node: Node, after: Node) -> None:
         """Put `node` directly behind `after`, moving it when it already stands somewhere.
@@ -142,7 +149,8 @@ class Graph:
         for one in (node, after):
             if one.graph is not self or one._erased:
                 raise ForeignNodeError(
-                    f"Cannot move node {node.name!r} behind {after.name!r}: {one.name!r} does not stand in this graph."
+                    f"Cannot move node {node.name!r} behind {after.name!r}: {one.name!r} does not stand in "
+                    "this graph."
                 )
         if after is node:
             return
@@ -167,7 +175,8 @@ class Graph:
             observer("changed", node)
         return value
 
-    # -- making nodes ----------------------------------------------------------------------------------------------
+    # -- making nodes
+    # ----------------------------------------------------------------------------------------------
 
     def create_node(
         self,
@@ -185,7 +194,8 @@ class Graph:
             target: A callable for ``call_function``, else text.
             args: Positional arguments; nodes in them must belong to this graph.
             kwargs: Keyword arguments.
-            name: A wish for the name; the node gets the nearest free one. By default it is made from the target.
+            name: A wish for the name; the node gets the nearest free one. By default it is made from the
+                target.
             type_expr: Annotation of the value.
 
         Returns:
@@ -224,7 +234,8 @@ class Graph:
         if op == "call_function":
             if not callable(target):
                 raise GraphError(
-                    f"Cannot create a call_function node for {target!r}: its target must be callable. Use call_method or "
+                    f"Cannot create a call_function node for {target!r}: its target must be callable. Use "
+                    "call_method or "
                     f"call_module for a name."
                 )
         elif not isinstance(target, str):
@@ -256,8 +267,9 @@ class Graph:
     def inserting_after(self, node: Node | None = None) -> _InsertionPoint:
         """Put each new node directly behind `node` (None: at the end of the graph).
 
-        Takes effect at once; as a context it lasts until the context ends. Several nodes made at one such point end up in
-        reverse order, as in torch.fx; use `inserting_before` the following node to keep their order.
+        Takes effect at once; as a context it lasts until the context ends. Several nodes made at one such
+        point end up in reverse order, as in torch.fx; use `inserting_before` the following node to keep their
+        order.
 
         Raises:
             ForeignNodeError: The node does not stand in this graph.
@@ -269,7 +281,9 @@ class Graph:
 
     def _check_own(self, node: Node) -> None:
         if node.graph is not self or node._erased:
-            raise ForeignNodeError(f"Cannot insert next to node {node.name!r}: it does not stand in this graph.")
+            raise ForeignNodeError(
+                f"Cannot insert next to node {node.name!r}: it does not stand in this graph."
+            )
 
     def placeholder(self, name: str, type_expr: Any = None, default_value: Any = ...) -> Node:
         """Make an input. `default_value` is the parameter's default; leave it out where there is none."""
@@ -317,7 +331,8 @@ class Graph:
         """Make the output; `result` may be any nested structure of nodes and values."""
         return self.create_node("output", "output", (result,), type_expr=type_expr)
 
-    # -- taking nodes away and copying -----------------------------------------------------------------------------
+    # -- taking nodes away and copying
+    # -----------------------------------------------------------------------------
 
     def erase_node(self, to_erase: Node) -> None:
         """Remove a node that nobody uses.
@@ -355,7 +370,8 @@ class Graph:
 
         Args:
             node: The node to be copied.
-            arg_transform: Maps each node in its arguments to an argument of this graph; by default they stay as they are.
+            arg_transform: Maps each node in its arguments to an argument of this graph; by default they stay
+                as they are.
 
         Returns:
             The copy, with its own notes and the same origins, region and annotation.
@@ -371,7 +387,10 @@ class Graph:
         return copy
 
     def graph_copy(
-        self, g: Graph, val_map: dict[Node, Argument], return_output_node: bool = False  # noqa: FBT001, FBT002
+        self,
+        g: Graph,
+        val_map: dict[Node, Argument],
+        return_output_node: bool = False,  # noqa: FBT001, FBT002
     ) -> Argument | tuple[Argument, Node] | None:
         """Copy every node of another graph to the insertion point, except its output.
 
@@ -418,7 +437,8 @@ class Graph:
         other._namespace = self._namespace.copy()
         return other
 
-    # -- code ------------------------------------------------------------------------------------------------------
+    # -- code
+    # ------------------------------------------------------------------------------------------------------
 
     def set_codegen(self, codegen: CodeGenerator) -> None:
         """Use another code generator for this graph."""
@@ -433,7 +453,8 @@ class Graph:
         """
         return (self._codegen or default_generator()).generate(self, root_module)
 
-    # -- upkeep ----------------------------------------------------------------------------------------------------
+    # -- upkeep
+    # ----------------------------------------------------------------------------------------------------
 
     def lint(self) -> None:
         """Check the graph's invariants.
@@ -454,7 +475,7 @@ class Graph:
         """
         root = self.owning_module
         changed = False
-        for node in reversed(self.nodes):
+        for node in self.nodes.reversed():
             if node.users or node.op in {"placeholder", "output"}:
                 continue
             keep = is_impure_node(node) if is_impure_node else effects.effect_of(node, root).must_be_kept

@@ -26,7 +26,8 @@ def check_structure(graph: _HasNodes, root: Any = None) -> None:
 
     Args:
         graph: The graph.
-        root: Where given, the object whose attributes the paths of ``get_attr`` and ``call_module`` must name.
+        root: Where given, the object whose attributes the paths of ``get_attr`` and ``call_module`` must
+            name.
 
     Raises:
         VerificationError: With every violation in its message and in `findings`.
@@ -40,8 +41,9 @@ def check_structure(graph: _HasNodes, root: Any = None) -> None:
 def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:
     """Yield a sentence for each invariant that does not hold.
 
-    Checked are: opcodes and targets; unique names; every input defined earlier in the same graph; users and inputs that
-    agree; placeholders in an order that Python accepts; one output, at the end; targets that exist on `root`.
+    Checked are: opcodes and targets; unique names; every input defined earlier in the same graph; users and
+    inputs that agree; placeholders in an order that Python accepts; one output, at the end; targets that
+    exist on `root`.
     """
     seen: set[Node] = set()
     names: dict[str, Node] = {}
@@ -69,6 +71,10 @@ def _check_node(node: Node, seen: set[Node]) -> Iterator[str]:
             yield f"node {node.name!r} calls {node.target!r}, which is not callable"
     elif not isinstance(node.target, str):
         yield f"node {node.name!r} ({node.op}) has the target {node.target!r}, which is not a string"
+    yield from _check_uses(node, seen)
+
+
+def _check_uses(node: Node, seen: set[Node]) -> Iterator[str]:
     used = {leaf for leaf in iterate_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)}
     for source in node.all_input_nodes:
         if source.graph is not node.graph:

@@ -1,7 +1,8 @@
 """Names: unique inside a graph, valid as Python identifiers, stable under unrelated edits.
 
-A name is a base and, when the base is taken, a counter: ``add``, ``add_1``, ``add_2``. A trailing ``_<digits>`` of a
-candidate counts as such a counter. Names that Python reserves, or that generated code refers to, are never given bare.
+A name is a base and, when the base is taken, a counter: ``add``, ``add_1``, ``add_2``. A trailing
+``_<digits>`` of a candidate counts as such a counter. Names that Python reserves, or that generated code
+refers to, are never given bare.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Namespace:
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used: set[str] = set(used)
         self._counts: dict[str, int] = {}
-        # Where to go on for a candidate that ends in a counter and was asked for again, e.g. "x_1" given twice.
+        # Where to go on for a candidate that ends in a counter and was asked for again, e.g. "x_1" given
+        # twice.
         self._repeats: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -89,7 +91,8 @@ class Namespace:
             candidate = _FORBIDDEN.sub("_", candidate) or "_unnamed"
             candidate = f"_{candidate}" if candidate[0].isdigit() else candidate
             match = _FORM.fullmatch(candidate)
-        # Digits behind the last underscore that start with more text than a base, such as "_", leave no match.
+        # Digits behind the last underscore that start with more text than a base, such as "_", leave no
+        # match.
         base, digits = match.groups() if match is not None else (candidate, None)
         used = self._used
         if digits is None:
@@ -118,8 +121,8 @@ class Namespace:
         self._used.discard(name)
 
 
-# Callables that builtin extension modules define carry no module of their own; whoever knows such a library registers
-# where its names are looked up. Order matters: the first namespace that holds the very object wins.
+# Callables that builtin extension modules define carry no module of their own; whoever knows such a library
+# registers where its names are looked up. Order matters: the first namespace that holds the very object wins.
 _NAMESPACES: list[tuple[str, Any]] = [("builtins", builtins)]
 _FOUND: dict[int, tuple[Any, str]] = {}
 
@@ -162,7 +165,11 @@ def qualified_name(function: object) -> str:
         module = getattr(function, "__module__", None)
         owner = getattr(function, "__objclass__", None)
         if not isinstance(module, str):
-            module = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else type(function).__name__
+            module = (
+                f"{owner.__module__}.{owner.__qualname__}"
+                if isinstance(owner, type)
+                else type(function).__name__
+            )
         # The operator module is implemented in C under a private name.
         module = "operator" if module == "_operator" else module
         return f"{module}.{name}"

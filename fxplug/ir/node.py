@@ -1,11 +1,20 @@
 """Nodes: one call, input or output of a captured program, linked into its graph and to the nodes it uses."""
 
+# Node, ring and graph are one data structure in three files, and share its inner parts.
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, InvalidArgumentError
-from fxplug.ir.arguments import CONTAINERS, EMPTY_DICT, Argument, immutable_dict, iterate_leaves, map_aggregate
+from fxplug.ir.arguments import (
+    CONTAINERS,
+    EMPTY_DICT,
+    Argument,
+    immutable_dict,
+    iterate_leaves,
+    map_aggregate,
+)
 from fxplug.ir.effects import effects
 from fxplug.ir.naming import qualified_name
 from fxplug.ir.regions import PLAIN, Region
@@ -23,7 +32,14 @@ Opcode = Literal["placeholder", "get_attr", "call_function", "call_method", "cal
 Target = Any
 """What a node refers to: a callable for ``call_function``, else text (parameter, method, dotted path)."""
 
-OPCODES: tuple[Opcode, ...] = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
+OPCODES: tuple[Opcode, ...] = (
+    "placeholder",
+    "get_attr",
+    "call_function",
+    "call_method",
+    "call_module",
+    "output",
+)
 
 _ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
 
@@ -43,9 +59,9 @@ class NodeOwner(Protocol):
 class Node:
     """One step of a graph.
 
-    ``args`` and ``kwargs`` are immutable; assigning new ones keeps the use-def chains right: every node named in them lists
-    this one among its `users`, and `all_input_nodes` names them in order of first appearance. Nodes compare by their
-    position in the graph (``first < second``) and hash by identity.
+    ``args`` and ``kwargs`` are immutable; assigning new ones keeps the use-def chains right: every node named
+    in them lists this one among its `users`, and `all_input_nodes` names them in order of first appearance.
+    Nodes compare by their position in the graph (``first < second``) and hash by identity.
 
     Nodes are made by `fxplug.Graph.create_node` and the methods named after the opcodes.
     """
@@ -70,7 +86,7 @@ class Node:
         "users",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - torch.fx's public signature and the region
         self,
         graph: NodeOwner,
         name: str,
@@ -101,7 +117,8 @@ class Node:
         for used in self._inputs:
             used.users[self] = None
 
-    # -- what the node is ------------------------------------------------------------------------------------------
+    # -- what the node is
+    # ------------------------------------------------------------------------------------------
 
     @property
     def op(self) -> str:
@@ -178,7 +195,8 @@ class Node:
     def stack_trace(self, trace: str | None) -> None:
         self.meta["stack_trace"] = trace
 
-    # -- arguments and uses ----------------------------------------------------------------------------------------
+    # -- arguments and uses
+    # ----------------------------------------------------------------------------------------
 
     @property
     def args(self) -> tuple[Argument, ...]:
@@ -232,7 +250,9 @@ class Node:
             IndexError: `index` is negative or beyond the end.
         """
         if not 0 <= index <= len(self._args):
-            raise IndexError(f"Cannot insert an argument of node {self._name!r} at {index}: it has {len(self._args)}.")
+            raise IndexError(
+                f"Cannot insert an argument of node {self._name!r} at {index}: it has {len(self._args)}."
+            )
         self._assign((*self._args[:index], argument, *self._args[index:]), self._kwargs)
 
     def update_kwarg(self, key: str, argument: Argument) -> None:
@@ -268,8 +288,10 @@ class Node:
         if propagate_meta:
             if replace_with.meta:
                 raise GraphError(
-                    f"Cannot hand the meta of node {self._name!r} to {replace_with._name!r}, which has meta of its own: "
-                    f"{sorted(replace_with.meta)}. Call without propagate_meta, or clear the replacement's meta first."
+                    f"Cannot hand the meta of node {self._name!r} to {replace_with._name!r}, which has meta "
+                    "of its own: "
+                    f"{sorted(replace_with.meta)}. Call without propagate_meta, or clear the replacement's "
+                    "meta first."
                 )
             replace_with.meta.update(self.meta)
         if not replace_with.origins:
@@ -281,7 +303,8 @@ class Node:
                 changed.append(user)
         return changed
 
-    # -- position --------------------------------------------------------------------------------------------------
+    # -- position
+    # --------------------------------------------------------------------------------------------------
 
     @property
     def next(self) -> Node:
@@ -315,13 +338,15 @@ class Node:
     def __ge__(self, other: Node) -> bool:
         return self is other or self._position > other._position
 
-    # -- questions and text ----------------------------------------------------------------------------------------
+    # -- questions and text
+    # ----------------------------------------------------------------------------------------
 
     def is_impure(self, impure_random: bool = True) -> bool:  # noqa: FBT001, FBT002 - torch.fx's public signature
         """Return whether the node does more than compute its value, so that it may not be removed.
 
         Args:
-            impure_random: Whether drawing random numbers counts; removing such a node changes all later draws.
+            impure_random: Whether drawing random numbers counts; removing such a node changes all later
+                draws.
         """
         if self._op == "placeholder":
             return True
@@ -368,23 +393,11 @@ def _take_in(
     graph: NodeOwner, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
 ) -> tuple[tuple[Argument, ...], immutable_dict, tuple[Node, ...]]:
     """Check and freeze arguments; return them with the nodes they name, each once, in order."""
-    inputs: dict[Node, None] = {}
     if not kwargs and args.__class__ is tuple:
-        only_nodes = True
-        for value in args:
-            if value.__class__ is Node:
-                if value.graph is not graph or value._erased:
-                    raise _foreign(value, graph)
-                inputs[value] = None
-            elif value.__class__ in _ATOMS:
-                only_nodes = False
-            else:
-                break
-        else:
-            if only_nodes and len(inputs) == len(args):
-                return args, EMPTY_DICT, args  # One tuple serves as both: most nodes of a model are like this.
-            return args, EMPTY_DICT, tuple(inputs)
-        inputs.clear()
+        flat = _flat_inputs(graph, args)
+        if flat is not None:
+            return args, EMPTY_DICT, flat
+    inputs: dict[Node, None] = {}
 
     def visit(leaf: Any) -> Any:
         if isinstance(leaf, Node):
@@ -395,9 +408,27 @@ def _take_in(
 
     for key in kwargs:
         if not isinstance(cast("object", key), str):
-            raise InvalidArgumentError(f"Cannot use {key!r} as the name of a keyword argument: it must be a string.")
+            raise InvalidArgumentError(
+                f"Cannot use {key!r} as the name of a keyword argument: it must be a string."
+            )
     frozen_args, frozen_kwargs = _map_both(tuple(args), kwargs, visit)
     return frozen_args, frozen_kwargs, tuple(inputs)
+
+
+def _flat_inputs(graph: NodeOwner, args: tuple[Argument, ...]) -> tuple[Node, ...] | None:
+    """Return the nodes among arguments that are all nodes and plain values; None where a container is among them.
+
+    Most nodes of a model are like this, and of these most have nothing but nodes: then one tuple serves as both.
+    """
+    inputs: dict[Node, None] = {}
+    for value in args:
+        if value.__class__ is Node:
+            if value.graph is not graph or value._erased:
+                raise _foreign(value, graph)
+            inputs[value] = None
+        elif value.__class__ not in _ATOMS:
+            return None
+    return args if len(inputs) == len(args) else tuple(inputs)
 
 
 def _map_both(
@@ -423,11 +454,13 @@ def _may_contain(value: object) -> bool:
 def _foreign(node: Node, graph: NodeOwner) -> ForeignNodeError:
     if node.graph is graph:
         return ForeignNodeError(
-            f"Cannot use node {node._name!r} as an argument: it was erased from its graph. Use a node that still "
+            f"Cannot use node {node._name!r} as an argument: it was erased from its graph. Use a node that "
+            "still "
             f"stands in the graph."
         )
     return ForeignNodeError(
-        f"Cannot use node {node._name!r} as an argument: it belongs to another graph. Copy it first, for example "
+        f"Cannot use node {node._name!r} as an argument: it belongs to another graph. Copy it first, for "
+        "example "
         f"with graph.node_copy(...) or graph.graph_copy(...)."
     )
 

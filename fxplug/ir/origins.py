@@ -1,8 +1,8 @@
 """Where a node came from: source positions and module paths, decoded only when somebody reads them.
 
-A tracer stores the code object and the instruction offset of the frames it saw. Turning an offset into a line walks the
-line table of the function, so doing it for every node of a long function would make tracing quadratic; doing it when the
-origin is read does not.
+A tracer stores the code object and the instruction offset of the frames it saw. Turning an offset into a line
+walks the line table of the function, so doing it for every node of a long function would make tracing
+quadratic; doing it when the origin is read does not.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ModuleScope:
     """The enclosing module."""
 
     def stack(self) -> dict[str, tuple[str, Any]]:
-        """Return path -> (path, class) from the outermost module to this one, as ``meta["nn_module_stack"]`` holds it."""
+        """Return path -> (path, class) from the outermost module inward, as ``meta["nn_module_stack"]`` holds it."""
         scopes: list[ModuleScope] = []
         scope: ModuleScope | None = self
         while scope is not None:

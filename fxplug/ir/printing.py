@@ -35,7 +35,9 @@ def format_table(nodes: Iterable[Node]) -> str:
     """Return a table of nodes with aligned columns and a header."""
     rows = [TABLE_HEADER, *node_rows(nodes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(TABLE_HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
 

@@ -1,5 +1,7 @@
 """The ring of nodes: a doubly linked list with a sentinel, an order that is cheap to ask for, and safe iteration."""
 
+# Node, ring and graph are one data structure in three files, and share its inner parts.
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -27,13 +29,15 @@ class _Cursor:
 class Ring:
     """Doubly linked nodes around a sentinel.
 
-    Every node carries a label, an integer that grows along the ring, so that comparing two positions takes constant time.
-    A node put between two others takes a label between theirs; where there is no room, a window around the place is spread
-    out again, wider the denser it is (after Bender, Cole, Demaine, Farach-Colton and Zito, "Two Simplified Algorithms for
-    Maintaining Order in a List", ESA 2002), so an insertion costs polylogarithmic time amortised, wherever it happens.
+    Every node carries a label, an integer that grows along the ring, so that comparing two positions takes
+    constant time. A node put between two others takes a label between theirs; where there is no room, a
+    window around the place is spread out again, wider the denser it is (after Bender, Cole, Demaine,
+    Farach-Colton and Zito, "Two Simplified Algorithms for Maintaining Order in a List", ESA 2002), so an
+    insertion costs polylogarithmic time amortised, wherever it happens.
 
-    Iteration may go on while the ring changes: a node inserted behind the current one is visited, one inserted before it
-    is not, and when the current node is removed or moved, iteration goes on at the place where it stood.
+    Iteration may go on while the ring changes: a node inserted behind the current one is visited, one
+    inserted before it is not, and when the current node is removed or moved, iteration goes on at the place
+    where it stood.
     """
 
     __slots__ = ("_cursors", "length", "sentinel")
@@ -75,21 +79,11 @@ class Ring:
                 cursor.current = before if cursor.forward else behind
 
     def _spread(self, node: Node) -> None:
+        """Give new labels to a window of nodes around `node`, wide enough to leave room between them."""
         sentinel = self.sentinel
         first, last, count = node, node, 1
         while True:
-            before, behind = first._prev, last._next
-            open_left, open_right = before is sentinel, behind is sentinel
-            if open_left and open_right:
-                low, high = 0, _GAP * (count + 1)
-            elif open_left:
-                high = behind._position
-                low = high - _GAP * (count + 1)
-            elif open_right:
-                low = before._position
-                high = low + _GAP * (count + 1)
-            else:
-                low, high = before._position, behind._position
+            low, high = self._label_range(first._prev, last._next, count)
             step = (high - low) // (count + 1)
             # Demanding more room from wider windows is what keeps the amortised cost low.
             if step > count:
@@ -101,13 +95,18 @@ class Ring:
                 if last._next is not sentinel:
                     last = last._next
                     count += 1
-        label = low
-        while True:
-            label += step
-            first._position = label
-            if first is last:
-                return
+        for position in range(1, count + 1):
+            first._position = low + position * step
             first = first._next
+
+    def _label_range(self, before: Node, behind: Node, count: int) -> tuple[int, int]:
+        """Return the labels between which `count` nodes can be spread; an open end has all the room it wants."""
+        room = _GAP * (count + 1)
+        if before is not self.sentinel:
+            low = before._position
+            return low, (behind._position if behind is not self.sentinel else low + room)
+        high = behind._position if behind is not self.sentinel else room
+        return high - room, high
 
     def iterate(self, *, forward: bool = True) -> Iterator[Node]:
         """Yield the nodes in order, or in reverse order; see the class for what may change meanwhile."""
@@ -128,8 +127,8 @@ class Ring:
 class NodeList:
     """A view of the nodes of a graph: iterable in both directions while the graph changes, with a length.
 
-    Iteration contract: a node inserted behind the current one is visited; one inserted before it is not; when the current
-    node is erased or moved, iteration goes on at the place where it stood.
+    Iteration contract: a node inserted behind the current one is visited; one inserted before it is not; when
+    the current node is erased or moved, iteration goes on at the place where it stood.
     """
 
     __slots__ = ("_direction", "_ring")
@@ -144,5 +143,9 @@ class NodeList:
     def __iter__(self) -> Iterator[Node]:
         return self._ring.iterate(forward=self._direction == "_next")
 
-    def __reversed__(self) -> NodeList:
+    def reversed(self) -> NodeList:
+        """Return the same nodes, last one first."""
         return NodeList(self._ring, "_prev" if self._direction == "_next" else "_next")
+
+    def __reversed__(self) -> Iterator[Node]:
+        return iter(self.reversed())

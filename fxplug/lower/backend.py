@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-from fxplug.execute import GraphModule
-from fxplug.ir import Node
+    from torch import nn
+
+    from fxplug.execute import GraphModule
+    from fxplug.ir import Node
 
 __all__ = ["Backend", "BackendRecord", "LoweringContext", "Support"]
 

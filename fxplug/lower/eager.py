@@ -20,12 +20,12 @@ __all__ = ["EagerBackend"]
 class EagerBackend(Backend):
     """Runs graphs in PyTorch, node by node in generated code."""
 
-    def supports(self, node: Node, context: LoweringContext) -> Support:  # noqa: ARG002
+    def supports(self, node: Node, context: LoweringContext) -> Support:
         """Say yes."""
         return Support(ok=True)
 
     def compile(
-        self, subgraph: GraphModule, example_inputs: tuple[Any, ...], options: Mapping[str, Any]  # noqa: ARG002
+        self, subgraph: GraphModule, example_inputs: tuple[Any, ...], options: Mapping[str, Any]
     ) -> nn.Module:
         """Return the subgraph itself."""
         return subgraph

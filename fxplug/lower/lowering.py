@@ -78,7 +78,11 @@ def plan_lowering(
             continue
         support = backend.supports(node, context)
         frame = node.origins[0].source() if node.origins else None
-        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", repr(node.target))
+        target = (
+            node.target
+            if isinstance(node.target, str)
+            else getattr(node.target, "__name__", repr(node.target))
+        )
         source = f"{frame.filename}:{frame.line}" if frame is not None else ""
         entries.append(NodeSupport(node.name, target, support.ok, support.reason, source))
     return LoweringReport(name, tuple(entries))
@@ -95,8 +99,8 @@ def lower(
 ) -> Lowered:
     """Let a backend run a module as a whole.
 
-    The backend runs the module only if it supports every call in it; otherwise, or when it cannot build, the module stays
-    eager and the reason is reported.
+    The backend runs the module only if it supports every call in it; otherwise, or when it cannot build, the
+    module stays eager and the reason is reported.
 
     Args:
         module: Not changed.
@@ -115,7 +119,8 @@ def lower(
         first = missing[0]
         at = f" at {first.source}" if first.source else ""
         reason = (
-            f"{len(missing)} of {len(report.nodes)} calls are not supported by {name!r}, the first is {first.name!r}{at}: "
+            f"{len(missing)} of {len(report.nodes)} calls are not supported by {name!r}, the first is "
+            f"{first.name!r}{at}: "
             f"{first.reason or 'no reason given'}"
         )
         return _stay_eager(module, report, reason, None, strict=strict)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from fxplug.execute import GraphModule
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fxplug.execute import GraphModule
 
 __all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase"]
 
@@ -42,8 +44,8 @@ class PassResult:
 class Pass(ABC):
     """A transformation of a graph module, in place.
 
-    A pass changes ``module.graph`` and, where it must, the module's submodules and parameters. It says truthfully whether it
-    changed anything. It need not undo anything when it fails: the pipeline does.
+    A pass changes ``module.graph`` and, where it must, the module's submodules and parameters. It says
+    truthfully whether it changed anything. It need not undo anything when it fails: the pipeline does.
     """
 
     @abstractmethod

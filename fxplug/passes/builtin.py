@@ -31,5 +31,7 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
     ),
 )
 
-BUILTIN_PIPELINES: dict[str, tuple[str, ...]] = {"inference": ("dead-code", "fuse-conv-bn", "propagate-shapes")}
+BUILTIN_PIPELINES: dict[str, tuple[str, ...]] = {
+    "inference": ("dead-code", "fuse-conv-bn", "propagate-shapes")
+}
 """Name -> passes. A plugin's pass joins one by naming it in its record."""

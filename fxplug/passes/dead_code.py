@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from fxplug.execute import GraphModule
+from typing import TYPE_CHECKING
+
 from fxplug.ir import effects
 from fxplug.passes.base import Pass, PassContext, PassResult
+
+if TYPE_CHECKING:
+    from fxplug.execute import GraphModule
 
 __all__ = ["DeadCode"]
 
@@ -15,10 +19,10 @@ class DeadCode(Pass):
     Submodules that no node reaches any more are removed with them.
     """
 
-    def run(self, module: GraphModule, context: PassContext) -> PassResult:  # noqa: ARG002
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:
         """Remove dead nodes."""
         removed = 0
-        for node in reversed(module.graph.nodes):
+        for node in module.graph.nodes.reversed():
             if node.users or node.op in {"placeholder", "output"}:
                 continue
             if not effects.effect_of(node, module).must_be_kept:
@@ -26,4 +30,8 @@ class DeadCode(Pass):
                 removed += 1
         if removed:
             module.delete_all_unused_submodules()
-        return PassResult(removed > 0, f"removed {removed} dead nodes" if removed else "nothing to remove", {"removed": removed})
+        return PassResult(
+            removed > 0,
+            f"removed {removed} dead nodes" if removed else "nothing to remove",
+            {"removed": removed},
+        )

@@ -1,8 +1,9 @@
 """Folding batch normalisation into the convolution before it.
 
-In evaluation mode batch normalisation is y = (x - mean) / sqrt(var + eps) * gamma + beta, an affine map per channel, and so
-is part of the convolution that makes x: its weights are scaled by gamma / sqrt(var + eps), its bias follows. See Jacob et
-al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
+In evaluation mode batch normalisation is y = (x - mean) / sqrt(var + eps) * gamma + beta, an affine map per
+channel, and so is part of the convolution that makes x: its weights are scaled by gamma / sqrt(var + eps),
+its bias follows. See Jacob et al., "Quantization and Training of Neural Networks for Efficient
+Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from fxplug.execute import GraphModule, set_path
 from fxplug.ir import Node
 from fxplug.passes.base import Pass, PassContext, PassResult
+from fxplug.semantics.internals import BatchNormBase, has_hooks
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
 
@@ -27,12 +28,12 @@ _PAIRS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d
 class FuseConvBN(Pass):
     """Folds each batch norm in evaluation mode into the convolution that feeds it.
 
-    A pair is folded when nothing else uses the convolution's value, both are plain torch.nn modules without hooks, and the
-    batch norm has running statistics. Modules that are also used elsewhere keep their weights: the folded convolution is a
-    new module.
+    A pair is folded when nothing else uses the convolution's value, both are plain torch.nn modules without
+    hooks, and the batch norm has running statistics. Modules that are also used elsewhere keep their weights:
+    the folded convolution is a new module.
     """
 
-    def run(self, module: GraphModule, context: PassContext) -> PassResult:  # noqa: ARG002
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:
         """Fold every pair."""
         folded = 0
         in_training = 0
@@ -57,7 +58,8 @@ class FuseConvBN(Pass):
 def fold_batch_norm(conv: Any, norm: Any) -> Any:
     """Return a new convolution that computes ``norm(conv(x))`` for a batch norm in evaluation mode.
 
-    The new weights are computed in float64 and rounded once, so folding itself adds no more than rounding error.
+    The new weights are computed in float64 and rounded once, so folding itself adds no more than rounding
+    error.
 
     Args:
         conv: ``Conv1d``, ``Conv2d`` or ``Conv3d``.
@@ -86,7 +88,7 @@ def _match(module: GraphModule, node: Node) -> tuple[Node, Any, Any] | None:
         return None
     norm = module.get_submodule(node.target)
     source = node.args[0]
-    if not isinstance(norm, _BatchNorm) or not isinstance(source, Node) or source.op != "call_module":
+    if not isinstance(norm, BatchNormBase) or not isinstance(source, Node) or source.op != "call_module":
         return None
     conv = module.get_submodule(source.target)
     if _PAIRS.get(type(conv)) is not type(norm) or len(source.users) != 1 or source.region != node.region:
@@ -97,9 +99,7 @@ def _match(module: GraphModule, node: Node) -> tuple[Node, Any, Any] | None:
 
 
 def _is_customised(module: nn.Module) -> bool:
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    parametrised = hasattr(module, "parametrizations")
-    return any(hooks) or parametrised or "forward" in vars(module)
+    return has_hooks(module) or hasattr(module, "parametrizations") or "forward" in vars(module)
 
 
 def _replace(module: GraphModule, conv_node: Node, norm_node: Node, fused: nn.Module) -> None:
@@ -118,7 +118,9 @@ def _is_shared(module: GraphModule, path: str) -> bool:
     """Return whether the module at `path` is also reached by another path, or its weights by another module."""
     conv = module.get_submodule(path)
     paths = [name for name, part in module.named_modules(remove_duplicate=False) if part is conv]
-    read = any(str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False))
+    read = any(
+        str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False)
+    )
     return len(paths) > 1 or read
 
 

@@ -17,9 +17,9 @@ __all__ = ["order_passes"]
 def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
     """Return the positions of `entries` in the order in which the passes run.
 
-    A pass whose record names another one in ``before`` or ``after`` is placed accordingly; otherwise earlier phases come
-    first, and within a phase the listed order is kept. A pass may be listed more than once. Where a pass is installed has no
-    influence.
+    A pass whose record names another one in ``before`` or ``after`` is placed accordingly; otherwise earlier
+    phases come first, and within a phase the listed order is kept. A pass may be listed more than once. Where
+    a pass is installed has no influence.
 
     Args:
         entries: Full name, such as ``"quant:static-int8"``, and record of each pass, in listed order.
@@ -27,21 +27,11 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
     Raises:
         PassOrderError: The declarations contradict each other; the message prints the cycle.
     """
-    followers: list[set[int]] = [set() for _ in entries]
-    waiting = [0] * len(entries)
-
-    def precede(first: int, second: int) -> None:
-        if first != second and second not in followers[first]:
-            followers[first].add(second)
-            waiting[second] += 1
-
-    for position, (_, record) in enumerate(entries):
-        for other, (name, _) in enumerate(entries):
-            if any(_is_named(wanted, name) for wanted in record.before):
-                precede(position, other)
-            if any(_is_named(wanted, name) for wanted in record.after):
-                precede(other, position)
-    ready = [(_rank(entries, position), position) for position in range(len(entries)) if waiting[position] == 0]
+    followers = _followers(entries)
+    waiting = [sum(position in row for row in followers) for position in range(len(entries))]
+    ready = [
+        (_rank(entries, position), position) for position in range(len(entries)) if waiting[position] == 0
+    ]
     heapq.heapify(ready)
     ordered: list[int] = []
     while ready:
@@ -55,10 +45,25 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
         cycle = _find_cycle(followers, set(range(len(entries))) - set(ordered))
         names = " -> ".join(entries[position][0] for position in cycle)
         raise PassOrderError(
-            f"Cannot order the passes: their 'before' and 'after' form a cycle: {names}. Leave one of them out, or "
+            f"Cannot order the passes: their 'before' and 'after' form a cycle: {names}. Leave one of them "
+            "out, or "
             f"change the records that name each other."
         )
     return ordered
+
+
+def _followers(entries: Sequence[tuple[str, PassRecord]]) -> list[set[int]]:
+    """Return, for each pass, which others must come later."""
+    followers: list[set[int]] = [set() for _ in entries]
+    for position, (_, record) in enumerate(entries):
+        for other, (name, _) in enumerate(entries):
+            if other == position:
+                continue
+            if any(_is_named(wanted, name) for wanted in record.before):
+                followers[position].add(other)
+            if any(_is_named(wanted, name) for wanted in record.after):
+                followers[other].add(position)
+    return followers
 
 
 def _is_named(wanted: str, name: str) -> bool:

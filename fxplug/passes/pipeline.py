@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["PassReport", "Pipeline", "PipelineStep"]
 
 
-
 @dataclass(frozen=True)
 class PipelineStep:
     """One pass of a pipeline with its options."""
@@ -54,8 +53,8 @@ class Pipeline:
     Args:
         name: Shown in reports.
         steps: The passes, ordered (see `fxplug.passes.order_passes`).
-        on_error: ``"raise"``: a failing pass is undone and its error raised; ``"rollback"``: it is undone and the others
-            still run.
+        on_error: ``"raise"``: a failing pass is undone and its error raised; ``"rollback"``: it is undone and
+            the others still run.
     """
 
     def __init__(
@@ -118,7 +117,13 @@ class Pipeline:
         if failure is not None and (self.on_error == "raise" or not isinstance(failure, Exception)):
             raise _as_pass_error(failure, step)
         return PassReport(
-            step.name, step.provider, result, before, after, seconds, "" if failure is None else _reason(failure)
+            step.name,
+            step.provider,
+            result,
+            before,
+            after,
+            seconds,
+            "" if failure is None else _reason(failure),
         )
 
 

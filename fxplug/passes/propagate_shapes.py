@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import torch
 
 from fxplug.analyze import propagate_shapes
-from fxplug.execute import GraphModule
 from fxplug.passes.base import Pass, PassContext, PassResult
+
+if TYPE_CHECKING:
+    from fxplug.execute import GraphModule
 
 __all__ = ["PropagateShapes"]
 
@@ -16,7 +19,8 @@ __all__ = ["PropagateShapes"]
 class PropagateShapes(Pass):
     """Runs the graph on the example inputs and notes the metadata of each value in ``node.meta["tensor_meta"]``.
 
-    Buffers, inputs and random state are as before afterwards: the run works on copies. Does nothing without example inputs.
+    Buffers, inputs and random state are as before afterwards: the run works on copies. Does nothing without
+    example inputs.
     """
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:

@@ -21,8 +21,8 @@ _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 class Snapshot:
     """The graph and the module tree as they were.
 
-    Which objects stand at which path is recorded, not what tensors contain: a pass puts new parameters in the place of old
-    ones and leaves the values of the old ones alone.
+    Which objects stand at which path is recorded, not what tensors contain: a pass puts new parameters in the
+    place of old ones and leaves the values of the old ones alone.
     """
 
     graph: Graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fxplug.semantics.names
+import fxplug.semantics.names  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers when imported
 from fxplug.semantics.effects import has_side_effect, module_effect
 
 __all__ = ["has_side_effect", "module_effect"]

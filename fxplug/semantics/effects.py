@@ -1,7 +1,8 @@
 """What torch calls do besides computing a value.
 
-Sources of the answers, in this order: operator schemas, ``out=`` and ``inplace=`` arguments, the trailing underscore of
-in-place names, the training flag and hooks of modules. A call that none of them speaks of is unknown, and is kept.
+Sources of the answers, in this order: operator schemas, ``out=`` and ``inplace=`` arguments, the trailing
+underscore of in-place names, the training flag and hooks of modules. A call that none of them speaks of is
+unknown, and is kept.
 """
 
 from __future__ import annotations
@@ -16,26 +17,94 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 from torch import nn
-from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
-from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, qualified_name, writes
+from fxplug.semantics.internals import (
+    DropoutBase,
+    NormBase,
+    OpOverload,
+    OpOverloadPacket,
+    assert_function,
+    has_hooks,
+    schema_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = ["has_side_effect", "module_effect"]
 
-_PURE_BUILTINS = (
-    "abs all any bool complex dict divmod enumerate float frozenset getattr hasattr hash int isinstance len list max min "
-    "pow range reversed round set slice sorted str sum tuple type zip"
-).split()
+_PURE_BUILTINS = [
+    "abs",
+    "all",
+    "any",
+    "bool",
+    "complex",
+    "dict",
+    "divmod",
+    "enumerate",
+    "float",
+    "frozenset",
+    "getattr",
+    "hasattr",
+    "hash",
+    "int",
+    "isinstance",
+    "len",
+    "list",
+    "max",
+    "min",
+    "pow",
+    "range",
+    "reversed",
+    "round",
+    "set",
+    "slice",
+    "sorted",
+    "str",
+    "sum",
+    "tuple",
+    "type",
+    "zip",
+]
 
 # Tensor methods that have no operator of the same name, or one that says too little.
 _PURE_METHODS = frozenset(
-    "bfloat16 bool byte char cpu cuda data_ptr dim double element_size expand_as float get_device half int is_contiguous "
-    "is_floating_point item long ndimension nelement new_tensor numel short size storage_offset stride to tolist type "
-    "type_as view_as reshape_as".split()
+    [
+        "bfloat16",
+        "bool",
+        "byte",
+        "char",
+        "cpu",
+        "cuda",
+        "data_ptr",
+        "dim",
+        "double",
+        "element_size",
+        "expand_as",
+        "float",
+        "get_device",
+        "half",
+        "int",
+        "is_contiguous",
+        "is_floating_point",
+        "item",
+        "long",
+        "ndimension",
+        "nelement",
+        "new_tensor",
+        "numel",
+        "short",
+        "size",
+        "storage_offset",
+        "stride",
+        "to",
+        "tolist",
+        "type",
+        "type_as",
+        "view_as",
+        "reshape_as",
+    ]
 )
 
 _LIBRARIES = ("torch", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special", "torch.Tensor")
@@ -47,12 +116,13 @@ def has_side_effect(function: Any) -> Any:
     return function
 
 
-# -- operators with a schema ---------------------------------------------------------------------------------------------
+# -- operators with a schema
+# ---------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=None)
-def _schema_effect(overload: torch._ops.OpOverload) -> Effect:
-    schema = overload._schema
+@functools.cache
+def _schema_effect(overload: OpOverload) -> Effect:
+    schema = schema_of(overload)
     written: list[int | str] = []
     for position, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -61,11 +131,11 @@ def _schema_effect(overload: torch._ops.OpOverload) -> Effect:
     return Effect(writes=frozenset(written), random=random)
 
 
-@functools.lru_cache(maxsize=None)
-def _aten_overloads(name: str) -> tuple[torch._ops.OpOverload, ...]:
+@functools.cache
+def _aten_overloads(name: str) -> tuple[OpOverload, ...]:
     for library in (torch.ops.aten, torch.ops.prims):
         packet = getattr(library, name, None)
-        if isinstance(packet, torch._ops.OpOverloadPacket):
+        if isinstance(packet, OpOverloadPacket):
             return tuple(getattr(packet, overload) for overload in packet.overloads())
     return ()
 
@@ -75,7 +145,9 @@ def _named_effect(name: str) -> Effect | None:
     overloads = _aten_overloads(name)
     if not overloads:
         return None
-    forms = [overload for overload in overloads if not any(arg.is_out for arg in overload._schema.arguments)]
+    forms = [
+        overload for overload in overloads if not any(arg.is_out for arg in schema_of(overload).arguments)
+    ]
     effect = PURE
     for overload in forms or overloads:
         effect = effect.join(_schema_effect(overload))
@@ -90,10 +162,11 @@ def _written_by_convention(node: Node, name: str) -> Effect | None:
     return None
 
 
-# -- functions -----------------------------------------------------------------------------------------------------------
+# -- functions
+# -----------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _parameters(function: Any) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(function).parameters)
@@ -115,9 +188,9 @@ def _bound(node: Node, name: str, default: Any) -> Any:
 
 def _overload_rule(node: Node, _: Any) -> Effect | None:
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return _schema_effect(target)
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverloadPacket):
         effect = PURE
         for overload in target.overloads():
             effect = effect.join(_schema_effect(getattr(target, overload)))
@@ -131,13 +204,30 @@ def _python_rule(node: Node, _: Any) -> Effect | None:
         return None
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
-        in_place = name.startswith("i") and name[1:].rstrip("_") in _OPERATOR_NAMES and name not in {"is_", "index"}
+        in_place = (
+            name.startswith("i") and name[1:].rstrip("_") in _OPERATOR_NAMES and name not in {"is_", "index"}
+        )
         return writes(0) if in_place or name in {"setitem", "delitem"} else PURE
     return PURE if getattr(math, name, None) is node.target else None
 
 
 _OPERATOR_NAMES = frozenset(
-    "add and concat floordiv lshift matmul mod mul or pow rshift sub truediv xor".split()
+    [
+        "add",
+        "and",
+        "concat",
+        "floordiv",
+        "lshift",
+        "matmul",
+        "mod",
+        "mul",
+        "or",
+        "pow",
+        "rshift",
+        "sub",
+        "truediv",
+        "xor",
+    ]
 )
 
 
@@ -181,6 +271,11 @@ def _random_effect(_: Node) -> Effect:
     return RANDOM
 
 
+def _attention_effect(node: Node) -> Effect:
+    probability = node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0)
+    return PURE if type(probability) in {int, float} and probability == 0 else RANDOM
+
+
 _TRAINING_FUNCTIONS: dict[str, Any] = {
     **dict.fromkeys(
         ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
@@ -189,13 +284,12 @@ _TRAINING_FUNCTIONS: dict[str, Any] = {
     "batch_norm": _statistics_effect("training", default=False),
     "instance_norm": _statistics_effect("use_input_stats", default=True),
     **dict.fromkeys(("gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d"), _random_effect),
-    "scaled_dot_product_attention": lambda node: (
-        PURE if _bound(node, "dropout_p", default=node.kwargs.get("dropout_p", 0.0)) in (0, 0.0) else RANDOM
-    ),
+    "scaled_dot_product_attention": _attention_effect,
 }
 
 
-# -- methods and modules -------------------------------------------------------------------------------------------------
+# -- methods and modules
+# -------------------------------------------------------------------------------------------------
 
 
 def _method_rule(node: Node, _: Any) -> Effect | None:
@@ -212,10 +306,6 @@ def _method_rule(node: Node, _: Any) -> Effect | None:
     return _named_effect(name)
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-
-
 def module_effect(module: nn.Module) -> Effect:
     """Return what calling `module` does, itself and everything below it.
 
@@ -224,7 +314,7 @@ def module_effect(module: nn.Module) -> Effect:
     """
     effect = PURE
     for part in module.modules():
-        if _has_hooks(part) or "forward" in vars(part):
+        if has_hooks(part) or "forward" in vars(part):
             return UNKNOWN
         registered = effects.target_entry(type(part))
         if isinstance(registered, Effect):
@@ -242,10 +332,10 @@ def _own_effect(module: nn.Module) -> Effect:
         effect = effect.join(writes(0))
     if not module.training:
         return effect
-    if isinstance(module, _NormBase) and module.track_running_stats:
+    if isinstance(module, NormBase) and module.track_running_stats:
         return effect.join(writes("state"))
     dropout = getattr(module, "dropout", 0)
-    draws = isinstance(module, (_DropoutNd, nn.RReLU)) or (isinstance(dropout, float) and dropout > 0)
+    draws = isinstance(module, (DropoutBase, nn.RReLU)) or (isinstance(dropout, float) and dropout > 0)
     return effect.join(RANDOM) if draws else effect
 
 
@@ -263,7 +353,7 @@ def _register(rules: Iterable[Any]) -> None:
     effects.register_target(print, OUTSIDE)
     effects.register_target(setattr, writes(0))
     effects.register_target(delattr, writes(0))
-    effects.register_target(torch._assert, OUTSIDE)
+    effects.register_target(assert_function, OUTSIDE)
 
 
 _register((_module_rule, _method_rule, _library_rule, _python_rule, _overload_rule))

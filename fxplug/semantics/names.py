@@ -7,6 +7,7 @@ import torch.nn.functional
 
 from fxplug.codegen import register_named_type, register_root
 from fxplug.ir import register_namespace
+from fxplug.semantics.internals import OpOverload
 
 __all__: list[str] = []
 
@@ -22,10 +23,10 @@ for _prefix, _holder in (
     register_namespace(_prefix, _holder)
 
 
-def _overload_path(operator: torch._ops.OpOverload) -> str:
-    return f"torch.ops.{str(operator)}"
+def _overload_path(operator: OpOverload) -> str:
+    return f"torch.ops.{operator!s}"
 
 
 for _kind in (torch.dtype, torch.layout, torch.memory_format):
     register_named_type(_kind, str)
-register_named_type(torch._ops.OpOverload, _overload_path)
+register_named_type(OpOverload, _overload_path)
