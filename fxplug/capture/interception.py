@@ -84,4 +84,4 @@ def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
             _running -= 1
             if _running == 0:
                 nn.Module.__call__ = original_call
-                nn.Module.__getattr__ = _original_getattr
+                nn.Module.__getattr__ = cast("Any", _original_getattr)
