@@ -82,7 +82,6 @@ class Tracer:
         self._boundary: CodeType = _TRACE_CODE
 
     # -- the trace
-    # -------------------------------------------------------------------------------------------------
 
     def trace(
         self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
@@ -180,7 +179,6 @@ class Tracer:
         return _spread(args, kwargs)
 
     # -- nodes and proxies
-    # -----------------------------------------------------------------------------------------
 
     def create_node(
         self,
@@ -283,8 +281,7 @@ class Tracer:
         line = user_line()
         raise TraceError(
             f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} as an argument at "
-            f"{line}. "
-            f"Convert it to tensors and plain values, or teach fxplug the type with the hook "
+            f"{line}. Convert it to tensors and plain values, or teach fxplug the type with the hook "
             "fxplug_create_argument.",
             code="FXP-T006",
         )
@@ -303,7 +300,6 @@ class Tracer:
         return self.create_node("get_attr", path, (), {})
 
     # -- modules
-    # ---------------------------------------------------------------------------------------------------
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module stays one node: by default the classes that torch.nn ships, except containers."""
@@ -319,9 +315,9 @@ class Tracer:
         path = self._paths.get(id(mod))
         if path is None:
             raise TraceError(
-                f"Cannot trace a call of {type(mod).__name__} at {user_line()}: the module is not registered "
-                "below the "
-                f"root. Assign it to an attribute, or put it into a torch.nn.ModuleList or ModuleDict.",
+                f"Cannot trace a call of {type(mod).__name__} at {user_line()}: the module is not "
+                "registered below the root. Assign it to an attribute, or put it into a "
+                "torch.nn.ModuleList or ModuleDict.",
                 code="FXP-T007",
             )
         return path
@@ -392,7 +388,6 @@ class Tracer:
         return proxy
 
     # -- questions that need a value
-    # -------------------------------------------------------------------------------
 
     def to_bool(self, obj: Proxy) -> bool:
         """Answer whether a value is true. By default: it is not known."""

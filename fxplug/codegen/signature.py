@@ -75,8 +75,7 @@ def signature_of(nodes: Iterable[Node]) -> Signature:
         if not is_plain_name(name) or len(stars) > 2:
             raise CodegenError(
                 f"Cannot generate code: placeholder {node.name!r} has the target {node.target!r}, which is "
-                "not a "
-                f"parameter name. Set node.target to a Python identifier."
+                "not a parameter name. Set node.target to a Python identifier."
             )
         if name in seen:
             raise CodegenError(

@@ -88,22 +88,19 @@ class GraphModule(nn.Module):
                 if not has_path(root, path):
                     raise GraphError(
                         f"Cannot make a GraphModule: the graph refers to {path!r}, which "
-                        f"{type(root).__name__} does not "
-                        f"have. Pass the module that the graph was traced from, or a dict that holds "
-                        f"{path!r}."
+                        f"{type(root).__name__} does not have. Pass the module that the graph was traced "
+                        f"from, or a dict that holds {path!r}."
                     )
                 copy_path(root, self, path)
             elif path in root:
                 set_path(self, path, root[path])
             elif not has_path(self, path):
                 raise GraphError(
-                    f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the given "
-                    "dict. It "
-                    f"holds {sorted(root)}."
+                    f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the "
+                    f"given dict. It holds {sorted(root)}."
                 )
 
     # -- program
-    # ---------------------------------------------------------------------------------------------------
 
     forward = cast("Any", _Forward())
 
@@ -151,7 +148,6 @@ class GraphModule(nn.Module):
         return text
 
     # -- submodules
-    # ------------------------------------------------------------------------------------------------
 
     def add_submodule(self, target: str, m: nn.Module) -> bool:
         """Put a module at a dotted path, making empty modules in between.
@@ -206,7 +202,6 @@ class GraphModule(nn.Module):
         super().__setattr__(name, value)
 
     # -- copies
-    # ----------------------------------------------------------------------------------------------------
 
     def _get_name(self) -> str:
         return self.__dict__.get("_class_name", type(self).__name__)
@@ -241,7 +236,6 @@ class GraphModule(nn.Module):
 def _reserved(name: str) -> GraphError:
     return GraphError(
         f"Cannot use {name!r} as the name of a submodule, parameter or buffer: a GraphModule needs it "
-        "itself. Rename the "
-        f"attribute in the model, or make the enclosing module a leaf.",
+        "itself. Rename the attribute in the model, or make the enclosing module a leaf.",
         code="FXP-G010",
     )

@@ -106,7 +106,6 @@ class Interpreter:
         return getattr(self, n.op)(n.target, args, kwargs)
 
     # -- one method per opcode
-    # -------------------------------------------------------------------------------------
 
     def placeholder(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
         """Return the next input, or the default.
@@ -147,7 +146,6 @@ class Interpreter:
         return args[0]
 
     # -- values
-    # ----------------------------------------------------------------------------------------------------
 
     def fetch_attr(self, target: str) -> Any:
         """Return the attribute of the root at a dotted path.
@@ -175,8 +173,7 @@ class Interpreter:
             if value is _MISSING:
                 raise GraphError(
                     f"Cannot run node {n.name!r}: its input {used.name!r} has no value. graph.lint() tells "
-                    "what is wrong "
-                    f"with the order of the graph."
+                    "what is wrong with the order of the graph."
                 )
             return value
 

@@ -31,8 +31,7 @@ def fetch_path(root: Any, path: str, *, reader: str | None = None) -> Any:
             who = f"Node {reader!r} refers to" if reader else "Cannot read"
             raise GraphError(
                 f"{who} {path!r}, but {'.'.join(walked) or 'the root'} ({type(holder).__name__}) has no "
-                "attribute "
-                f"{part!r}. Add it to the module, or change the target."
+                f"attribute {part!r}. Add it to the module, or change the target."
             )
         holder = getattr(holder, part)
         walked.append(part)

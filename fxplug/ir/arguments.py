@@ -34,8 +34,7 @@ def _refuse(self: object, *_: object, **__: object) -> NoReturn:
     kind = type(self).__name__
     raise InvalidArgumentError(
         f"Cannot change an argument of a node in place: {kind} is immutable, since the graph could not see "
-        "the "
-        f"change. Assign a new value to node.args or node.kwargs instead."
+        "the change. Assign a new value to node.args or node.kwargs instead."
     )
 
 

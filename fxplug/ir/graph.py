@@ -79,7 +79,6 @@ class Graph:
         self.owning_module = owning_module
 
     # -- what belongs to the graph
-    # ---------------------------------------------------------------------------------
 
     @property
     def owning_module(self) -> Any:
@@ -138,7 +137,6 @@ class Graph:
             self._index.get((node._op, _index_key(node._target)), {}).pop(node, None)
 
     # -- the owner protocol of nodes
-    # -------------------------------------------------------------------------------
 
     def place_node(self, node: Node, after: Node) -> None:
         """Put `node` directly behind `after`, moving it when it already stands somewhere.
@@ -176,7 +174,6 @@ class Graph:
         return value
 
     # -- making nodes
-    # ----------------------------------------------------------------------------------------------
 
     def create_node(
         self,
@@ -235,8 +232,7 @@ class Graph:
             if not callable(target):
                 raise GraphError(
                     f"Cannot create a call_function node for {target!r}: its target must be callable. Use "
-                    "call_method or "
-                    f"call_module for a name."
+                    "call_method or call_module for a name."
                 )
         elif not isinstance(target, str):
             raise GraphError(f"Cannot create a {op} node for {target!r}: its target must be a string.")
@@ -332,7 +328,6 @@ class Graph:
         return self.create_node("output", "output", (result,), type_expr=type_expr)
 
     # -- taking nodes away and copying
-    # -----------------------------------------------------------------------------
 
     def erase_node(self, to_erase: Node) -> None:
         """Remove a node that nobody uses.
@@ -438,7 +433,6 @@ class Graph:
         return other
 
     # -- code
-    # ------------------------------------------------------------------------------------------------------
 
     def set_codegen(self, codegen: CodeGenerator) -> None:
         """Use another code generator for this graph."""
@@ -454,7 +448,6 @@ class Graph:
         return (self._codegen or default_generator()).generate(self, root_module)
 
     # -- upkeep
-    # ----------------------------------------------------------------------------------------------------
 
     def lint(self) -> None:
         """Check the graph's invariants.

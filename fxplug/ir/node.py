@@ -118,7 +118,6 @@ class Node:
             used.users[self] = None
 
     # -- what the node is
-    # ------------------------------------------------------------------------------------------
 
     @property
     def op(self) -> str:
@@ -196,7 +195,6 @@ class Node:
         self.meta["stack_trace"] = trace
 
     # -- arguments and uses
-    # ----------------------------------------------------------------------------------------
 
     @property
     def args(self) -> tuple[Argument, ...]:
@@ -289,9 +287,8 @@ class Node:
             if replace_with.meta:
                 raise GraphError(
                     f"Cannot hand the meta of node {self._name!r} to {replace_with._name!r}, which has meta "
-                    "of its own: "
-                    f"{sorted(replace_with.meta)}. Call without propagate_meta, or clear the replacement's "
-                    "meta first."
+                    f"of its own: {sorted(replace_with.meta)}. Call without propagate_meta, or clear the "
+                    "replacement's meta first."
                 )
             replace_with.meta.update(self.meta)
         if not replace_with.origins:
@@ -304,7 +301,6 @@ class Node:
         return changed
 
     # -- position
-    # --------------------------------------------------------------------------------------------------
 
     @property
     def next(self) -> Node:
@@ -339,7 +335,6 @@ class Node:
         return self is other or self._position > other._position
 
     # -- questions and text
-    # ----------------------------------------------------------------------------------------
 
     def is_impure(self, impure_random: bool = True) -> bool:  # noqa: FBT001, FBT002 - torch.fx's public signature
         """Return whether the node does more than compute its value, so that it may not be removed.
@@ -455,13 +450,11 @@ def _foreign(node: Node, graph: NodeOwner) -> ForeignNodeError:
     if node.graph is graph:
         return ForeignNodeError(
             f"Cannot use node {node._name!r} as an argument: it was erased from its graph. Use a node that "
-            "still "
-            f"stands in the graph."
+            "still stands in the graph."
         )
     return ForeignNodeError(
         f"Cannot use node {node._name!r} as an argument: it belongs to another graph. Copy it first, for "
-        "example "
-        f"with graph.node_copy(...) or graph.graph_copy(...)."
+        "example with graph.node_copy(...) or graph.graph_copy(...)."
     )
 
 

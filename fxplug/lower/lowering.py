@@ -120,8 +120,7 @@ def lower(
         at = f" at {first.source}" if first.source else ""
         reason = (
             f"{len(missing)} of {len(report.nodes)} calls are not supported by {name!r}, the first is "
-            f"{first.name!r}{at}: "
-            f"{first.reason or 'no reason given'}"
+            f"{first.name!r}{at}: {first.reason or 'no reason given'}"
         )
         return _stay_eager(module, report, reason, None, strict=strict)
     try:

@@ -46,8 +46,7 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
         names = " -> ".join(entries[position][0] for position in cycle)
         raise PassOrderError(
             f"Cannot order the passes: their 'before' and 'after' form a cycle: {names}. Leave one of them "
-            "out, or "
-            f"change the records that name each other."
+            "out, or change the records that name each other."
         )
     return ordered
 

@@ -117,7 +117,6 @@ def has_side_effect(function: Any) -> Any:
 
 
 # -- operators with a schema
-# ---------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -163,7 +162,6 @@ def _written_by_convention(node: Node, name: str) -> Effect | None:
 
 
 # -- functions
-# -----------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -289,7 +287,6 @@ _TRAINING_FUNCTIONS: dict[str, Any] = {
 
 
 # -- methods and modules
-# -------------------------------------------------------------------------------------------------
 
 
 def _method_rule(node: Node, _: Any) -> Effect | None:
