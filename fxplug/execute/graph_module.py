@@ -77,27 +77,27 @@ class GraphModule(nn.Module):
             graph.owning_module = self
 
     def _take_over(self, root: nn.Module | Mapping[str, Any], graph: Graph) -> None:
-        # Shorter paths first: a module that is taken as a whole brings everything below it.
-        paths = {str(node.target) for node in graph.nodes if node.op in {"get_attr", "call_module"}}
-        for path in sorted(paths, key=lambda path: (path.count("."), path)):
-            if path.partition(".")[0] in RESERVED_ATTRIBUTES:
-                raise _reserved(path.partition(".")[0])
+        """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
+        paths = dict.fromkeys(node.target for node in graph.nodes if node.op in {"get_attr", "call_module"})
+        holders: dict[str, tuple[Any, Any]] = {"": (self, root)}
+        for path in paths:
+            top = path.partition(".")[0]
+            if top in RESERVED_ATTRIBUTES:
+                raise _reserved(top)
             if path in graph.lifted:
                 set_path(self, path, graph.lifted[path])
             elif isinstance(root, nn.Module):
-                if not has_path(root, path):
+                if not copy_path(path, holders):
                     raise GraphError(
-                        f"Cannot make a GraphModule: the graph refers to {path!r}, which "
-                        f"{type(root).__name__} does not have. Pass the module that the graph was traced "
-                        f"from, or a dict that holds {path!r}."
+                        f"Cannot make a GraphModule: the graph refers to {path!r}, which {type(root).__name__} does "
+                        f"not have. Pass the module that the graph was traced from, or a dict that holds {path!r}."
                     )
-                copy_path(root, self, path)
             elif path in root:
                 set_path(self, path, root[path])
             elif not has_path(self, path):
                 raise GraphError(
-                    f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the "
-                    f"given dict. It holds {sorted(root)}."
+                    f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the given dict. "
+                    f"It holds {sorted(root)}."
                 )
 
     # -- program

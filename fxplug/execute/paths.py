@@ -81,23 +81,51 @@ def delete_path(root: nn.Module, path: str) -> bool:
     return True
 
 
-def copy_path(source: nn.Module, destination: nn.Module, path: str) -> None:
-    """Let `destination` hold the very object that `source` holds at `path`; nothing is duplicated.
+def copy_path(path: str, holders: dict[str, tuple[Any, Any]]) -> bool:
+    """Let one module hold the very object that another one holds at `path`; nothing is duplicated.
 
-    Modules on the way that carry state of their own are not taken over: an empty module stands in for each,
-    so that only what the path names is kept.
+    Modules on the way that are not taken as a whole are not taken over: an empty module stands in for each, so
+    that only what the path names is kept.
+
+    Args:
+        path: Dotted path.
+        holders: Prefix of a path -> (its holder in the new module, in the old one). Start with the pair of roots under
+            ``""`` and pass the same dict for every path of one module.
+
+    Returns:
+        False when the old module has nothing at `path`.
     """
-    *parents, name = path.split(".")
-    ours, theirs = destination, source
-    for part in parents:
-        below = getattr(theirs, part)
-        existing = getattr(ours, part, None)
-        if existing is below:
-            return  # The parent was taken over as a whole; the path exists already.
-        if existing is None:
-            ours.add_module(part, nn.Module())
-        ours, theirs = getattr(ours, part), below
-    value = fetch_path(theirs, name)
+    prefix, _, name = path.rpartition(".")
+    pair = holders.get(prefix) or _open_holder(prefix, holders)
+    if pair is None:
+        return False
+    ours, theirs = pair
+    if ours is theirs:
+        return hasattr(theirs, name)
+    value: Any = modules_of(theirs).get(name) if isinstance(theirs, nn.Module) else None
+    if value is not None:
+        modules_of(ours)[name] = value
+        holders[path] = (value, value)
+        return True
+    if not hasattr(theirs, name):
+        return False
     # A plain tensor attribute is no part of the source's state dict, and so not of ours.
-    persistent = isinstance(theirs, nn.Module) and persists(theirs, name)
-    set_path(ours, name, value, persistent=persistent)
+    set_path(
+        ours, name, getattr(theirs, name), persistent=isinstance(theirs, nn.Module) and persists(theirs, name)
+    )
+    return True
+
+
+def _open_holder(prefix: str, holders: dict[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
+    """Return the holders at `prefix`, making an empty module there and on the way where there is none."""
+    outer, _, name = prefix.rpartition(".")
+    pair = holders.get(outer) or _open_holder(outer, holders)
+    if pair is None or not hasattr(pair[1], name):
+        return None
+    ours, theirs = pair[0], getattr(pair[1], name)
+    existing = theirs if ours is pair[1] else getattr(ours, name, None)
+    if existing is not theirs and not isinstance(existing, nn.Module):
+        existing = nn.Module()
+        modules_of(ours)[name] = existing
+    holders[prefix] = (existing, theirs)
+    return holders[prefix]
