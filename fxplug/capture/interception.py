@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import torch
 from torch import nn
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class ModuleInterceptor(Protocol):
         """Return the value that stands for a call of `module`."""
         ...
 
-    def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
-        """Return what stands for an attribute that was found to be `value`."""
+    def on_module_attribute(self, module: nn.Module, name: str, value: torch.Tensor) -> Any:
+        """Return what stands for a parameter or buffer that was found to be `value`."""
         ...
 
 
@@ -60,6 +61,8 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 def _getattr(self: Any, name: str) -> Any:
     value = _original_getattr(self, name)
+    if not isinstance(value, torch.Tensor):
+        return value
     interceptor = _active.get()
     if interceptor is None:
         return value

@@ -14,7 +14,7 @@ from fxplug.ir import ModuleScope, Origin, SourceLine
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["capture_origin", "user_line"]
+__all__ = ["Place", "user_line"]
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
@@ -33,35 +33,64 @@ def _carries(filename: str) -> bool:
     return known
 
 
-def capture_origin(
-    boundary: CodeType, caller: Origin | None, scope: ModuleScope | None, depth: int = 2
-) -> Origin | None:
-    """Return the position in the user's program that is being run.
+class Place:
+    """Where a trace is: the module whose forward runs, and how far up the stack its own frames reach."""
 
-    Args:
-        boundary: Code of the function at which the walk ends; what lies beyond is described by `caller`.
-        caller: Origin of the call that led to the boundary.
-        scope: The module whose forward is running.
-        depth: How many frames above this one the walk starts.
-    """
-    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
-    found: list[tuple[CodeType, int]] = []
-    while frame is not None:
-        code = frame.f_code
-        if code is boundary:
-            break
-        carries = _is_carrier.get(code.co_filename)
-        if carries is None:
-            carries = _carries(code.co_filename)
-        if not carries:
-            found.append((code, frame.f_lasti))
-        frame = frame.f_back
-    origin = caller
-    for code, offset in reversed(found):
-        origin = Origin(code, offset, origin, scope)
-    if origin is None and scope is not None:
-        return Origin(None, module=scope)
-    return origin
+    __slots__ = ("boundary", "caller", "frame", "scope")
+
+    def __init__(self, boundary: CodeType, caller: Origin | None, scope: ModuleScope | None) -> None:
+        self.boundary = boundary
+        """Code of the function at which a walk up the stack ends."""
+        self.caller = caller
+        """Describes what lies beyond the boundary."""
+        self.scope = scope
+        """The module whose forward runs."""
+        self.frame: FrameType | None = None
+        """The outermost frame of the program below the boundary, once it was met. Remembering it makes the walk for
+        most nodes a few frames long. It is dropped when the place is left: a frame keeps everything in it alive."""
+
+    def origin(self, depth: int = 2) -> Origin | None:
+        """Return the position in the program that is being run.
+
+        Args:
+            depth: How many frames above this one the walk starts.
+        """
+        frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        mark = self.frame
+        known = _is_carrier
+        while frame is not None:
+            if frame is mark:
+                return Origin(frame.f_code, frame.f_lasti, self.caller, self.scope)
+            code = frame.f_code
+            carries = known.get(code.co_filename)
+            if carries is None:
+                carries = _carries(code.co_filename)
+            if not carries:
+                return self._walk(frame)
+            if code is self.boundary:
+                break
+            frame = frame.f_back
+        if self.caller is None and self.scope is not None:
+            return Origin(None, module=self.scope)
+        return self.caller
+
+    def _walk(self, frame: FrameType) -> Origin | None:
+        """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame."""
+        found: list[tuple[CodeType, int]] = []
+        outermost = frame
+        walker: FrameType | None = frame
+        while walker is not None and walker.f_code is not self.boundary:
+            if not _carries(walker.f_code.co_filename):
+                found.append((walker.f_code, walker.f_lasti))
+                outermost = walker
+            if walker is self.frame:
+                break
+            walker = walker.f_back
+        self.frame = outermost
+        origin = self.caller
+        for code, offset in reversed(found):
+            origin = Origin(code, offset, origin, self.scope)
+        return origin
 
 
 def user_line(depth: int = 2) -> SourceLine | None:

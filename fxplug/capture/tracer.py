@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import nn
 
+from fxplug.capture.collector import paused_collection
 from fxplug.capture.interception import active_interceptor, intercept, original_call
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
-from fxplug.capture.sources import capture_origin, user_line
+from fxplug.capture.sources import Place, user_line
 from fxplug.errors import TraceError
-from fxplug.ir import Argument, Graph, ModuleScope, Node, Origin
+from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.semantics.internals import HigherOrderOperator, OpOverload, buffers_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import CodeType
 
 __all__ = ["Tracer"]
 
@@ -70,6 +70,8 @@ class Tracer:
         """The graph that is being recorded."""
         self.context = TraceContext(None)
         """Handed to the policy."""
+        # A subclass with its own create_arg hears of every argument; otherwise proxies are unwrapped on the spot.
+        self._converts_plainly = type(self).create_arg is Tracer.create_arg
         self._reset()
 
     def _reset(self) -> None:
@@ -77,9 +79,7 @@ class Tracer:
         self._tensor_paths: dict[int, str] | None = None
         self._attribute_proxies: dict[str, Proxy] = {}
         self._kept_alive: list[Any] = []
-        self._scope: ModuleScope | None = None
-        self._caller: Origin | None = None
-        self._boundary: CodeType = _TRACE_CODE
+        self._place = Place(_TRACE_CODE, None, None)
 
     # -- the trace
 
@@ -112,6 +112,8 @@ class Tracer:
         except BaseException as error:
             self._finish(started, None, error)
             raise
+        finally:
+            self._place = Place(_TRACE_CODE, None, None)
         self._finish(started, graph, None)
         return graph
 
@@ -126,7 +128,7 @@ class Tracer:
             function: Callable[..., Any] = root.forward
             for name, module in root.named_modules():
                 self._paths.setdefault(id(module), name)
-            self._scope = ModuleScope("", type(root))
+            self._place = Place(_TRACE_CODE, None, ModuleScope("", type(root)))
         elif callable(root):
             self.root = nn.Module()
             function = root
@@ -136,7 +138,7 @@ class Tracer:
             )
         args, kwargs = self._create_inputs(function, concrete)
         annotation = _annotations(function).get("return")
-        with intercept(self):
+        with intercept(self), paused_collection():
             result = function(*args, **kwargs)
         output = self.create_node("output", "output", (self.create_arg(result),), {}, type_expr=annotation)
         output.origins = ()
@@ -191,7 +193,7 @@ class Tracer:
     ) -> Node:
         """Record one node; its arguments must be arguments of the graph already (see `create_arg`)."""
         node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
-        origin = capture_origin(self._boundary, self._caller, self._scope)
+        origin = self._place.origin()
         if origin is not None:
             node.origins = (origin,)
         hook = self.policy.node_created
@@ -213,7 +215,19 @@ class Tracer:
     ) -> Proxy:
         """Record one node from arguments that may hold proxies, and return the proxy that stands for it."""
         create_arg = self.create_arg
-        node_args = tuple([create_arg(value) for value in args])
+        if self._converts_plainly:
+            node_args = tuple(
+                [
+                    value.node
+                    if value.__class__ is Proxy
+                    else value
+                    if value.__class__ in _DIRECT
+                    else create_arg(value)
+                    for value in args
+                ]
+            )
+        else:
+            node_args = tuple([create_arg(value) for value in args])
         node_kwargs = {key: create_arg(value) for key, value in kwargs.items()} if kwargs else {}
         node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
         return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
@@ -328,12 +342,13 @@ class Tracer:
         """Return what stands for a call of module `m`: a new node for a leaf, else what its forward returns."""
         path = self.path_of_module(m)
         if self._is_leaf(m, path):
-            former = self._scope
-            self._scope = ModuleScope(path, type(m), former)
+            place = self._place
+            former = place.scope
+            place.scope = ModuleScope(path, type(m), former)
             try:
                 return self.create_proxy("call_module", path, args, kwargs)
             finally:
-                self._scope = former
+                place.scope = former
         return self.enter_module(path, m, forward, args, kwargs)
 
     def enter_module(
@@ -345,16 +360,13 @@ class Tracer:
         kwargs: dict[str, Any],
     ) -> Any:
         """Run the forward of module `m` at `path`, so that what it does is recorded."""
-        former = self._scope, self._caller, self._boundary
-        # What lies between this call and the module that is being left is described once, for all nodes
-        # inside.
-        self._caller = capture_origin(self._boundary, self._caller, self._scope)
-        self._scope = ModuleScope(path, type(m), self._scope)
-        self._boundary = _ENTER_CODE
+        former = self._place
+        # What lies between this call and the module that is being left is described once, for all nodes inside.
+        self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
         try:
             return forward(*args, **kwargs)
         finally:
-            self._scope, self._caller, self._boundary = former
+            self._place = former
 
     def _is_leaf(self, module: nn.Module, path: str) -> bool:
         ask = self.policy.is_leaf_module
@@ -369,10 +381,8 @@ class Tracer:
 
         return self.call_module(module, forward, args, kwargs)
 
-    def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
-        """Hear that an attribute of a module was read (see `fxplug.capture.interception`)."""
-        if not isinstance(value, torch.Tensor):
-            return value
+    def on_module_attribute(self, module: nn.Module, name: str, value: torch.Tensor) -> Any:
+        """Hear that a parameter or buffer was read (see `fxplug.capture.interception`)."""
         path = self._paths.get(id(module))
         if path is None:
             return value

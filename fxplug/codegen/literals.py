@@ -32,6 +32,7 @@ class ArgumentPrinter:
     def __init__(self, table: GlobalTable, names: dict[Node, str]) -> None:
         self._table = table
         self._names = names
+        self._paths: dict[str, str] = {}
 
     def text(self, value: Argument) -> str:
         """Return an expression that evaluates to `value`, nodes standing for their values."""
@@ -103,7 +104,9 @@ class ArgumentPrinter:
         return f"{self._table.refer(getattr)}({base}, {literal})"
 
     def path(self, base: str, path: str) -> str:
-        """Return an expression that reads a dotted attribute path."""
-        for part in path.split("."):
-            base = self.attribute(base, part)
-        return base
+        """Return an expression that reads a dotted attribute path; many paths of a model share their beginnings."""
+        known = self._paths.get(path)
+        if known is None:
+            prefix, _, name = path.rpartition(".")
+            known = self._paths[path] = self.attribute(self.path(base, prefix) if prefix else base, name)
+        return known

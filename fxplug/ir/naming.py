@@ -86,14 +86,13 @@ class Namespace:
         return name
 
     def _create_new(self, candidate: str) -> str:
-        match = _FORM.fullmatch(candidate)
-        if match is None:
+        if not (candidate.isidentifier() and candidate.isascii()):
             candidate = _FORBIDDEN.sub("_", candidate) or "_unnamed"
             candidate = f"_{candidate}" if candidate[0].isdigit() else candidate
-            match = _FORM.fullmatch(candidate)
-        # Digits behind the last underscore that start with more text than a base, such as "_", leave no
-        # match.
-        base, digits = match.groups() if match is not None else (candidate, None)
+        base, separator, tail = candidate.rpartition("_")
+        # A base is not empty and does not end in a digit-free underscore run of its own: "_1" has no counter.
+        digits = tail if separator and base and tail.isdigit() else None
+        base = base if digits is not None else candidate
         used = self._used
         if digits is None:
             number = self._counts.get(base, 0)

@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["ModuleScope", "Origin", "SourceLine"]
 
 
-@dataclass(frozen=True, slots=True)
 class ModuleScope:
-    """One module on the way from the root to the place where a node was made."""
+    """One module on the way from the root to the place where a node was made; never changed once made."""
 
-    path: str
-    """Dotted path below the root; empty for the root itself."""
-    kind: Any
-    """The module's class, or its qualified name where the origin was read from a file."""
-    parent: ModuleScope | None = None
-    """The enclosing module."""
+    __slots__ = ("kind", "parent", "path")
+
+    def __init__(self, path: str, kind: Any, parent: ModuleScope | None = None) -> None:
+        self.path = path
+        """Dotted path below the root; empty for the root itself."""
+        self.kind = kind
+        """The module's class, or its qualified name where the origin was read from a file."""
+        self.parent = parent
+        """The enclosing module."""
 
     def stack(self) -> dict[str, tuple[str, Any]]:
         """Return path -> (path, class) from the outermost module inward, as ``meta["nn_module_stack"]`` holds it."""
