@@ -1,0 +1,1 @@
+"""OpenVINO lowering for fxplug: a backend that compiles parts of a graph with OpenVINO."""

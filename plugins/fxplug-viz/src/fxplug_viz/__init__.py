@@ -1,0 +1,1 @@
+"""Pictures of fxplug graphs: DOT text, and images where Graphviz is installed."""

@@ -1,0 +1,101 @@
+"""What is in the wheels and sdists, and what their metadata says."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+import zipfile
+from configparser import ConfigParser
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from email.message import Message
+
+ALLOWED_SUFFIXES = {".py", ".pyi", ".typed"}
+METADATA_FILES = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+
+
+def test_the_wheel_holds_the_package_and_its_metadata_and_nothing_else(distribution):
+    with zipfile.ZipFile(distribution.wheel) as wheel:
+        names = set(wheel.namelist())
+
+    package = {
+        f"{distribution.package}/{path.relative_to(distribution.package_folder).as_posix()}"
+        for path in distribution.package_folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    metadata = {f"{distribution.info}/{name}" for name in METADATA_FILES}
+    assert names == package | metadata
+    assert f"{distribution.package}/py.typed" in names
+    assert {Path(name).suffix for name in package} <= ALLOWED_SUFFIXES
+    assert not [name for name in names if "test_" in name or "conftest" in name]
+
+
+def test_the_sdist_holds_what_the_wheel_is_built_from(distribution):
+    with tarfile.open(distribution.sdist) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+
+    folder = distribution.package_folder.relative_to(distribution.source).parts[0]
+    top = {name.partition("/")[0] for name in names}
+    # The build backend adds the .gitignore that it found.
+    assert top - {".gitignore"} == {
+        "CHANGELOG.md",
+        "LICENSE",
+        "PKG-INFO",
+        "README.md",
+        "pyproject.toml",
+        folder,
+    }
+
+
+def test_the_metadata_is_complete(distribution):
+    metadata = read_metadata(distribution)
+
+    assert metadata["Name"] == distribution.name
+    assert metadata["Version"] == distribution.version
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["License-File"] == "LICENSE"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["Summary"]
+    assert "Typing :: Typed" in metadata.get_all("Classifier")
+
+
+def test_plugins_need_the_core_and_nothing_else_and_the_core_needs_no_plugin(distribution):
+    requirements = read_metadata(distribution).get_all("Requires-Dist")
+    needed = [line for line in requirements if "extra ==" not in line]
+
+    if distribution.name == "fxplug":
+        assert not [line for line in needed if line.startswith("fxplug")]
+    else:
+        assert needed == ["fxplug<0.2,>=0.1"]
+
+
+def test_the_entry_points_name_the_command_or_the_plugin_module(distribution):
+    with zipfile.ZipFile(distribution.wheel) as wheel:
+        text = wheel.read(f"{distribution.info}/entry_points.txt").decode()
+    parser = ConfigParser()
+    parser.read_string(text)
+    groups = {name: dict(parser[name]) for name in parser.sections()}
+
+    if distribution.name == "fxplug":
+        assert groups == {"console_scripts": {"fxplug": "fxplug.cli:main"}}
+    else:
+        name = distribution.name.removeprefix("fxplug-")
+        assert groups == {"fxplug": {name: f"{distribution.package}.plugin"}}
+        with zipfile.ZipFile(distribution.wheel) as wheel:
+            assert f"{distribution.package}/plugin.py" in wheel.namelist()
+
+
+def test_an_index_would_accept_the_files(files, run_command):
+    paths = sorted(str(path) for path in files.iterdir())
+
+    assert "PASSED" in run_command(sys.executable, "-m", "twine", "check", "--strict", *paths, cwd=files)
+
+
+def read_metadata(distribution) -> Message:
+    with zipfile.ZipFile(distribution.wheel) as wheel:
+        text = wheel.read(f"{distribution.info}/METADATA").decode()
+    return HeaderParser().parsestr(text)

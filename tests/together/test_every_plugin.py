@@ -1,0 +1,25 @@
+"""All plugins of this project in one environment."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+PLUGINS = ["openvino", "quant", "tensorrt", "viz"]
+
+
+def test_every_plugin_is_listed_as_active(tmp_path):
+    listing = subprocess.run(
+        [sys.executable, "-m", "fxplug", "plugins", "list"],
+        cwd=tmp_path,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert listing.returncode == 0, listing.stderr
+    active = [line for line in listing.stdout.splitlines() if "active" in line]
+    assert [name for name in PLUGINS if not any(name in line for line in active)] == [], listing.stdout
