@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fxplug.api import OptimizationResult, load, optimize, save, symbolic_trace
-    from fxplug.capture import Attribute, Proxy, TraceContext, TraceEvent, TracePolicy, Tracer, is_tracing
+    from fxplug.capture import (
+        Attribute,
+        Proxy,
+        TraceContext,
+        TraceEvent,
+        TracePolicy,
+        Tracer,
+        Transformer,
+        is_tracing,
+    )
     from fxplug.codegen import CodeGen
     from fxplug.errors import FxplugError, GraphError, PassError, PluginError, TraceError
     from fxplug.execute import GraphModule, Interpreter
@@ -76,6 +85,7 @@ __all__ = [
     "TraceEvent",
     "TracePolicy",
     "Tracer",
+    "Transformer",
     "__version__",
     "has_side_effect",
     "hookimpl",

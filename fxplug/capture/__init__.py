@@ -6,5 +6,15 @@ import fxplug.semantics  # noqa: F401 # pyright: ignore[reportUnusedImport] - te
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy
 from fxplug.capture.tracer import Tracer, is_tracing
+from fxplug.capture.transformer import Transformer
 
-__all__ = ["Attribute", "Proxy", "TraceContext", "TraceEvent", "TracePolicy", "Tracer", "is_tracing"]
+__all__ = [
+    "Attribute",
+    "Proxy",
+    "TraceContext",
+    "TraceEvent",
+    "TracePolicy",
+    "Tracer",
+    "Transformer",
+    "is_tracing",
+]

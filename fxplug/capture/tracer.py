@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from fxplug.capture.collector import paused_collection
+from fxplug.capture.inputs import Input, annotations_of, call_with, inputs_of
 from fxplug.capture.interception import active_interceptor, intercept, original_call
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
@@ -136,49 +137,21 @@ class Tracer:
             raise TraceError(
                 f"Cannot trace {root!r}: pass a module or a function, not a {type(root).__name__}."
             )
-        args, kwargs = self._create_inputs(function, concrete)
-        annotation = _annotations(function).get("return")
+        inputs = inputs_of(function, concrete)
+        values = [self._create_input(entry, concrete) for entry in inputs]
+        self.graph.keyword_only = frozenset(entry.name for entry in inputs if entry.keyword_only)
+        annotation = annotations_of(function).get("return")
         with intercept(self), paused_collection():
-            result = function(*args, **kwargs)
+            result = call_with(function, inputs, values)
         output = self.create_node("output", "output", (self.create_arg(result),), {}, type_expr=annotation)
         output.origins = ()
         return self.graph
 
-    def _create_inputs(
-        self, function: Callable[..., Any], concrete: dict[str, Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        try:
-            parameters = inspect.signature(function).parameters
-        except (TypeError, ValueError) as error:
-            raise TraceError(
-                f"Cannot trace {function!r}: Python does not know its signature ({error})."
-            ) from error
-        unknown = sorted(set(concrete) - set(parameters))
-        if unknown:
-            raise TraceError(
-                f"Cannot trace {_name_of(function)!r}: concrete_args names {unknown}, but its parameters are "
-                f"{list(parameters)}."
-            )
-        annotations = _annotations(function)
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        for name, parameter in parameters.items():
-            stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-            default = () if parameter.default is parameter.empty else (self.create_arg(parameter.default),)
-            proxy = self.create_proxy(
-                "placeholder", stars + name, default, {}, type_expr=annotations.get(name)
-            )
-            proxy.node.origins = ()
-            value = concrete.get(name, proxy)
-            if stars == "*":
-                args.append(_Starred(value))
-            elif stars == "**":
-                kwargs["**"] = value
-            elif parameter.kind is parameter.KEYWORD_ONLY:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        return _spread(args, kwargs)
+    def _create_input(self, entry: Input, concrete: Mapping[str, Any]) -> Any:
+        default = () if entry.default is inspect.Parameter.empty else (self.create_arg(entry.default),)
+        proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
+        proxy.node.origins = ()
+        return concrete.get(entry.name, proxy)
 
     # -- nodes and proxies
 
@@ -410,44 +383,6 @@ class Tracer:
     def keys(self, obj: Proxy) -> Any:
         """Answer a request for keys by recording it."""
         return Attribute(obj, "keys")()
-
-
-class _Starred:
-    """Marks the value that stands for ``*args``."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _spread(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Hand the proxies of starred parameters over as what the function receives: one value in a tuple or dict."""
-    plain: list[Any] = []
-    for value in args:
-        if isinstance(value, _Starred):
-            raise _star_error("*args")
-        plain.append(value)
-    if "**" in kwargs:
-        raise _star_error("**kwargs")
-    return plain, kwargs
-
-
-def _star_error(what: str) -> NoReturn:
-    raise TraceError(
-        f"Cannot trace a function with {what}: how many values there are is unknown.", code="FXP-T008"
-    )
-
-
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    target = inspect.unwrap(function)
-    target = getattr(target, "__func__", target)
-    found = getattr(target, "__annotations__", {})
-    # Annotations that are text (from __future__ import annotations) are left out: resolving them would run
-    # code.
-    return {name: value for name, value in found.items() if not isinstance(value, str)}
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function))
 
 
 def _is_enum(value: Any) -> bool:

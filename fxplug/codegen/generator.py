@@ -37,7 +37,7 @@ class CodeGen:
             CodegenError: A placeholder or a node has a name that cannot stand in source.
         """
         nodes = list(graph.nodes)
-        signature = signature_of(nodes)
+        signature = signature_of(nodes, graph.keyword_only)
         parameters = {parameter.name for parameter in signature.parameters}
         names = {node: node.name for node in nodes}
         taken = {*names.values(), *parameters}

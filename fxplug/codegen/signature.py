@@ -27,6 +27,8 @@ class Parameter:
     """``""``, ``"*"`` or ``"**"``."""
     node: Node
     """The placeholder."""
+    keyword_only: bool = False
+    """Whether callers must name it."""
 
     @property
     def has_default(self) -> bool:
@@ -44,7 +46,11 @@ class Signature:
     def text(self, printer: ArgumentPrinter, function_name: str, root: str) -> str:
         """Return the ``def`` line."""
         parts = [root]
+        opened = False
         for parameter in self.parameters:
+            if parameter.keyword_only and not opened:
+                parts.append("*")
+            opened = opened or parameter.keyword_only or parameter.stars == "*"
             annotation = parameter.node.type
             part = parameter.stars + parameter.name
             if annotation is not None:
@@ -56,7 +62,7 @@ class Signature:
         return f"def {function_name}({', '.join(parts)}){arrow}:"
 
 
-def signature_of(nodes: Iterable[Node]) -> Signature:
+def signature_of(nodes: Iterable[Node], keyword_only: frozenset[str] = frozenset()) -> Signature:
     """Return the signature that the placeholders among `nodes` declare.
 
     Raises:
@@ -83,5 +89,5 @@ def signature_of(nodes: Iterable[Node]) -> Signature:
                 "own name."
             )
         seen.add(name)
-        parameters.append(Parameter(name, stars, node))
+        parameters.append(Parameter(name, stars, node, name in keyword_only and not stars))
     return Signature(tuple(parameters), returns)

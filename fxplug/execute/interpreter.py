@@ -69,7 +69,7 @@ class Interpreter:
         for node in nodes:
             if node in self.env:
                 continue
-            value = self._run_in_region(node)
+            value = self.run_in_region(node)
             if node.op == "output":
                 return value
             self.env[node] = value
@@ -83,7 +83,8 @@ class Interpreter:
         args_list.clear()
         return self.run(*inputs)
 
-    def _run_in_region(self, node: Node) -> Any:
+    def run_in_region(self, node: Node) -> Any:
+        """Enter the contexts around `node` and run it; an error is given a note that says where."""
         try:
             if not node.region:
                 return self.run_node(node)

@@ -33,8 +33,8 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     """Return a graph as plain values.
 
     Returns:
-        ``{"version": int, "nodes": [...]}``; each node is a dict of its opcode, name, target, arguments
-        (nodes as `NodeRef`), annotation, notes, region and origins.
+        ``{"version": int, "keyword_only": [...], "nodes": [...]}``; each node is a dict of its opcode, name, target,
+        arguments (nodes as `NodeRef`), annotation, notes, region and origins.
     """
     numbers = {node: number for number, node in enumerate(graph.nodes)}
 
@@ -43,6 +43,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
 
     return {
         "version": FORMAT_VERSION,
+        "keyword_only": sorted(graph.keyword_only),
         "nodes": [
             {
                 "op": node.op,
@@ -72,6 +73,7 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
             f"{FORMAT_VERSION}."
         )
     graph = Graph()
+    graph.keyword_only = frozenset(data.get("keyword_only", ()))
     nodes: list[Node] = []
 
     def resolve(leaf: Any) -> Any:

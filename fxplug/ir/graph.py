@@ -76,6 +76,8 @@ class Graph:
         """Grows with every edit."""
         self.lifted: dict[str, Any] = {}
         """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
+        self.keyword_only: frozenset[str] = frozenset()
+        """Names of parameters that callers must pass by keyword."""
         self.owning_module = owning_module
 
     # -- what belongs to the graph
@@ -413,6 +415,7 @@ class Graph:
             memo[id(self)] = other
         other._codegen = self._codegen
         other.lifted = dict(self.lifted)
+        other.keyword_only = self.keyword_only
         mapping: dict[Node, Node] = {}
         for node in self.nodes:
             copy = other.create_node(

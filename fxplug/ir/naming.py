@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Namespace", "is_reserved", "qualified_name", "register_namespace", "snake_case", "target_name"]
 
 _FORM = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*?)(?:_([0-9]+))?")
-_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_]")
+_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_]+")
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 _RESERVED = frozenset(

@@ -1,0 +1,117 @@
+"""The inputs of a trace: one placeholder per parameter, and the call that hands the proxies over."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from fxplug.errors import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Input", "annotations_of", "call_with", "inputs_of", "name_of"]
+
+
+@dataclass(frozen=True)
+class Input:
+    """One parameter of the program."""
+
+    name: str
+    """Without stars."""
+    stars: str
+    """``""``, ``"*"`` or ``"**"``."""
+    annotation: Any
+    """None where there is none, or where it is text: resolving text would run code."""
+    default: Any
+    """``inspect.Parameter.empty`` where there is none."""
+    keyword_only: bool
+    """Whether callers must name it."""
+
+    @property
+    def target(self) -> str:
+        """The target of the placeholder."""
+        return self.stars + self.name
+
+
+def inputs_of(function: Callable[..., Any], concrete: Mapping[str, Any]) -> list[Input]:
+    """Return the parameters of a function in order.
+
+    Raises:
+        TraceError: Python does not know its signature, or `concrete` names a parameter that it does not have.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise TraceError(
+            f"Cannot trace {function!r}: Python does not know its signature ({error})."
+        ) from error
+    unknown = sorted(set(concrete) - set(parameters))
+    if unknown:
+        raise TraceError(
+            f"Cannot trace {name_of(function)!r}: concrete_args names {unknown}, but its parameters are "
+            f"{list(parameters)}."
+        )
+    annotations = annotations_of(function)
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    return [
+        Input(
+            name,
+            stars.get(parameter.kind, ""),
+            annotations.get(name),
+            parameter.default,
+            parameter.kind is inspect.Parameter.KEYWORD_ONLY,
+        )
+        for name, parameter in parameters.items()
+    ]
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function that are objects; those that are text are left out."""
+    target = inspect.unwrap(function)
+    target = getattr(target, "__func__", target)
+    found: dict[str, Any] = getattr(target, "__annotations__", {})
+    return {name: value for name, value in found.items() if not isinstance(value, str)}
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Return a name of a callable for messages."""
+    return getattr(function, "__qualname__", repr(function))
+
+
+def call_with(function: Callable[..., Any], inputs: list[Input], values: list[Any]) -> Any:
+    """Call a function with one value per parameter; the value of a starred parameter is what the function sees there.
+
+    Raises:
+        TraceError: The function has a starred parameter, but is not written in Python, or is hidden by a decorator.
+    """
+    if not any(entry.stars for entry in inputs):
+        args = [value for entry, value in zip(inputs, values, strict=True) if not entry.keyword_only]
+        named = {entry.name: value for entry, value in zip(inputs, values, strict=True) if entry.keyword_only}
+        return function(*args, **named)
+    plain, receiver = (
+        (function.__func__, [function.__self__]) if isinstance(function, MethodType) else (function, [])
+    )
+    if not isinstance(plain, FunctionType) or hasattr(plain, "__wrapped__"):
+        starred = next(entry.target for entry in inputs if entry.stars)
+        raise TraceError(
+            f"Cannot trace {name_of(function)!r}: how many values {starred} receives is unknown, and the function is "
+            f"not plain Python, so that a stand-in for all of them could be handed over. Trace a function with a fixed "
+            f"number of parameters that calls it.",
+            code="FXP-T008",
+        )
+    by_name = {entry.name: value for entry, value in zip(inputs, values, strict=True)}
+    # The same code with its starred parameters turned into plain ones: each then is the stand-in itself.
+    code = plain.__code__
+    count = code.co_argcount + code.co_kwonlyargcount + sum(1 for entry in inputs if entry.stars)
+    opened = code.replace(
+        co_argcount=count,
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_flags=code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
+    )
+    callee = FunctionType(opened, plain.__globals__, plain.__name__, None, plain.__closure__)
+    order = code.co_varnames[len(receiver) : count]
+    return callee(*receiver, *(by_name[name] for name in order))
