@@ -63,6 +63,8 @@ class Transformer(Interpreter):
             swapped = Swap(graph_module).transform()
     """
 
+    enters_regions = False
+
     def __init__(self, module: GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
         self.new_graph = Graph()
@@ -78,13 +80,9 @@ class Transformer(Interpreter):
         module.train(self.module.training)
         return module
 
-    def run_in_region(self, node: Node) -> Any:
-        """Write what stands for one node; its region is noted instead of entered."""
-        self.tracer.current = node
-        return self.run_node(node)
-
     def run_node(self, n: Node) -> Any:
-        """Write what stands for one node and keep its annotation."""
+        """Write what stands for one node; it keeps annotation, origins and region."""
+        self.tracer.current = n
         value = super().run_node(n)
         if isinstance(value, Proxy) and value.node.type is None and n.type is not None:
             value.node.type = n.type

@@ -1,5 +1,8 @@
 """Running a graph node by node, with one method per opcode to override."""
 
+# The step of a node is a hot path: it reads the node's slots, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +34,9 @@ class Interpreter:
         graph: The program; by default ``module.graph``.
     """
 
+    enters_regions = True
+    """Whether the contexts of a node's region are entered around it; a subclass that runs nothing may switch it off."""
+
     def __init__(
         self,
         module: nn.Module,
@@ -45,6 +51,8 @@ class Interpreter:
         self.name = "Interpreter"
         self.args_iter: Iterator[Any] = iter(())
         """Inputs that no placeholder has taken yet."""
+        self._scheduled: tuple[tuple[Graph, int, bool], list[Node], dict[Node, list[Node]]] | None = None
+        self._flat: frozenset[Node] = frozenset()
         self.extra_traceback = True
         """Whether an error is given a note that names the node and its source line."""
 
@@ -64,35 +72,43 @@ class Interpreter:
         """
         self.env = dict(initial_env) if initial_env is not None else {}
         self.args_iter = iter(args)
-        nodes = list(self.graph.nodes)
-        freed = last_uses(nodes) if self.garbage_collect_values else {}
-        for node in nodes:
-            if node in self.env:
-                continue
-            value = self.run_in_region(node)
-            if node.op == "output":
-                return value
-            self.env[node] = value
-            for ended in freed.get(node, ()):
-                self.env.pop(ended, None)
+        nodes, freed = self._schedule()
+        env = self.env
+        run_node, entering = self.run_node, self.enters_regions
+        node: Node | None = None
+        try:
+            for node in nodes:
+                if node in env:
+                    continue
+                value = self._enter(node, 0) if node._region and entering else run_node(node)
+                if node._op == "output":
+                    return value
+                env[node] = value
+                if node in freed:
+                    for ended in freed[node]:
+                        env.pop(ended, None)
+        except Exception as error:
+            if self.extra_traceback and node is not None:
+                _add_note(error, node)
+            raise
         return None
+
+    def _schedule(self) -> tuple[list[Node], dict[Node, list[Node]]]:
+        """Return the nodes in order and what is freed behind each; worked out anew only when the graph changed."""
+        key = (self.graph, self.graph.version, self.garbage_collect_values)
+        if self._scheduled is None or self._scheduled[0] != key:
+            nodes = list(self.graph.nodes)
+            self._scheduled = key, nodes, last_uses(nodes) if self.garbage_collect_values else {}
+            # A subclass with its own way of loading values hears of every argument.
+            plain = type(self).map_nodes_to_values is Interpreter.map_nodes_to_values
+            self._flat = frozenset(node for node in nodes if plain and _is_flat(node))
+        return self._scheduled[1], self._scheduled[2]
 
     def boxed_run(self, args_list: list[Any]) -> Any:
         """Run the graph with a list of inputs, which is emptied so that inputs can be freed early."""
         inputs = list(args_list)
         args_list.clear()
         return self.run(*inputs)
-
-    def run_in_region(self, node: Node) -> Any:
-        """Enter the contexts around `node` and run it; an error is given a note that says where."""
-        try:
-            if not node.region:
-                return self.run_node(node)
-            return self._enter(node, 0)
-        except Exception as error:
-            if self.extra_traceback:
-                _add_note(error, node)
-            raise
 
     def _enter(self, node: Node, depth: int) -> Any:
         if depth == len(node.region):
@@ -104,7 +120,7 @@ class Interpreter:
     def run_node(self, n: Node) -> Any:
         """Run one node with the values of its inputs and return its value."""
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        return getattr(self, n.op)(n.target, args, kwargs)
+        return getattr(self, n._op)(n._target, args, kwargs)
 
     # -- one method per opcode
 
@@ -158,9 +174,19 @@ class Interpreter:
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a node's arguments with every node replaced by its value."""
-        args = self.map_nodes_to_values(n.args, n)
-        kwargs = self.map_nodes_to_values(n.kwargs, n)
-        return tuple(args), kwargs
+        args, kwargs = n._args, n._kwargs
+        if n in self._flat:
+            env = self.env
+            try:
+                values = tuple([env[value] if value.__class__ is Node else value for value in args])
+                if not kwargs:
+                    return values, {}
+                return values, {
+                    key: env[value] if value.__class__ is Node else value for key, value in kwargs.items()
+                }
+            except KeyError:
+                pass  # The general way finds out which value is missing and says so.
+        return tuple(self.map_nodes_to_values(args, n)), self.map_nodes_to_values(kwargs, n) if kwargs else {}
 
     def map_nodes_to_values(self, args: Argument, n: Node) -> Argument:
         """Replace every node in a nested argument of `n` by its value.
@@ -179,6 +205,13 @@ class Interpreter:
             return value
 
         return map_arg(args, load)
+
+
+def _is_flat(node: Node) -> bool:
+    """Return whether no argument is a container."""
+    return not any(
+        isinstance(value, (tuple, list, dict, slice)) for value in (*node.args, *node.kwargs.values())
+    )
 
 
 def _add_note(error: Exception, node: Node) -> None:
