@@ -36,7 +36,7 @@ def _carries(filename: str) -> bool:
 class Place:
     """Where a trace is: the module whose forward runs, and how far up the stack its own frames reach."""
 
-    __slots__ = ("boundary", "caller", "frame", "scope")
+    __slots__ = ("boundary", "caller", "frame", "last", "scope")
 
     def __init__(self, boundary: CodeType, caller: Origin | None, scope: ModuleScope | None) -> None:
         self.boundary = boundary
@@ -49,6 +49,9 @@ class Place:
         """The outermost frame of the program below the boundary, once it was met. Remembering it makes the walk for
         most nodes a few frames long. It is dropped when the place is left: a frame keeps everything in it alive."""
 
+        self.last: Origin | None = None
+        """The origin that was given out last for `frame`: the nodes of one line, or of a loop, share theirs."""
+
     def origin(self, depth: int = 2) -> Origin | None:
         """Return the position in the program that is being run.
 
@@ -60,7 +63,10 @@ class Place:
         known = _is_carrier
         while frame is not None:
             if frame is mark:
-                return Origin(frame.f_code, frame.f_lasti, self.caller, self.scope)
+                last, offset = self.last, frame.f_lasti
+                if last is None or last.offset != offset or last.module is not self.scope:
+                    last = self.last = Origin(frame.f_code, offset, self.caller, self.scope)
+                return last
             code = frame.f_code
             carries = known.get(code.co_filename)
             if carries is None:
@@ -86,7 +92,8 @@ class Place:
             if walker is self.frame:
                 break
             walker = walker.f_back
-        self.frame = outermost
+        if outermost is not self.frame:
+            self.frame, self.last = outermost, None
         origin = self.caller
         for code, offset in reversed(found):
             origin = Origin(code, offset, origin, self.scope)

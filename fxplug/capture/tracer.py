@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.collector import paused_collection
 from fxplug.capture.inputs import Input, annotations_of, call_with, inputs_of
 from fxplug.capture.interception import active_interceptor, intercept, original_call
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
@@ -18,6 +17,7 @@ from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
 from fxplug.capture.sources import Place, user_line
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
+from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import HigherOrderOperator, OpOverload, buffers_of, parameters_of
 
 if TYPE_CHECKING:

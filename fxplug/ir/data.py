@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from fxplug.errors import StorageError
 from fxplug.ir.arguments import Argument, map_aggregate
-from fxplug.ir.graph import Graph, copy_meta
+from fxplug.ir.clone import copy_meta
+from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node, map_arg
 from fxplug.ir.origins import Origin
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
 from fxplug.ir.arguments import EMPTY_DICT, Argument
+from fxplug.ir.clone import clone_nodes, copy_meta
 from fxplug.ir.code import CodeGenerator, PythonCode, default_generator
+from fxplug.ir.collector import paused_collection
 from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
 from fxplug.ir.naming import Namespace, target_name
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-__all__ = ["Graph", "copy_meta"]
+__all__ = ["Graph"]
 
 
 class _InsertionPoint:
@@ -160,6 +162,10 @@ class Graph:
             self._ring.remove(node)
         self._ring.insert_after(node, after)
         self.version += 1
+
+    def number_nodes(self) -> None:
+        """Give every node a label that grows with its position."""
+        self._ring.number()
 
     def node_changing(self, node: Node, attribute: str, value: object) -> object:
         """Hear that `attribute` of `node` is about to become `value`; return what is to be stored."""
@@ -354,7 +360,7 @@ class Graph:
             self._insertion = (to_erase._next if before else to_erase._prev, before)
         self._unindex_node(to_erase)
         self._ring.remove(to_erase)
-        for used in to_erase._inputs:
+        for used in to_erase._input_tuple():
             used.users.pop(to_erase, None)
         to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
         to_erase._erased = True
@@ -416,22 +422,8 @@ class Graph:
         other._codegen = self._codegen
         other.lifted = dict(self.lifted)
         other.keyword_only = self.keyword_only
-        mapping: dict[Node, Node] = {}
-        for node in self.nodes:
-            copy = other.create_node(
-                node._op,
-                node._target,
-                cast("tuple[Argument, ...]", map_arg(node._args, mapping.__getitem__)),
-                cast("dict[str, Argument]", map_arg(node._kwargs, mapping.__getitem__)),
-                node._name,
-                node._type,
-            )
-            copy._region = node._region
-            copy._name = node._name
-            copy.origins = node.origins
-            if node._meta is not None:
-                copy._meta = copy_meta(node._meta)
-            mapping[node] = copy
+        with paused_collection():
+            clone_nodes(self._ring, other, other._ring)
         other._namespace = self._namespace.copy()
         return other
 
@@ -503,19 +495,3 @@ def _index_key(target: Any) -> Any:
     except TypeError:
         return id(target)
     return target
-
-
-def copy_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return notes that can be edited without touching the original: containers are copied, values are shared."""
-    return {key: _copy_containers(value) for key, value in meta.items()}
-
-
-def _copy_containers(value: Any) -> Any:
-    kind = type(value)
-    if kind is dict:
-        return {key: _copy_containers(element) for key, element in value.items()}
-    if kind is list:
-        return [_copy_containers(element) for element in value]
-    if kind is set:
-        return set(value)
-    return value

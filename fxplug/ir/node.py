@@ -51,6 +51,10 @@ class NodeOwner(Protocol):
         """Put `node` directly behind `after`, moving it when it already stands somewhere."""
         ...
 
+    def number_nodes(self) -> None:
+        """Give every node a label that grows with its position."""
+        ...
+
     def node_changing(self, node: Node, attribute: str, value: object) -> object:
         """Hear that an attribute of `node` is about to change; return the value to store."""
         ...
@@ -76,13 +80,13 @@ class Node:
         "_name",
         "_next",
         "_op",
+        "_origin",
         "_position",
         "_prev",
         "_region",
         "_target",
         "_type",
         "graph",
-        "origins",
         "users",
     )
 
@@ -106,16 +110,17 @@ class Node:
         self._region = region
         self.users: dict[Node, None] = {}
         """The nodes that use this one's value, in the order in which they started to."""
-        self.origins: tuple[Origin, ...] = ()
-        """Where the node came from; several after a rewrite that merged nodes."""
+        self._origin: Origin | tuple[Origin, ...] | None = None
         self._meta: dict[str, Any] | None = None
         self._erased = False
         self._prev: Node = self
         self._next: Node = self
         self._position = 0
-        self._args, self._kwargs, self._inputs = _take_in(graph, args, kwargs)
-        for used in self._inputs:
+        self._args, self._kwargs, inputs = _take_in(graph, args, kwargs)
+        for used in inputs:
             used.users[self] = None
+        # A tuple around the only input would be a tenth of the node's memory.
+        self._inputs: Node | tuple[Node, ...] = inputs[0] if len(inputs) == 1 else inputs
 
     # -- what the node is
 
@@ -168,6 +173,19 @@ class Node:
         self._region = cast("Region", self.graph.node_changing(self, "region", tuple(region)))
 
     @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where the node came from; several after a rewrite that merged nodes."""
+        origin = self._origin
+        if origin is None:
+            return ()
+        return origin if isinstance(origin, tuple) else (origin,)
+
+    @origins.setter
+    def origins(self, origins: tuple[Origin, ...]) -> None:
+        # One is by far the most frequent number, and a tuple around it would be a tenth of the node's memory.
+        self._origin = origins[0] if len(origins) == 1 else (tuple(origins) or None)
+
+    @property
     def meta(self) -> dict[str, Any]:
         """Free notes of passes and analyses. ``nn_module_stack`` is filled in from the origin on first access."""
         meta = self._meta
@@ -217,19 +235,24 @@ class Node:
     @property
     def all_input_nodes(self) -> list[Node]:
         """The nodes used in args and kwargs, each once, in order of first appearance."""
-        return list(self._inputs)
+        return list(self._input_tuple())
+
+    def _input_tuple(self) -> tuple[Node, ...]:
+        inputs = self._inputs
+        return inputs if isinstance(inputs, tuple) else (inputs,)
 
     def _assign(self, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]) -> None:
         taken = _take_in(self.graph, args, kwargs)
         self.graph.node_changing(self, "args", taken)
         inputs = taken[2]
         kept = inputs if len(inputs) < 8 else frozenset(inputs)
-        for used in self._inputs:
+        for used in self._input_tuple():
             if used not in kept:
                 used.users.pop(self, None)
         for used in inputs:
             used.users[self] = None
-        self._args, self._kwargs, self._inputs = taken
+        self._args, self._kwargs = taken[0], taken[1]
+        self._inputs = inputs[0] if len(inputs) == 1 else inputs
 
     def update_arg(self, index: int, argument: Argument) -> None:
         """Replace the positional argument at `index`.
@@ -323,16 +346,18 @@ class Node:
             self.graph.place_node(node, self)
 
     def __lt__(self, other: Node) -> bool:
+        if self._position == other._position and self is not other:
+            self.graph.number_nodes()  # Labels are given when they are first asked for; until then all are equal.
         return self._position < other._position
 
     def __gt__(self, other: Node) -> bool:
-        return self._position > other._position
+        return other < self
 
     def __le__(self, other: Node) -> bool:
-        return self is other or self._position < other._position
+        return self is other or self < other
 
     def __ge__(self, other: Node) -> bool:
-        return self is other or self._position > other._position
+        return self is other or other < self
 
     # -- questions and text
 

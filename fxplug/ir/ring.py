@@ -40,11 +40,13 @@ class Ring:
     where it stood.
     """
 
-    __slots__ = ("_cursors", "length", "sentinel")
+    __slots__ = ("_cursors", "length", "numbered", "sentinel")
 
     def __init__(self, sentinel: Node) -> None:
         self.sentinel = sentinel
         self.length = 0
+        self.numbered = False
+        """Whether nodes carry labels. A ring that only grows at its end, as a trace's does, needs none."""
         self._cursors: list[_Cursor] = []
 
     def insert_after(self, node: Node, after: Node) -> None:
@@ -55,6 +57,9 @@ class Ring:
         after._next = node
         following._prev = node
         self.length += 1
+        if not self.numbered:
+            node._position = 0
+            return
         sentinel = self.sentinel
         if following is sentinel:
             node._position = after._position + _GAP
@@ -77,6 +82,17 @@ class Ring:
         for cursor in self._cursors:
             if cursor.current is node:
                 cursor.current = before if cursor.forward else behind
+
+    def number(self) -> None:
+        """Give every node a label, unless they have them."""
+        if not self.numbered:
+            node = self.sentinel._next
+            label = _GAP
+            while node is not self.sentinel:
+                node._position = label
+                label += _GAP
+                node = node._next
+            self.numbered = True
 
     def _spread(self, node: Node) -> None:
         """Give new labels to a window of nodes around `node`, wide enough to leave room between them."""

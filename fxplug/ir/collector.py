@@ -1,4 +1,4 @@
-"""Pausing the cyclic garbage collector while a trace makes many objects that all stay alive."""
+"""Pausing the cyclic garbage collector while many objects are made that all stay alive."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _was_enabled = False
 def paused_collection() -> Generator[None]:
     """Keep automatic collection off while the context lasts; it comes back when the last such context ends.
 
-    A trace allocates containers that live on in the graph, so every collection meanwhile walks all of them in
-    vain: with 100,000 nodes that is most of the time.
+    Tracing or copying allocates containers that live on in the graph, so every collection meanwhile walks all of
+    them in vain: with 100,000 nodes that is most of the time.
     """
     global _pausing, _was_enabled  # noqa: PLW0603 - the collector is process-wide
     with _lock:

@@ -1,0 +1,104 @@
+"""Copying all nodes of a graph at once, without the checks that making them one by one needs."""
+
+# Node, ring and graph are one data structure in several files, and share its inner parts.
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.ir.arguments import EMPTY_DICT, immutable_dict
+from fxplug.ir.node import Node, map_arg
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fxplug.ir.node import NodeOwner
+    from fxplug.ir.ring import Ring
+
+__all__ = ["clone_nodes", "copy_meta"]
+
+
+def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node, Node]:
+    """Append copies of all nodes of one ring to another, empty one.
+
+    Names, arguments, notes, origins, regions, positions and the order of users are as in the source. Linear in the
+    number of nodes and arguments.
+
+    Args:
+        source: Not changed.
+        owner: The graph that the copies belong to.
+        destination: The ring of that graph.
+
+    Returns:
+        Old node -> new node.
+    """
+    mapping: dict[Node, Node] = {}
+    last = sentinel = destination.sentinel
+    node = source.sentinel._next
+    while node is not source.sentinel:
+        copy = Node.__new__(Node)
+        mapping[node] = copy
+        copy.graph = owner
+        copy._name = node._name
+        copy._op = node._op
+        copy._target = node._target
+        copy._type = node._type
+        copy._region = node._region
+        copy._origin = node._origin
+        copy._meta = None if node._meta is None else copy_meta(node._meta)
+        copy._erased = False
+        copy._position = node._position
+        copy._prev = last
+        last._next = last = copy
+        node = node._next
+    last._next = sentinel
+    sentinel._prev = last
+    destination.length = source.length
+    destination.numbered = source.numbered
+    for node, copy in mapping.items():
+        _copy_arguments(node, copy, mapping)
+        copy.users = {mapping[user]: None for user in node.users}
+    return mapping
+
+
+def _copy_arguments(node: Node, copy: Node, mapping: Mapping[Node, Node]) -> None:
+    inputs = node._inputs
+    if inputs is node._args and isinstance(inputs, tuple):
+        copy._args = copy._inputs = tuple([mapping[used] for used in inputs])
+        copy._kwargs = EMPTY_DICT
+        return
+    if isinstance(inputs, Node):
+        copy._inputs = mapping[inputs]
+        if (
+            node._args.__class__ is tuple
+            and len(node._args) == 1
+            and node._args[0] is inputs
+            and not node._kwargs
+        ):
+            copy._args, copy._kwargs = (copy._inputs,), EMPTY_DICT
+            return
+    else:
+        copy._inputs = tuple([mapping[used] for used in inputs])
+    copy._args = cast("tuple[Any, ...]", map_arg(node._args, mapping.__getitem__)) if inputs else node._args
+    if not node._kwargs:
+        copy._kwargs = EMPTY_DICT
+    elif inputs:
+        copy._kwargs = cast("immutable_dict", map_arg(node._kwargs, mapping.__getitem__))
+    else:
+        copy._kwargs = node._kwargs
+
+
+def copy_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return notes that can be edited without touching the original: containers are copied, values are shared."""
+    return {key: _copy_containers(value) for key, value in meta.items()}
+
+
+def _copy_containers(value: Any) -> Any:
+    kind = type(value)
+    if kind is dict:
+        return {key: _copy_containers(element) for key, element in value.items()}
+    if kind is list:
+        return [_copy_containers(element) for element in value]
+    if kind is set:
+        return set(value)
+    return value
