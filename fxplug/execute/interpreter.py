@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.codegen import last_uses
 from fxplug.errors import GraphError
 from fxplug.execute.paths import fetch_path
-from fxplug.ir import Argument, Graph, Node, map_arg
+from fxplug.ir import Argument, Graph, Node, map_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,7 +204,8 @@ class Interpreter:
                 )
             return value
 
-        return map_arg(args, load)
+        # Functions receive the plain lists and dicts that generated code would build.
+        return map_aggregate(args, lambda leaf: load(leaf) if isinstance(leaf, Node) else leaf, frozen=False)
 
 
 def _is_flat(node: Node) -> bool:

@@ -91,28 +91,30 @@ def _children(value: Any) -> list[Any] | None:
     return None
 
 
-def rebuild_children(value: Any, elements: list[Any]) -> Any:
-    """Return a container like `value` that holds `elements`: lists and dicts come back immutable."""
+def rebuild_children(value: Any, elements: list[Any], *, frozen: bool = True) -> Any:
+    """Return a container like `value` that holds `elements`; lists and dicts are immutable ones if `frozen`."""
     if isinstance(value, tuple):
         kind = type(value)
         if kind is tuple:
             return tuple(elements)
         return kind(*elements) if hasattr(kind, "_fields") else kind(elements)
     if isinstance(value, list):
-        return immutable_list(elements)
+        return immutable_list(elements) if frozen else elements
     if isinstance(value, dict):
-        return immutable_dict(zip(value.keys(), elements, strict=True))
+        pairs = zip(value.keys(), elements, strict=True)
+        return immutable_dict(pairs) if frozen else dict(pairs)
     return slice(*elements)
 
 
-def map_aggregate(argument: Argument, function: Callable[[Any], Any]) -> Argument:
+def map_aggregate(argument: Argument, function: Callable[[Any], Any], *, frozen: bool = True) -> Argument:
     """Apply `function` to every leaf of a nested argument, left to right.
 
-    Containers are rebuilt with the same structure; lists and dicts come back as their immutable forms.
+    Containers are rebuilt with the same structure.
 
     Args:
         argument: A leaf, or tuples, lists, dicts, slices and namedtuples of leaves, nested to any depth.
         function: Called once for each leaf in order.
+        frozen: Whether lists and dicts come back in their immutable forms, as arguments of nodes, or as plain ones.
 
     Returns:
         The structure with every leaf replaced.
@@ -127,7 +129,7 @@ def map_aggregate(argument: Argument, function: Callable[[Any], Any]) -> Argumen
         container, elements, results = stack[-1]
         if len(results) == len(elements):
             stack.pop()
-            value = rebuild_children(container, results)
+            value = rebuild_children(container, results, frozen=frozen)
             if not stack:
                 return value
             stack[-1][2].append(value)

@@ -1,1 +1,7 @@
-"""Pictures of fxplug graphs: DOT text, and images where Graphviz is installed."""
+"""Pictures of fxplug graphs, as DOT text."""
+
+from __future__ import annotations
+
+from fxplug_viz.dot import dot_text
+
+__all__ = ["dot_text"]
