@@ -210,7 +210,7 @@ class Tracer:
         mixins = self.policy.proxy_mixins
         if mixins is None:
             return Proxy(node, self)
-        return _mixed_proxy_class(mixins(node, node.op, self.context))(node, self)
+        return _mixed_proxy_class(mixins(node, "unknown", self.context))(node, self)
 
     def create_arg(self, a: Any) -> Argument:
         """Turn a value of the program into an argument of the graph.

@@ -1,0 +1,168 @@
+"""Which plugins are installed, read from the metadata of distributions alone: nothing is imported here."""
+
+from __future__ import annotations
+
+import re
+import site
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import importlib_metadata
+
+from fxplug.errors import PluginLoadError
+from fxplug.plugins.markers import PROJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+__all__ = ["PluginCandidate", "canonical", "core_version", "discover", "excluding_range"]
+
+
+@dataclass(frozen=True)
+class PluginCandidate:
+    """A plugin that could be loaded."""
+
+    name: str
+    """Name of the entry point."""
+    distribution: str
+    version: str
+    target: str
+    """The module that the entry point names."""
+    load: Callable[[], object]
+    """Imports the module."""
+    requires: tuple[str, ...] = ()
+    """What the distribution requires, as its metadata says it."""
+
+    @classmethod
+    def of_module(
+        cls,
+        module: ModuleType,
+        name: str,
+        *,
+        distribution: str = "",
+        version: str = "0",
+        requires: Sequence[str] = (),
+    ) -> PluginCandidate:
+        """Return a candidate for a module that is imported already, as tests and applications have it.
+
+        Args:
+            module: The plugin.
+            name: The name that an entry point would have.
+            distribution: By default ``fxplug-`` and the name.
+            version: Version of the distribution.
+            requires: What the distribution would require.
+        """
+        owner = distribution or f"{PROJECT}-{name}"
+        return cls(name, owner, version, module.__name__, lambda: module, tuple(requires))
+
+    @property
+    def provider(self) -> str:
+        """Distribution and version, for messages."""
+        return f"{self.distribution} {self.version}"
+
+    def is_called(self, name: str) -> bool:
+        """Return whether `name` means this plugin: its own name or that of its distribution."""
+        return canonical(name) in {canonical(self.name), canonical(self.distribution)}
+
+
+def canonical(name: str) -> str:
+    """Return the form in which names of plugins and distributions are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def discover(path: Sequence[str] | None = None) -> list[PluginCandidate]:
+    """Return the installed plugins, sorted by name, then by distribution.
+
+    What is found only because the working directory is on the path is left out, and so is a distribution that
+    another one of the same name hides.
+
+    Args:
+        path: Where to look; by default ``sys.path``.
+    """
+    seen: set[str] = set()
+    found: list[PluginCandidate] = []
+    for distribution in importlib_metadata.distributions(path=_without_working_directory(path)):
+        text = distribution.read_text("entry_points.txt")
+        if text is None or f"[{PROJECT}]" not in text:  # Spares the parsing of most.
+            continue
+        candidates = _candidates(distribution)
+        if candidates and canonical(candidates[0].distribution) not in seen:
+            seen.add(canonical(candidates[0].distribution))
+            found.extend(candidates)
+    return sorted(found, key=lambda candidate: (candidate.name, canonical(candidate.distribution)))
+
+
+def _candidates(distribution: Any) -> list[PluginCandidate]:
+    name = "unknown"
+    try:
+        name = distribution.name
+        return [
+            PluginCandidate(
+                name=entry_point.name,
+                distribution=name,
+                version=distribution.version,
+                target=entry_point.value,
+                load=entry_point.load,
+                requires=tuple(distribution.requires or ()),
+            )
+            for entry_point in distribution.entry_points.select(group=PROJECT)
+        ]
+    except Exception as error:  # One damaged distribution must not hide the others.
+        return [_unreadable(name, error)]
+
+
+def _unreadable(name: str, error: Exception) -> PluginCandidate:
+    def load() -> NoReturn:
+        raise PluginLoadError(f"The metadata of {name!r} cannot be read: {error}.") from error
+
+    short = canonical(name).removeprefix(f"{PROJECT}-")
+    return PluginCandidate(short, name, "(unknown version)", "its entry point", load)
+
+
+def _without_working_directory(path: Sequence[str] | None) -> list[str]:
+    entries = [entry for entry in (sys.path if path is None else path) if entry]
+    try:
+        here = Path.cwd().resolve()
+    except FileNotFoundError:  # The working directory was removed.
+        return entries
+    if here in _installation_folders():
+        return entries
+    return [entry for entry in entries if Path(entry).resolve() != here]
+
+
+def _installation_folders() -> set[Path]:
+    folders = {*site.getsitepackages(), site.getusersitepackages()}
+    folders |= {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    return {Path(folder).resolve() for folder in folders}
+
+
+def core_version() -> str | None:
+    """Return the installed version of fxplug, None in a checkout that was never installed."""
+    try:
+        return importlib_metadata.version(PROJECT)
+    except importlib_metadata.PackageNotFoundError:
+        return None
+
+
+def excluding_range(candidate: PluginCandidate, version: str) -> str | None:
+    """Return the range by which a plugin excludes a version of fxplug, None when it accepts that version."""
+    # Only who has plugins pays for the parser.
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
+
+    for text in candidate.requires:
+        if not canonical(text).startswith(PROJECT):
+            continue
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            return text
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if canonical(requirement.name) != PROJECT or not applies:
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            return str(requirement.specifier)
+    return None

@@ -1,0 +1,281 @@
+"""Loading plugins one by one, so that one that is broken is named, undone completely and skipped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from fxplug.errors import IncompatiblePluginError, PluginConflictError, PluginError, PluginLoadError
+from fxplug.plugins import builtin, hookspecs
+from fxplug.plugins.discovery import PluginCandidate, excluding_range
+from fxplug.plugins.markers import PROJECT
+from fxplug.plugins.offers import CORE
+from fxplug.plugins.ordering import PlacedPlugin, order_plugins
+from fxplug.plugins.records import HookFailure, PluginStatus
+from fxplug.plugins.registration import (
+    Implementation,
+    Refused,
+    by_position,
+    check_plugin_name,
+    collect_records,
+    implementations_of,
+    name_list,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fxplug.plugins.selection import Selection
+
+__all__ = ["LoadedPlugin", "PluginLoader"]
+
+_RECORD_HOOKS = tuple(name for name in hookspecs.__all__ if name.startswith("fxplug_register_"))
+
+
+@dataclass
+class LoadedPlugin:
+    """What is known of one plugin."""
+
+    candidate: PluginCandidate
+    status: PluginStatus = "active"
+    reason: str = ""
+    remedy: str = ""
+    error: PluginError | None = None
+    """What `strict` raises; its cause is what was raised while loading."""
+    module: ModuleType | None = None
+    hooks: tuple[str, ...] = ()
+    records: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """Hook -> the records that it returned."""
+    failures: list[HookFailure] = field(default_factory=list[HookFailure])
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the plugin takes part."""
+        return self.status == "active"
+
+    @property
+    def title(self) -> str:
+        """Name, distribution and version, for messages."""
+        return f"{self.candidate.name!r} ({self.candidate.provider})"
+
+    @property
+    def explanation(self) -> str:
+        """Reason and remedy, as sentences."""
+        return f"{self.reason}{'' if self.reason.endswith('?') else '.'} {self.remedy}"
+
+    def disable(self, reason: str) -> None:
+        """Leave the plugin out because somebody wants that."""
+        self.status, self.reason = "disabled", reason
+        self.remedy = "To enable it, change that."
+
+    def refuse(
+        self,
+        reason: str,
+        remedy: str = "",
+        *,
+        kind: type[PluginError] = PluginLoadError,
+        cause: BaseException | None = None,
+    ) -> None:
+        """Leave the plugin out because something about it is wrong.
+
+        Args:
+            reason: A clause without a full stop.
+            remedy: What to do, in a sentence; there is one for the general case.
+            kind: The error that `strict` raises.
+            cause: What was raised.
+        """
+        self.status = "incompatible" if kind is IncompatiblePluginError else "failed"
+        self.reason = reason
+        self.hooks, self.records = (), {}
+        self.remedy = remedy or (
+            f"Update or uninstall {self.candidate.distribution} (pip uninstall "
+            f"{self.candidate.distribution}), or "
+            f"switch the plugin off: FXPLUG_DISABLE_PLUGINS={self.candidate.name}."
+        )
+        self.error = kind(f"Cannot load plugin {self.title}: {self.explanation}")
+        self.error.__cause__ = cause
+
+
+class PluginLoader:
+    """Takes the candidates through selection, version check, import, ordering and registration.
+
+    Args:
+        candidates: Every plugin that is installed.
+        selection: Which of them may take part.
+        version: The running version of fxplug; None leaves ranges unchecked.
+    """
+
+    def __init__(
+        self, candidates: Sequence[PluginCandidate], selection: Selection, version: str | None
+    ) -> None:
+        self._pluggy = pluggy.PluginManager(PROJECT)
+        self._pluggy.add_hookspecs(hookspecs)
+        self._selection = selection
+        self._version = version
+        self.plugins = [LoadedPlugin(candidate) for candidate in candidates]
+        self.core = LoadedPlugin(
+            PluginCandidate.of_module(builtin, CORE, distribution=PROJECT, version=version or "")
+        )
+
+    def load(self) -> list[LoadedPlugin]:
+        """Return the active plugins in order, what fxplug itself offers first."""
+        for plugin in self.plugins:
+            self._select(plugin)
+        self._refuse_shared_names()
+        for plugin in self._active():
+            self._import(plugin)
+        ordered = self._order()
+        self.core.module = builtin
+        # pluggy asks the plugin that was registered last first.
+        for plugin in reversed([self.core, *ordered]):
+            self._register(plugin)
+        for plugin in [self.core, *ordered]:
+            self._collect(plugin)
+        if self.core.error is not None:
+            raise self.core.error
+        return [plugin for plugin in [self.core, *ordered] if plugin.is_active]
+
+    def implementations(self, hook: str, active: Sequence[LoadedPlugin]) -> list[Implementation]:
+        """Return the implementations of a hook in the order in which they are asked.
+
+        Args:
+            hook: Name of a declared hook.
+            active: The active plugins in order.
+        """
+        caller = getattr(self._pluggy.hook, hook)
+        declared = tuple(caller.spec.argnames)
+        places = {plugin.candidate.name: place for place, plugin in enumerate(active)}
+        found = sorted(
+            caller.get_hookimpls(),
+            key=lambda entry: (entry.trylast - entry.tryfirst, places[entry.plugin_name]),
+        )
+        plugins = {plugin.candidate.name: plugin for plugin in active}
+        return [
+            Implementation(
+                hook,
+                entry.plugin_name,
+                plugins[entry.plugin_name].candidate.provider,
+                by_position(entry.function, declared),
+                plugins[entry.plugin_name].failures,
+            )
+            for entry in found
+        ]
+
+    def _active(self) -> list[LoadedPlugin]:
+        return [plugin for plugin in self.plugins if plugin.is_active]
+
+    def _select(self, plugin: LoadedPlugin) -> None:
+        reason = self._selection.reason_against(plugin.candidate)
+        if reason:
+            plugin.disable(reason)
+            return
+        wanted = excluding_range(plugin.candidate, self._version) if self._version is not None else None
+        if wanted is not None:
+            plugin.refuse(
+                f"it requires fxplug {wanted}, but fxplug {self._version} is running; it was not imported",
+                f"Install a release of {plugin.candidate.distribution} made for fxplug {self._version}, or "
+                f"switch the plugin off: FXPLUG_DISABLE_PLUGINS={plugin.candidate.name}.",
+                kind=IncompatiblePluginError,
+            )
+            return
+        try:
+            check_plugin_name(plugin.candidate.name)
+        except Refused as refusal:
+            plugin.refuse(str(refusal))
+
+    def _refuse_shared_names(self) -> None:
+        owners: dict[str, list[LoadedPlugin]] = {}
+        for plugin in self._active():
+            owners.setdefault(plugin.candidate.name, []).append(plugin)
+        for name, plugins in owners.items():
+            if len(plugins) == 1:
+                continue
+            claims = " and ".join(plugin.candidate.provider for plugin in plugins)
+            for plugin in plugins:
+                plugin.refuse(
+                    f"the plugin name {name!r} is claimed by {claims}",
+                    f"Uninstall one of them, or switch one off by its distribution: "
+                    f'disable = ["{plugins[-1].candidate.distribution}"] in the table [tool.fxplug.plugins].',
+                    kind=PluginConflictError,
+                )
+
+    def _import(self, plugin: LoadedPlugin) -> None:
+        try:
+            module = plugin.candidate.load()
+        except (Exception, SystemExit) as error:
+            text = str(error).rstrip(".") or "no message"
+            plugin.refuse(
+                f"importing {plugin.candidate.target} raised {type(error).__name__}: {text}", cause=error
+            )
+            return
+        if not isinstance(module, ModuleType):
+            plugin.refuse(
+                f"its entry point {plugin.candidate.target!r} gives {module!r}, which is not a module"
+            )
+            return
+        owner = next((other for other in self.plugins if other.module is module), None)
+        if owner is not None:
+            plugin.refuse(f"its module {module.__name__} is that of plugin {owner.title} already")
+            return
+        plugin.module = module
+
+    def _order(self) -> list[LoadedPlugin]:
+        placed: dict[str, PlacedPlugin] = {}
+        for plugin in self._active():
+            assert plugin.module is not None  # Only imported plugins are still active.
+            try:
+                before = name_list(plugin.module, "PLUGIN_BEFORE")
+                after = name_list(plugin.module, "PLUGIN_AFTER")
+            except Refused as refusal:
+                plugin.refuse(str(refusal))
+            else:
+                placed[plugin.candidate.name] = PlacedPlugin(plugin.candidate, before, after)
+        by_name = {plugin.candidate.name: plugin for plugin in self._active()}
+        while True:
+            names, cycle = order_plugins(list(placed.values()))
+            if not cycle:
+                return [by_name[name] for name in names]
+            chain = " before ".join(repr(name) for name in [*cycle, cycle[0]])
+            for name in cycle:
+                placed.pop(name)
+                by_name[name].refuse(
+                    f"PLUGIN_BEFORE and PLUGIN_AFTER contradict each other: {chain}",
+                    f"Switch one of them off: FXPLUG_DISABLE_PLUGINS={cycle[-1]}.",
+                    kind=PluginConflictError,
+                )
+
+    def _register(self, plugin: LoadedPlugin) -> None:
+        assert plugin.module is not None  # Only imported plugins are registered.
+        try:
+            plugin.hooks = tuple(implementations_of(self._pluggy, plugin.module))
+            self._pluggy.register(plugin.module, name=plugin.candidate.name)
+            self._pluggy.check_pending()
+        except (Refused, pluggy.PluginValidationError, ValueError) as error:
+            self._undo(plugin)
+            plugin.refuse(" ".join(str(error).split()), cause=error.__cause__)
+
+    def _undo(self, plugin: LoadedPlugin) -> None:
+        # pluggy 1.6 keeps a plugin that it rejects half registered.
+        if self._pluggy.has_plugin(plugin.candidate.name):
+            self._pluggy.unregister(name=plugin.candidate.name)
+
+    def _collect(self, plugin: LoadedPlugin) -> None:
+        if not plugin.is_active:
+            return
+        try:
+            for hook in _RECORD_HOOKS:
+                if hook in plugin.hooks:
+                    plugin.records[hook] = self._ask_for_records(hook, plugin)
+        except Refused as refusal:
+            self._undo(plugin)
+            plugin.refuse(str(refusal), cause=refusal.__cause__)
+
+    def _ask_for_records(self, hook: str, plugin: LoadedPlugin) -> list[Any]:
+        records: list[Any] = []
+        for entry in getattr(self._pluggy.hook, hook).get_hookimpls():
+            if entry.plugin is plugin.module:
+                records.extend(collect_records(hook, entry.function))
+        return records

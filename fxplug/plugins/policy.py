@@ -1,0 +1,276 @@
+"""The plugins' answers to the questions of a tracer.
+
+Whether a module is a leaf is decided by the first of these that has an answer: the globs
+``trace.through_modules``, the globs ``trace.leaf_modules``, the plugins in order, the tracer itself. The
+configuration comes first because it is the user's own word.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from fxplug.capture import Proxy, TraceContext, TracePolicy
+from fxplug.plugins.records import PluginWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fxplug.errors import PluginError
+    from fxplug.ir import Node
+    from fxplug.plugins.registration import Implementation
+    from fxplug.plugins.settings import TraceConfig
+
+__all__ = ["ModuleGlobs", "create_policy", "observer"]
+
+Implementations = Callable[[str], "Sequence[Implementation]"]
+"""Returns the implementations of a hook, in the order in which they are asked."""
+
+
+def create_policy(
+    implementations: Implementations, config: TraceConfig, *, strict: bool = False
+) -> TracePolicy:
+    """Return a policy that asks plugins; each question that nobody answers is None.
+
+    Args:
+        implementations: Whom to ask.
+        config: The user's own rules.
+        strict: Whether an observer that fails ends the trace.
+    """
+    return TracePolicy(
+        is_leaf_module=_leaf_question(implementations("fxplug_is_leaf_module"), config),
+        create_argument=_argument_question(implementations("fxplug_create_argument")),
+        proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
+        node_created=_note_question(implementations("fxplug_node_created")),
+        unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
+        trace_started=observer(implementations("fxplug_trace_started"), strict=strict),
+        trace_finished=observer(implementations("fxplug_trace_finished"), strict=strict),
+    )
+
+
+# -- leaf modules --------------------------------------------------------------------------------------------
+
+
+class ModuleGlobs:
+    """Decides about modules by globs over class paths and qualified names. Nothing is imported.
+
+    A class path is any path under which a loaded package holds the class: ``torch.nn.Linear`` as well as
+    ``torch.nn.modules.linear.Linear``. A glob means the class itself, not those derived from it. ``*`` also
+    matches dots.
+
+    Args:
+        leaf: Globs of modules that stay one node.
+        through: Globs of modules whose forward is traced. They prevail.
+    """
+
+    def __init__(self, leaf: Sequence[str], through: Sequence[str]) -> None:
+        self._rules = [
+            (_one_pattern(globs), answer) for globs, answer in ((through, False), (leaf, True)) if globs
+        ]
+        self._by_class: WeakKeyDictionary[type[nn.Module], tuple[bool, ...]] = WeakKeyDictionary()
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def answer(self, module: nn.Module, qualified_name: str) -> bool | None:
+        """Return whether a module is a leaf, None when no glob matches."""
+        kind = type(module)
+        matches = self._by_class.get(kind)
+        if matches is None:
+            paths = _class_paths(kind)
+            matches = tuple(any(pattern.fullmatch(path) for path in paths) for pattern, _ in self._rules)
+            self._by_class[kind] = matches
+        for matched, (pattern, answer) in zip(matches, self._rules, strict=True):
+            if matched or pattern.fullmatch(qualified_name):
+                return answer
+        return None
+
+
+def _one_pattern(globs: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(glob) for glob in globs))
+
+
+def _class_paths(kind: type[Any]) -> list[str]:
+    """Return the path at which a class is defined, and those at which the packages around it hold it too."""
+    name = kind.__qualname__
+    paths = [f"{kind.__module__}.{name}"]
+    package = kind.__module__.rpartition(".")[0]
+    while package:
+        loaded = sys.modules.get(package)
+        # Not getattr: a package may import on access.
+        if loaded is not None and vars(loaded).get(name) is kind:
+            paths.append(f"{package}.{name}")
+        package = package.rpartition(".")[0]
+    return paths
+
+
+def _leaf_question(
+    implementations: Sequence[Implementation], config: TraceConfig
+) -> Callable[[nn.Module, str, TraceContext], bool | None] | None:
+    globs = ModuleGlobs(config.leaf_modules, config.through_modules)
+    ask_plugins = _first_answer(implementations, _is_bool, "True, False or None") if implementations else None
+    if not globs:
+        return ask_plugins
+    if ask_plugins is None:
+        return lambda module, qualified_name, _: globs.answer(module, qualified_name)
+
+    def ask(module: nn.Module, qualified_name: str, context: TraceContext) -> bool | None:
+        answer = globs.answer(module, qualified_name)
+        return ask_plugins(module, qualified_name, context) if answer is None else answer
+
+    return ask
+
+
+# -- other questions -----------------------------------------------------------------------------------------
+
+
+def _first_answer(
+    implementations: Sequence[Implementation], is_allowed: Callable[[Any, Any], bool], allowed: str
+) -> Callable[..., Any]:
+    functions = [(implementation.function, implementation) for implementation in implementations]
+
+    def ask(subject: Any, *others: Any) -> Any:
+        for function, implementation in functions:
+            try:
+                answer = function(subject, *others)
+            except Exception as error:
+                raise implementation.failed(error) from error
+            if answer is None:
+                continue
+            if not is_allowed(answer, subject):
+                raise implementation.refused(answer, allowed)
+            return answer
+        return None
+
+    return ask
+
+
+def _is_bool(answer: Any, _: Any) -> bool:
+    return answer is True or answer is False
+
+
+def _is_other_module(answer: Any, module: Any) -> bool:
+    return isinstance(answer, nn.Module) and answer is not module
+
+
+def _is_other_value(answer: Any, value: Any) -> bool:
+    return answer is not value
+
+
+def _argument_question(
+    implementations: Sequence[Implementation],
+) -> Callable[[Any, TraceContext], Any] | None:
+    if not implementations:
+        return None
+    return _first_answer(implementations, _is_other_value, "another value, or None")
+
+
+def _unwrap_question(
+    implementations: Sequence[Implementation],
+) -> Callable[[nn.Module], nn.Module | None] | None:
+    if not implementations:
+        return None
+    return _first_answer(implementations, _is_other_module, "the module inside, or None")
+
+
+def _note_question(
+    implementations: Sequence[Implementation],
+) -> Callable[[Node, TraceContext], Mapping[str, Any] | None] | None:
+    if not implementations:
+        return None
+
+    functions = [(implementation.function, implementation) for implementation in implementations]
+
+    def ask(node: Node, context: TraceContext) -> Mapping[str, Any] | None:
+        notes: Mapping[str, Any] = {}
+        for function, implementation in functions:
+            try:
+                answer = function(node, context)
+            except Exception as error:
+                raise implementation.failed(error) from error
+            if answer is None:
+                continue
+            # Asking whether something is a Mapping takes longer than all the rest.
+            if type(answer) is not dict and not isinstance(answer, Mapping):
+                raise implementation.refused(answer, "a mapping of notes, or None")
+            notes = {**answer, **notes} if notes else answer
+        return notes
+
+    return ask
+
+
+def _mixin_question(
+    implementations: Sequence[Implementation],
+) -> Callable[[Node, str, TraceContext], tuple[type, ...]] | None:
+    if not implementations:
+        return None
+    checked: set[tuple[type, ...]] = {()}
+
+    def ask(node: Node, kind: str, context: TraceContext) -> tuple[type, ...]:
+        # A dict keeps the order and drops what two plugins share.
+        mixins: dict[type, Implementation] = {}
+        for implementation in implementations:
+            try:
+                answer = implementation.function(node, kind, context)
+            except Exception as error:
+                raise implementation.failed(error) from error
+            if answer is not None:
+                if not isinstance(answer, type) or issubclass(answer, Proxy):
+                    raise implementation.refused(answer, "a class that is not derived from Proxy, or None")
+                mixins.setdefault(answer, implementation)
+        chain = tuple(mixins)
+        if chain not in checked:
+            _check_chain(mixins)
+            checked.add(chain)
+        return chain
+
+    return ask
+
+
+def _check_chain(mixins: Mapping[type, Implementation]) -> None:
+    """Refuse mixins that Python cannot combine in one class."""
+    chain: tuple[type, ...] = ()
+    for mixin, implementation in mixins.items():
+        chain = (*chain, mixin)
+        try:
+            type("Chain", (*chain, Proxy), {})
+        except TypeError as error:
+            others = ", ".join(f"{other.__qualname__} of {mixins[other].plugin!r}" for other in chain[:-1])
+            beside = f" beside {others}" if others else ""
+            raise implementation.refused(
+                mixin, f"a class that combines with fxplug's proxy{beside} ({error})"
+            ) from error
+
+
+# -- observers -----------------------------------------------------------------------------------------------
+
+
+def observer(implementations: Sequence[Implementation], *, strict: bool) -> Callable[[Any], None] | None:
+    """Return a function that tells every implementation of an event, None when there is none.
+
+    Args:
+        implementations: Who hears of the event.
+        strict: Whether one that fails raises a `PluginError`; otherwise it is a `PluginWarning`, and the
+            others still hear.
+    """
+    if not implementations:
+        return None
+
+    def tell(event: Any) -> None:
+        for implementation in implementations:
+            try:
+                implementation.function(event)
+            except Exception as error:
+                failure: PluginError = implementation.failed(error)
+                if strict:
+                    raise failure from error
+                warnings.warn(failure.message, PluginWarning, stacklevel=2)
+
+    return tell

@@ -1,0 +1,94 @@
+"""The values that hooks return and receive, and what the host says about a plugin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from fxplug.capture import TraceContext, TraceEvent
+from fxplug.lower import BackendRecord
+from fxplug.passes import PassEvent, PassRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from fxplug.ir.effects import Effect, EffectRule
+
+__all__ = [
+    "BackendRecord",
+    "CommandRecord",
+    "EffectRecord",
+    "HookFailure",
+    "PassEvent",
+    "PassRecord",
+    "PluginInfo",
+    "PluginStatus",
+    "PluginWarning",
+    "TraceContext",
+    "TraceEvent",
+]
+
+PluginStatus = Literal["active", "disabled", "failed", "incompatible"]
+
+
+class PluginWarning(UserWarning):
+    """A plugin was skipped, or one of its observers failed; the message says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class CommandRecord:
+    """Offers a subcommand of the command line."""
+
+    name: str
+    """Lower-case words joined by hyphens, e.g. ``"draw"``."""
+    factory: Callable[[], Any]
+    """Returns the click command. Import click in here, not earlier."""
+    summary: str
+    """One line for people."""
+
+
+@dataclass(frozen=True)
+class EffectRecord:
+    """States what calls of one target do besides computing their value."""
+
+    target: Hashable
+    """A callable, a method name, or a module class; see `fxplug.ir.EffectRegistry.register_target`."""
+    effect: Effect | EffectRule
+    """The effect, or a function of (node, called module or None) that returns it, or None."""
+
+
+@dataclass(frozen=True)
+class HookFailure:
+    """An error that a plugin raised when one of its hooks was called."""
+
+    hook: str
+    reason: str
+    """Type and text of the error."""
+
+
+@dataclass(frozen=True)
+class PluginInfo:
+    """What became of one installed plugin."""
+
+    name: str
+    """Name of its entry point; the namespace of what it offers."""
+    distribution: str
+    version: str
+    status: PluginStatus
+    """``incompatible``: it asks for another fxplug and was not imported; ``failed``: it did not load."""
+    reason: str = ""
+    """Why it is not active."""
+    remedy: str = ""
+    """What the user can do about that."""
+    hooks: tuple[str, ...] = ()
+    """The hooks that it implements."""
+    passes: tuple[str, ...] = ()
+    """Full names of the passes that it offers."""
+    backends: tuple[str, ...] = ()
+    """Full names of the backends that it offers."""
+    commands: tuple[str, ...] = ()
+    """Full names of the commands that it offers."""
+    failures: tuple[HookFailure, ...] = ()
+    """Errors that its hooks raised since it was loaded."""
+    error: BaseException | None = field(default=None, compare=False, repr=False)
+    """What was raised while it was loaded, with its traceback."""

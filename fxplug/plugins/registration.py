@@ -1,0 +1,248 @@
+"""Checking what a plugin brings before it takes part: its hook implementations and its records."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, is_dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from fxplug.errors import PluginError
+from fxplug.ir.effects import Effect
+from fxplug.passes import PHASES
+from fxplug.plugins.offers import CORE
+from fxplug.plugins.records import BackendRecord, CommandRecord, EffectRecord, HookFailure, PassRecord
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pluggy
+
+
+__all__ = [
+    "Implementation",
+    "Refused",
+    "by_position",
+    "check_plugin_name",
+    "collect_records",
+    "implementations_of",
+    "name_list",
+]
+
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class Refused(Exception):  # noqa: N818 - a verdict, which never leaves the host
+    """A plugin cannot take part; the message says why, in a clause."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One plugin's implementation of one hook."""
+
+    hook: str
+    plugin: str
+    provider: str
+    """Distribution and version."""
+    function: Callable[..., Any]
+    """Takes all arguments of the hook, by position."""
+    failures: list[HookFailure]
+    """Where a call that failed is noted."""
+
+    def failed(self, error: Exception) -> PluginError:
+        """Note that a call raised `error`, and return the error to be raised instead."""
+        return self._failure(f"raised {type(error).__name__}: {error}")
+
+    def refused(self, answer: object, allowed: str) -> PluginError:
+        """Note that a call gave an answer that the hook does not allow, and return the error to be raised."""
+        return self._failure(f"returned {answer!r}; it may return {allowed}")
+
+    def _failure(self, reason: str) -> PluginError:
+        failure = HookFailure(self.hook, reason)
+        if failure not in self.failures:  # A hot hook fails in the same way again and again.
+            self.failures.append(failure)
+        return PluginError(
+            f"Hook {self.hook!r} of plugin {self.plugin!r} ({self.provider}) {reason}. Report it to its "
+            f"authors, or switch the plugin off: FXPLUG_DISABLE_PLUGINS={self.plugin}.",
+            code="FXP-H004",
+        )
+
+
+def check_plugin_name(name: str) -> None:
+    """Refuse a name that could not serve as a namespace.
+
+    Raises:
+        Refused: It is malformed or reserved.
+    """
+    _check_name(name, "its entry point")
+    if name == CORE:
+        raise Refused(f"its entry point is named {CORE!r}, which is reserved for fxplug itself")
+
+
+def _check_name(name: Any, what: str) -> None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise Refused(f"{what} is named {name!r}; names are lower-case words joined by hyphens")
+
+
+def name_list(module: ModuleType, attribute: str) -> tuple[str, ...]:
+    """Return the list of names that a plugin's module holds, empty when it holds none.
+
+    Raises:
+        Refused: It is something else than a list of texts.
+    """
+    value: Any = getattr(module, attribute, ())
+    if not _is_text_list(value):
+        raise Refused(f"{attribute} is {value!r}; it must be a list of plugin names")
+    return tuple(value)
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+
+
+# -- hook implementations ------------------------------------------------------------------------------------
+
+
+def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> list[str]:
+    """Return the names of the declared hooks that a module implements, after checking each implementation.
+
+    Raises:
+        Refused: One of them could not be called as the hook's declaration says.
+    """
+    declared = {name: caller.spec for name, caller in vars(manager.hook).items() if caller.spec is not None}
+    implemented: list[str] = []
+    for attribute in dir(module):
+        options = manager.parse_hookimpl_opts(module, attribute)
+        if options is None:
+            continue
+        hook = options.get("specname") or attribute
+        if hook in declared:
+            arguments = (*declared[hook].argnames, *declared[hook].kwargnames)
+            _check_implementation(hook, getattr(module, attribute), arguments, options)
+            implemented.append(hook)
+        elif not options.get("optionalhook"):
+            # Hooks have long beginnings in common: only the nearest one is meant.
+            nearest = get_close_matches(hook, declared, n=1, cutoff=0.0)
+            raise Refused(f"it implements the unknown hook {hook!r}. Did you mean {nearest[0]!r}?")
+    return sorted(implemented)
+
+
+def _check_implementation(
+    hook: str, function: Callable[..., Any], declared: tuple[str, ...], options: pluggy.HookimplOpts
+) -> None:
+    if options.get("wrapper") or options.get("hookwrapper"):
+        raise Refused(f"its {hook!r} is a wrapper; hooks of fxplug have answers of their own and no wrappers")
+    if inspect.iscoroutinefunction(function):
+        raise Refused(f"its {hook!r} is a coroutine function; write 'def', not 'async def'")
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD:
+            raise Refused(f"its {hook!r} takes {str(parameter)!r}; hooks take plain parameters, by name")
+        if parameter.default is not parameter.empty:
+            raise Refused(
+                f"its {hook!r} gives the parameter {parameter.name!r} a default value, which may hide what "
+                f"fxplug passes; remove the default"
+            )
+        if parameter.name not in declared:
+            offered = f"({', '.join(declared)})" if declared else "no arguments"
+            raise Refused(
+                f"its {hook!r} takes the unknown parameter {parameter.name!r}; the hook offers {offered}"
+            )
+
+
+def by_position(function: Callable[..., Any], declared: tuple[str, ...]) -> Callable[..., Any]:
+    """Return `function` so that it can be called with all `declared` arguments by position."""
+    wanted = tuple(inspect.signature(function).parameters)
+    if wanted == declared:
+        return function
+    positions = [declared.index(name) for name in wanted]
+
+    def first_of_two(subject: Any, _: Any) -> Any:
+        return function(subject)
+
+    def first_of_three(subject: Any, _: Any, __: Any) -> Any:
+        return function(subject)
+
+    def two_of_three(subject: Any, other: Any, _: Any) -> Any:
+        return function(subject, other)
+
+    def pick(*arguments: Any) -> Any:
+        return function(*[arguments[position] for position in positions])
+
+    # Hooks of a trace are called for every node, so the usual cases are spelt out.
+    usual: dict[tuple[int, tuple[int, ...]], Callable[..., Any]] = {
+        (2, (0,)): first_of_two,
+        (3, (0,)): first_of_three,
+        (3, (0, 1)): two_of_three,
+    }
+    return usual.get((len(declared), tuple(positions)), pick)
+
+
+# -- records -------------------------------------------------------------------------------------------------
+
+_RECORDS: dict[str, type[Any]] = {
+    "fxplug_register_passes": PassRecord,
+    "fxplug_register_backends": BackendRecord,
+    "fxplug_register_effects": EffectRecord,
+    "fxplug_register_commands": CommandRecord,
+}
+
+
+def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
+    """Return the records that a plugin offers, after checking each.
+
+    Args:
+        hook: Name of a hook that returns records.
+        function: The plugin's implementation.
+
+    Raises:
+        Refused: The implementation raised an error, or returned something else than sound records.
+    """
+    kind = _RECORDS[hook]
+    try:
+        answer = function()
+        records = None if isinstance(answer, kind) else list[Any](answer or ())
+    except (Exception, SystemExit) as error:
+        raise Refused(f"its {hook!r} raised {type(error).__name__}: {error}") from error
+    if records is None:
+        raise Refused(f"its {hook!r} returned a {kind.__name__}; it must return a list of them")
+    for record in records:
+        if not isinstance(record, kind):
+            raise Refused(f"its {hook!r} returned {record!r} in the list; it must hold {kind.__name__} only")
+        _check_record(record)
+    names = [record.name for record in records if hasattr(record, "name")]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise Refused(f"its {hook!r} offers {twice!r} twice")
+    return records
+
+
+def _check_record(record: Any) -> None:
+    if isinstance(record, EffectRecord):
+        _check_effect(record)
+        return
+    title = f"its {type(record).__name__}"
+    _check_name(record.name, title)
+    title = f"{title} {record.name!r}"
+    if not callable(record.factory):
+        raise Refused(f"the factory of {title} is {record.factory!r}, which cannot be called")
+    options = getattr(record, "options", None)
+    if options is not None and not (isinstance(options, type) and is_dataclass(options)):
+        raise Refused(f"the options of {title} are {options!r}; they must be a dataclass or None")
+    for attribute in ("before", "after", "pipelines", "requires"):
+        value = getattr(record, attribute, ())
+        if not _is_text_list(value):
+            raise Refused(f"{attribute!r} of {title} is {value!r}; it must be a tuple of names")
+    if isinstance(record, PassRecord) and record.phase not in PHASES:
+        raise Refused(f"the phase of {title} is {record.phase!r}; it must be one of {', '.join(PHASES)}")
+
+
+def _check_effect(record: EffectRecord) -> None:
+    target: Any = record.target
+    if not isinstance(target, Hashable):
+        raise Refused(f"the target of its EffectRecord, {target!r}, is not hashable")
+    if not isinstance(record.effect, Effect) and not callable(record.effect):
+        raise Refused(
+            f"its EffectRecord for {target!r} holds {record.effect!r}, which is no Effect and no function"
+        )

@@ -1,0 +1,210 @@
+"""Checking what a configuration says. Imports pydantic, so it is itself imported only when it is needed."""
+
+from __future__ import annotations
+
+import re
+import typing
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from fxplug.errors import ConfigError, PluginError, did_you_mean
+from fxplug.plugins.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from fxplug.plugins.settings import ConfigSource
+
+    Key = tuple[str | int, ...]
+    Locate = Callable[[Key], ConfigSource]
+
+__all__ = ["validate_options", "validate_settings"]
+
+_settings = TypeAdapter(Settings)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    key: Key
+    text: str
+    """Begins with what is wrong, the key not named yet when it is a value that is wrong."""
+
+
+def validate_settings(table: Any, file: Path, locate: Locate) -> Settings:
+    """Return the settings that a table of a configuration file holds.
+
+    Args:
+        table: What TOML gave.
+        file: Named in errors.
+        locate: Tells on which line a key stands.
+
+    Raises:
+        ConfigError: The message lists every problem with its line.
+    """
+    problems = list(_unknown_keys(table, Settings, ()))
+    settings = Settings()
+    if not problems:
+        try:
+            settings = _settings.validate_python(table)
+        except ValidationError as error:
+            problems = _from_pydantic(error)
+        else:
+            problems = list(_malformed_values(settings))
+    if problems:
+        raise ConfigError(_message(f"Cannot use the configuration {file}", problems, locate))
+    return settings
+
+
+def validate_options(
+    options: type[Any] | None, values: Mapping[str, Any], what: str, source: ConfigSource | None
+) -> dict[str, Any]:
+    """Return the keyword arguments that options give to a factory.
+
+    Args:
+        options: The dataclass that a record declares.
+        values: What the configuration or an argument says.
+        what: Whose options these are, for errors: ``"pass 'quant:static-int8'"``.
+        source: Where `values` were found; None when they are an argument.
+
+    Raises:
+        ConfigError: An option is unknown, missing, or has a value of the wrong kind.
+        PluginError: What the record declares cannot be checked against.
+    """
+    if options is None:
+        if values:
+            _refuse(
+                what,
+                source,
+                [_Problem((), f"it takes no options, but {_quoted(values)} was given. Leave it out.")],
+            )
+        return {}
+    try:
+        adapter = TypeAdapter(options)
+        problems = list(_unknown_keys(dict(values), options, ()))
+    except Exception as error:
+        raise PluginError(
+            f"Cannot check the options of {what}: the annotations of {options.__qualname__} do not resolve "
+            f"({type(error).__name__}: {error}). The plugin must import, at run time, the types they name."
+        ) from error
+    checked: Any = None
+    if not problems:
+        try:
+            checked = adapter.validate_python(dict(values))
+        except ValidationError as error:
+            problems = _from_pydantic(error)
+    if problems:
+        _refuse(what, source, problems)
+    return {option.name: getattr(checked, option.name) for option in fields(options) if option.init}
+
+
+def _refuse(what: str, source: ConfigSource | None, problems: list[_Problem]) -> typing.NoReturn:
+    where = "" if source is None else f" at {source}"
+    raise ConfigError(_message(f"Cannot use the options of {what}{where}", problems, None))
+
+
+def _message(prefix: str, problems: list[_Problem], locate: Locate | None) -> str:
+    lines = [_located(problem, locate) for problem in problems]
+    if len(lines) == 1:
+        return f"{prefix}: {lines[0]}"
+    return "\n  - ".join([f"{prefix}, it has {len(lines)} problems:", *lines])
+
+
+def _located(problem: _Problem, locate: Locate | None) -> str:
+    line = None if locate is None or not problem.key else locate(problem.key).line
+    return problem.text if line is None else f"line {line}: {problem.text}"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+# -- what is wrong -------------------------------------------------------------------------------------------
+
+
+def _unknown_keys(table: Any, model: type[Any], path: Key) -> Iterator[_Problem]:
+    """Yield a problem for every key that `model`, or a dataclass below it, does not have."""
+    if not isinstance(table, dict):
+        return
+    known = {entry.name for entry in fields(model)}
+    hints = typing.get_type_hints(model)
+    for name, value in typing.cast("dict[str, Any]", table).items():
+        if name not in known:
+            yield _unknown_key(path, name, known)
+            continue
+        below = hints[name]
+        if is_dataclass(below):
+            yield from _unknown_keys(value, typing.cast("type[Any]", below), (*path, name))
+        elif isinstance(value, dict) and (element := _element_model(below)) is not None:
+            for key, inner in typing.cast("dict[str, Any]", value).items():
+                yield from _unknown_keys(inner, element, (*path, name, key))
+
+
+def _unknown_key(path: Key, name: str, known: set[str]) -> _Problem:
+    table = ".".join(str(part) for part in path)
+    text = f"there is no key {name!r}{f' in [{table}]' if table else ''}. {did_you_mean(name, known)}"
+    if (*path, name) == ("tool",):
+        text += " In this file the tables stand at the top: [plugins], [trace]."
+    return _Problem((*path, name), text)
+
+
+def _element_model(annotation: Any) -> type[Any] | None:
+    if typing.get_origin(annotation) is not dict:
+        return None
+    element = typing.get_args(annotation)[1]
+    return typing.cast("type[Any]", element) if is_dataclass(element) else None
+
+
+def _from_pydantic(error: ValidationError) -> list[_Problem]:
+    """Return one problem per key; where several kinds of value are allowed, pydantic reports each of them."""
+    missing: list[_Problem] = []
+    wrong: dict[Key, tuple[Any, list[str]]] = {}
+    for detail in error.errors(include_url=False):
+        key: Key = tuple(part for part in detail["loc"] if not _is_branch(part))
+        if detail["type"] in {"missing", "missing_argument"}:
+            missing.append(_Problem(key, f"{_dotted(key)} is missing. Add it."))
+        else:
+            wrong.setdefault(key, (detail["input"], []))[1].append(_expectation(detail["msg"]))
+    return [
+        *(
+            _Problem(key, f"{_dotted(key)} is {value!r}, but {' or '.join(expected)}.")
+            for key, (value, expected) in wrong.items()
+        ),
+        *missing,
+    ]
+
+
+def _dotted(key: Key) -> str:
+    return repr(".".join(str(part) for part in key)) if key else "the whole"
+
+
+def _expectation(text: str) -> str:
+    """Put what pydantic says about a value into the words of TOML."""
+    text = text[0].lower() + text[1:]
+    text = re.sub(r" or an instance of \w+", "", text)
+    return re.sub(
+        r"\b(tuple|dictionary|dict)\b", lambda word: "list" if word[0] == "tuple" else "table", text
+    )
+
+
+def _is_branch(part: str | int) -> bool:
+    """Tell the names by which pydantic says which member of a union it tried from those of keys."""
+    return isinstance(part, str) and (
+        part in {"str", "int", "float", "bool"} or part.startswith(("dict[", "tuple["))
+    )
+
+
+def _malformed_values(settings: Settings) -> Iterator[_Problem]:
+    for name, pipeline in settings.pipelines.items():
+        for position, entry in enumerate(pipeline.passes):
+            if isinstance(entry, dict) and not isinstance(entry.get("name"), str):
+                key = ("pipelines", name, "passes", position)
+                found = f"pipelines.{name}.passes.{position}"
+                yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
+    for key in ("leaf_modules", "through_modules"):
+        if "" in getattr(settings.trace, key):
+            yield _Problem(
+                ("trace", key), f"'trace.{key}' holds an empty text. Write a glob such as 'torch.nn.*'."
+            )
