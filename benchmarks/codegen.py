@@ -1,0 +1,49 @@
+"""From a graph to source, and Python's own part in making it run."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import torch.fx
+
+import fxplug
+from benchmarks.programs import count_text, long_function, resnet50
+from benchmarks.report import Comparison, Figure, compare_samples
+from benchmarks.timing import interleave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+
+    from benchmarks.modes import Mode
+
+__all__ = ["compare_codegen", "measure_compile_floor"]
+
+
+def compare_codegen(mode: Mode) -> list[Comparison]:
+    """Compare making source of ResNet-50 and of a long function, per node."""
+    count = mode.lengths[0]
+    return [
+        _compare("code generation, ResNet-50", resnet50(), mode),
+        _compare(f"code generation, function of {count_text(count)}", long_function(count), mode),
+    ]
+
+
+def _compare(name: str, root: nn.Module | Callable[..., object], mode: Mode) -> Comparison:
+    theirs = torch.fx.Tracer().trace(root)
+    ours = fxplug.Tracer().trace(root)
+    samples = interleave(
+        {"torch.fx": lambda: theirs.python_code("self"), "fxplug": lambda: ours.python_code("self")},
+        mode.rounds,
+    )
+    return compare_samples(name, "µs per node", samples["torch.fx"], samples["fxplug"], 1e6 / len(ours.nodes))
+
+
+def measure_compile_floor(mode: Mode) -> list[Figure]:
+    """Measure how long Python takes to compile the source that fxplug generates for ResNet-50."""
+    source = fxplug.Tracer().trace(resnet50()).python_code("self").src
+    samples = interleave({"compile": lambda: compile(source, "<benchmark>", "exec")}, mode.rounds)
+    seconds = statistics.median(samples["compile"])
+    return [Figure("Python's own compile() of the source of ResNet-50", "ms", seconds * 1e3)]

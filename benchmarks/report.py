@@ -1,0 +1,168 @@
+"""What a run found out: rows of a table, as Markdown for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+import fxplug
+from benchmarks.timing import Ratio, paired_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["Comparison", "Figure", "Report", "compare_samples", "describe_surroundings"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same work done by torch.fx and by fxplug."""
+
+    name: str
+    unit: str
+    """Of both costs, e.g. ``"ms"``."""
+    torch_fx: float
+    fxplug: float
+    ratio: Ratio
+    """torch.fx / fxplug: above 1, fxplug costs less."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A cost that stands alone: a floor that nobody can get below, or something that torch.fx has no part in."""
+
+    name: str
+    unit: str
+    value: float
+
+
+@dataclass
+class Report:
+    """Everything one run measured."""
+
+    mode: str
+    surroundings: dict[str, str | int]
+    comparisons: list[Comparison] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
+
+    def as_markdown(self) -> str:
+        """Return two tables with a heading, readable as plain text too."""
+        facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.surroundings.items())
+        rows = [
+            (
+                comparison.name,
+                comparison.unit,
+                _number(comparison.torch_fx),
+                _number(comparison.fxplug),
+                f"{comparison.ratio.median:.2f}",
+                f"{comparison.ratio.low:.2f} to {comparison.ratio.high:.2f}",
+            )
+            for comparison in self.comparisons
+        ]
+        figures = [(figure.name, figure.unit, _number(figure.value)) for figure in self.figures]
+        parts = [
+            f"# Benchmarks, {self.mode}",
+            facts,
+            _table(("work", "unit", "torch.fx", "fxplug", "torch.fx / fxplug", "quartiles"), rows, left=2),
+            _table(("floors and costs of its own", "unit", "value"), figures, left=2),
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def as_json(self) -> str:
+        """Return the same as JSON."""
+        content = {
+            "mode": self.mode,
+            **self.surroundings,
+            "ratios": {comparison.name: round(comparison.ratio.median, 3) for comparison in self.comparisons},
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+            "figures": [asdict(figure) for figure in self.figures],
+        }
+        return json.dumps(_rounded(content), indent=2) + "\n"
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write both forms to `folder`, in place of those of the last run in the same mode."""
+        folder.mkdir(parents=True, exist_ok=True)
+        written: list[Path] = []
+        for suffix, text in ((".json", self.as_json()), (".md", self.as_markdown())):
+            path = folder / f"{self.mode}{suffix}"
+            path.write_text(text, encoding="utf-8")
+            written.append(path)
+        return written
+
+
+def compare_samples(
+    name: str, unit: str, torch_fx: Sequence[float], ours: Sequence[float], scale: float = 1.0
+) -> Comparison:
+    """Return a row from the samples of both sides.
+
+    Args:
+        name: What was done.
+        unit: Unit of a sample once it is multiplied by `scale`.
+        torch_fx: Samples of torch.fx, one per round.
+        ours: Samples of fxplug, one per round.
+        scale: From the unit of the samples to `unit`.
+    """
+    return Comparison(
+        name,
+        unit,
+        statistics.median(torch_fx) * scale,
+        statistics.median(ours) * scale,
+        paired_ratio(torch_fx, ours),
+    )
+
+
+def describe_surroundings() -> dict[str, str | int]:
+    """Return what the figures depend on, and nothing that names the machine."""
+    return {
+        "date": datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat(),
+        "fxplug": fxplug.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cpu_count": os.cpu_count() or 1,
+    }
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(element) for key, element in value.items()}
+    if isinstance(value, list):
+        return [_rounded(element) for element in value]
+    return value
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+    """Return a Markdown table whose columns line up; the first `left` ones are text, the others numbers."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    lines = [_row(header, widths, left), _rule(widths, left), *(_row(row, widths, left) for row in rows)]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
+    padded = [
+        cell.ljust(width) if column < left else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return f"| {' | '.join(padded)} |"
+
+
+def _rule(widths: Sequence[int], left: int) -> str:
+    dashes = [
+        "-" * width if column < left else "-" * (width - 1) + ":" for column, width in enumerate(widths)
+    ]
+    return f"| {' | '.join(dashes)} |"

@@ -1,0 +1,172 @@
+"""The harness of the benchmarks, and that each of them runs. What they measure is never asserted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def benchmarks_can_be_imported() -> Iterator[None]:
+    # At the end of the path: where fxplug is installed, the installed one is used.
+    sys.path.append(str(CHECKOUT))
+    yield
+    sys.path.remove(str(CHECKOUT))
+
+
+class Clock:
+    """Goes forward only when a contender says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_contenders_take_turns_and_every_other_round_runs_backwards():
+    from benchmarks.timing import interleave
+
+    calls: list[str] = []
+    interleave({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3)
+
+    assert "".join(calls) == "abbaabba"
+
+
+def test_the_first_round_does_not_count():
+    from benchmarks.timing import interleave
+
+    clock = Clock()
+    costs = iter([100.0, 2.0, 3.0])
+
+    def work() -> None:
+        clock.now += next(costs)
+
+    assert interleave({"work": work}, rounds=2, clock=clock) == {"work": [2.0, 3.0]}
+
+
+def test_freeing_a_result_is_not_part_of_the_sample():
+    from benchmarks.timing import interleave
+
+    clock = Clock()
+
+    class SlowToFree:
+        def __del__(self) -> None:
+            clock.now += 50.0
+
+    assert interleave({"work": SlowToFree}, rounds=2, clock=clock) == {"work": [0.0, 0.0]}
+
+
+def test_ratios_are_formed_inside_each_round():
+    from benchmarks.timing import Ratio, paired_ratio
+
+    # The machine was ten times slower in the last round, for both.
+    assert paired_ratio([2.0, 4.0, 40.0], [1.0, 1.0, 10.0]) == Ratio(median=4.0, low=3.0, high=4.0)
+
+
+def test_one_round_has_a_ratio_without_scatter():
+    from benchmarks.timing import Ratio, paired_ratio
+
+    assert paired_ratio([6.0], [2.0]) == Ratio(3.0, 3.0, 3.0)
+
+
+def make_report():
+    from benchmarks.report import Figure, Report, compare_samples
+
+    comparison = compare_samples("trace", "ms", [0.004, 0.008], [0.002, 0.002], scale=1e3)
+    return Report("smoke", {"torch": "2.13", "cpu_count": 2}, [comparison], [Figure("floor", "ms", 1234.5)])
+
+
+def test_the_report_is_a_table_whose_columns_line_up():
+    assert make_report().as_markdown() == (
+        "# Benchmarks, smoke\n"
+        "\n"
+        "torch 2.13, cpu count 2\n"
+        "\n"
+        "| work  | unit | torch.fx | fxplug | torch.fx / fxplug |    quartiles |\n"
+        "| ----- | ---- | -------: | -----: | ----------------: | -----------: |\n"
+        "| trace | ms   |     6.00 |   2.00 |              3.00 | 2.50 to 3.50 |\n"
+        "\n"
+        "| floors and costs of its own | unit | value |\n"
+        "| --------------------------- | ---- | ----: |\n"
+        "| floor                       | ms   |  1234 |\n"
+    )
+
+
+def test_results_are_written_in_both_forms_and_name_no_machine(tmp_path):
+    from benchmarks.report import describe_surroundings
+
+    report = make_report()
+    report.surroundings = describe_surroundings()
+    written = report.write(tmp_path / "results")
+
+    assert [path.name for path in written] == ["smoke.json", "smoke.md"]
+    content = json.loads(written[0].read_text(encoding="utf-8"))
+    assert content["ratios"] == {"trace": 3.0}
+    assert set(content) == {
+        *("mode", "date", "fxplug", "torch", "python", "cpu_count"),
+        *("ratios", "comparisons", "figures"),
+    }
+    assert written[1].read_text(encoding="utf-8") == report.as_markdown()
+
+
+def test_what_a_graph_weighs_is_what_it_keeps_alive():
+    from benchmarks.memory import retained_bytes
+
+    def build() -> bytes:
+        _ = bytes(1_000_000)
+        return bytes(10_000)
+
+    assert 10_000 <= retained_bytes(build) < 20_000
+
+
+def test_long_functions_make_as_many_calls_as_they_say():
+    import fxplug
+    from benchmarks.programs import long_function
+
+    graph = fxplug.Tracer().trace(long_function(40))
+
+    assert len([node for node in graph.nodes if node.op.startswith("call_")]) == 40
+
+
+def test_longer_functions_get_fewer_rounds_but_at_least_three():
+    from benchmarks.modes import FULL
+
+    rounds = [FULL.rounds_for(count) for count in FULL.lengths]
+
+    assert rounds == sorted(rounds, reverse=True)
+    assert rounds[0] == FULL.rounds
+    assert rounds[-1] >= 3
+
+
+def test_every_comparison_runs(monkeypatch):
+    from benchmarks.codegen import compare_codegen, measure_compile_floor
+    from benchmarks.copying import compare_deepcopy
+    from benchmarks.interpretation import measure_interpreters
+    from benchmarks.memory import compare_memory
+    from benchmarks.modes import Mode
+    from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
+
+    monkeypatch.setenv("FXPLUG_LOAD_PLUGINS", "")
+    tiny = Mode("tiny", rounds=1, lengths=(40,), memory_length=40, import_rounds=1)
+    interpreters, eager = measure_interpreters(tiny)
+    comparisons = [
+        *compare_resnet50(tiny),
+        *compare_long_functions(tiny),
+        *compare_codegen(tiny),
+        *compare_deepcopy(tiny),
+        *compare_memory(tiny),
+        *interpreters,
+    ]
+
+    assert len({comparison.name for comparison in comparisons}) == len(comparisons)
+    assert all(figure.unit for figure in (*eager, *measure_compile_floor(tiny), *measure_plugin_host(tiny)))
