@@ -1,4 +1,4 @@
-"""OpenVINO lowering for fxplug: a backend that says which parts of a graph OpenVINO can run."""
+"""OpenVINO for fxplug: a backend that says which parts of a graph OpenVINO can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT lowering for fxplug: a backend that says which parts of a graph TensorRT can run."""
+"""TensorRT for fxplug: a backend that says which parts of a graph TensorRT can run."""
 
 from __future__ import annotations
 

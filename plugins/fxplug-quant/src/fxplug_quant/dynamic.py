@@ -1,0 +1,137 @@
+"""The pass that puts int8 layers in the place of linear ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from fxplug.passes import Pass, PassContext, PassResult
+from fxplug_quant.linear import DynamicInt8Linear
+from fxplug_quant.options import DynamicInt8Options
+
+if TYPE_CHECKING:
+    from fxplug.execute import GraphModule
+    from fxplug.ir import Node
+
+__all__ = ["DynamicInt8"]
+
+_TRAINING = "training mode (call eval() first)"
+# Anything that runs around the forward would be lost with the layer.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
+
+
+class DynamicInt8(Pass):
+    """Replaces each call of an ``nn.Linear`` in evaluation mode by one of a `DynamicInt8Linear`.
+
+    Only the very class counts, a subclass may compute something else. The linear layers themselves are left
+    as they are; one that is called in several places becomes one int8 layer. What stays float is listed with
+    its reason in ``details["left"]``.
+
+    Args:
+        min_features: See `DynamicInt8Options`.
+
+    Raises:
+        ConfigError: An option is out of range.
+    """
+
+    def __init__(self, min_features: int = 1) -> None:
+        self.options = DynamicInt8Options(min_features)
+
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:
+        """Replace every call that can be replaced.
+
+        Raises:
+            QuantizationError: There is something to replace, but no int8 matrix product on this machine.
+        """
+        chosen: list[tuple[Node, nn.Linear]] = []
+        left: dict[str, str] = {}
+        for node in module.graph.nodes:
+            if node.op != "call_module":
+                continue
+            linear = module.get_submodule(node.target)
+            if type(linear) is not nn.Linear:
+                continue
+            reason = self._reason_to_leave(node, linear)
+            if reason:
+                left[node.name] = reason
+            else:
+                chosen.append((node, linear))
+        layers = {id(linear): linear for _, linear in chosen}
+        quantized = {key: DynamicInt8Linear.from_float(linear) for key, linear in layers.items()}
+        kept = _Kept(module, {node for node, _ in chosen})
+        new_paths: dict[str, str] = {}
+        for node, linear in chosen:
+            path = str(node.target)
+            if path not in new_paths:
+                new_paths[path] = _free_path(module, f"{path}_int8") if kept.concerns(path) else path
+                module.add_submodule(new_paths[path], quantized[id(linear)])
+            if new_paths[path] != path:
+                node.target = new_paths[path]
+        return PassResult(
+            bool(chosen),
+            _summary(len(quantized), left),
+            {"quantized": len(quantized), "calls": len(chosen), "left": left},
+        )
+
+    def _reason_to_leave(self, node: Node, linear: nn.Linear) -> str:
+        """Return why a call stays float; empty when it need not."""
+        if linear.training:
+            return _TRAINING
+        if min(linear.in_features, linear.out_features) < self.options.min_features:
+            return f"fewer than {self.options.min_features} features"
+        if any(vars(linear).get(name) for name in _HOOKS):
+            return "hooks or a forward of its own"
+        if any(entry.context is torch.autocast for entry in node.region):
+            return "inside autocast"
+        for tensor in linear.parameters(recurse=False):
+            if (
+                type(tensor) is not nn.Parameter
+                or tensor.dtype is not torch.float32
+                or tensor.device.type != "cpu"
+            ):
+                return "weights that are not plain float32 on the CPU"
+            if not bool(tensor.isfinite().all()):
+                return "weights that are not finite"
+        return ""
+
+
+class _Kept:
+    """The paths that nodes outside `chosen` refer to, so that what stands there must stay."""
+
+    def __init__(self, module: GraphModule, chosen: set[Node]) -> None:
+        self._paths = {
+            str(node.target)
+            for node in module.graph.nodes
+            if node.op in {"call_module", "get_attr"} and node not in chosen
+        }
+        self._holders = {holder for path in self._paths for holder in _upwards(path)}
+
+    def concerns(self, path: str) -> bool:
+        """Return whether the module at `path` is, contains, or is part of something that must stay."""
+        return path in self._holders or any(holder in self._paths for holder in _upwards(path))
+
+
+def _upwards(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+def _free_path(module: GraphModule, wish: str) -> str:
+    # At the top, so that no module of the user's is added to.
+    wish = wish.replace(".", "_")
+    path, number = wish, 0
+    while hasattr(module, path):
+        number += 1
+        path = f"{wish}_{number}"
+    return path
+
+
+def _summary(quantized: int, left: dict[str, str]) -> str:
+    if not quantized and not left:
+        return "no linear layer"
+    parts = [f"quantized {quantized or 'no'} linear layer{'' if quantized <= 1 else 's'} to int8"]
+    parts += [f"{count} left in float: {reason}" for reason, count in Counter(left.values()).items()]
+    return "; ".join(parts)

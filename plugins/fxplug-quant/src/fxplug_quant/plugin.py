@@ -1,0 +1,44 @@
+"""What this plugin answers when fxplug asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fxplug.ir import PURE
+from fxplug.plugins import EffectRecord, PassRecord, hookimpl
+from fxplug_quant.dynamic import DynamicInt8
+from fxplug_quant.linear import DynamicInt8Linear
+from fxplug_quant.options import DynamicInt8Options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+__all__ = ["fxplug_is_leaf_module", "fxplug_register_effects", "fxplug_register_passes"]
+
+
+@hookimpl
+def fxplug_register_passes() -> Iterable[PassRecord]:
+    """Offer the quantizing passes."""
+    return [
+        PassRecord(
+            "dynamic-int8",
+            DynamicInt8,
+            "Gives linear layers int8 weights and rounds their input to 8 bits at run time.",
+            phase="quantize",
+            options=DynamicInt8Options,
+        )
+    ]
+
+
+@hookimpl
+def fxplug_register_effects() -> Iterable[EffectRecord]:
+    """Say that an int8 layer does nothing but compute its output, so that an unused one may go."""
+    return [EffectRecord(DynamicInt8Linear, PURE)]
+
+
+@hookimpl
+def fxplug_is_leaf_module(module: nn.Module) -> bool | None:
+    """Keep int8 layers whole when a quantized model is traced again."""
+    return True if isinstance(module, DynamicInt8Linear) else None

@@ -1,0 +1,127 @@
+"""What the plugin tells fxplug, and what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import ConfigError
+from fxplug.passes import Pipeline, PipelineStep
+from fxplug.plugins import PluginCandidate, PluginManager
+from fxplug_quant import DynamicInt8, DynamicInt8Linear, DynamicInt8Options, plugin
+
+
+@pytest.fixture
+def manager() -> PluginManager:
+    return PluginManager(candidates=[PluginCandidate.of_module(plugin, "quant")], environ={})
+
+
+@pytest.fixture
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4)).eval()
+
+
+# -- what it offers ---------------------------------------------------------------------------------------------
+
+
+def test_it_offers_one_pass_for_the_quantize_phase():
+    (record,) = plugin.fxplug_register_passes()
+
+    assert record.name == "dynamic-int8"
+    assert record.phase == "quantize"
+    assert record.options is DynamicInt8Options
+    assert record.pipelines == ()
+    made = record.factory(min_features=4)
+    assert isinstance(made, DynamicInt8)
+    assert made.options == DynamicInt8Options(min_features=4)
+
+
+def test_int8_layers_are_leaves_and_others_are_no_concern():
+    assert plugin.fxplug_is_leaf_module(DynamicInt8Linear(4, 4)) is True
+    assert plugin.fxplug_is_leaf_module(nn.Linear(4, 4)) is None
+
+
+def test_int8_layers_are_known_to_be_pure():
+    (record,) = plugin.fxplug_register_effects()
+
+    assert record.target is DynamicInt8Linear
+    assert record.effect.is_pure
+
+
+def test_the_host_takes_the_plugin(manager):
+    (info,) = manager.plugin_infos()
+
+    assert info.status == "active"
+    assert info.hooks == ("fxplug_is_leaf_module", "fxplug_register_effects", "fxplug_register_passes")
+    assert info.passes == ("quant:dynamic-int8",)
+
+
+# -- what follows -----------------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_runs_the_pass(model):
+    (record,) = plugin.fxplug_register_passes()
+    pipeline = Pipeline("small", [PipelineStep("quant:dynamic-int8", record, {"min_features": 16})])
+
+    (report,) = pipeline.run(fxplug.symbolic_trace(model))
+
+    assert report.result is not None
+    assert (
+        report.result.summary == "quantized 1 linear layer to int8; 1 left in float: fewer than 16 features"
+    )
+
+
+def test_optimize_quantizes_and_measures_the_error(manager, model):
+    inputs = torch.randn(8, 32)
+
+    result = fxplug.optimize(
+        model, inputs, passes=["dynamic-int8"], manager=manager, rtol=0, atol=0.1, measure=False
+    )
+
+    assert 0 < result.check.max_abs_error < 0.1
+    assert [type(part) for part in result.module.children()] == [
+        DynamicInt8Linear,
+        nn.ReLU,
+        DynamicInt8Linear,
+    ]
+    assert type(model[0]) is nn.Linear
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_features": 0}, "every layer has at least 1 feature"),
+        ({"min_feature": 2}, "Did you mean 'min_features'?"),
+    ],
+    ids=["value", "name"],
+)
+def test_the_host_refuses_bad_options_before_anything_runs(manager, model, options, message):
+    with pytest.raises(ConfigError) as caught:
+        manager.resolve_pipeline([{"name": "quant:dynamic-int8", **options}])
+
+    assert "pass 'quant:dynamic-int8'" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_a_quantized_model_can_be_traced_again(manager, model):
+    quantized = fxplug.symbolic_trace(model, manager=manager)
+    manager.resolve_pipeline(["dynamic-int8"]).run(quantized)
+    inputs = torch.randn(8, 32)
+
+    again = fxplug.symbolic_trace(quantized, manager=manager)
+
+    assert [node.op for node in again.graph.nodes] == [node.op for node in quantized.graph.nodes]
+    assert torch.equal(again(inputs), quantized(inputs))
+
+
+def test_torch_is_not_told_to_use_another_quantization_engine(model):
+    before = torch.backends.quantized.engine
+    traced = fxplug.symbolic_trace(model)
+
+    DynamicInt8().run(traced, fxplug.PassContext())
+    traced(torch.randn(2, 32))
+
+    assert torch.backends.quantized.engine == before

@@ -1,0 +1,28 @@
+"""What this plugin answers when fxplug asks. TensorRT need not be installed for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fxplug.plugins import BackendRecord, hookimpl
+from fxplug_tensorrt.backend import TensorRTBackend
+from fxplug_tensorrt.options import TensorRTOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["fxplug_register_backends"]
+
+
+@hookimpl
+def fxplug_register_backends() -> Iterable[BackendRecord]:
+    """Offer the backend."""
+    return [
+        BackendRecord(
+            "tensorrt",
+            TensorRTBackend,
+            "Says what TensorRT could run; building with it comes in a later version.",
+            options=TensorRTOptions,
+            requires=("tensorrt_rtx",),
+        )
+    ]

@@ -1,0 +1,214 @@
+"""What the plugin tells fxplug, and how it behaves with and without TensorRT."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+import fxplug_tensorrt
+from fxplug.errors import BackendError, ConfigError, LoweringError
+from fxplug.plugins import PluginCandidate, PluginManager
+from fxplug_tensorrt import TensorRTBackend, TensorRTOptions, backend, plugin
+from fxplug_tensorrt._trt import Engine, find_engine
+
+MISSING = (
+    "Cannot build with TensorRT: neither TensorRT for RTX nor TensorRT is installed. Install the former with: "
+    'pip install "fxplug-tensorrt[rtx]"'
+)
+
+
+@pytest.fixture
+def manager() -> PluginManager:
+    return PluginManager(candidates=[PluginCandidate.of_module(plugin, "tensorrt")], environ={})
+
+
+@pytest.fixture
+def no_engine(monkeypatch) -> None:
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def compile_something() -> nn.Module:
+    module = fxplug.symbolic_trace(nn.Linear(4, 2).eval())
+    return TensorRTBackend().compile(module, (torch.randn(1, 4),), {})
+
+
+# -- what it offers ---------------------------------------------------------------------------------------------
+
+
+def test_it_offers_one_backend():
+    (record,) = plugin.fxplug_register_backends()
+
+    assert record.name == "tensorrt"
+    assert record.options is TensorRTOptions
+    assert record.requires == ("tensorrt_rtx",)
+    backend = record.factory(precision="bf16", min_block_size=3)
+    assert isinstance(backend, TensorRTBackend)
+    assert backend.options == TensorRTOptions("bf16", 3)
+
+
+def test_the_host_takes_the_plugin(manager):
+    (info,) = manager.plugin_infos()
+
+    assert info.status == "active"
+    assert info.hooks == ("fxplug_register_backends",)
+    assert info.backends == ("tensorrt:tensorrt",)
+    assert isinstance(manager.find_backend("tensorrt").create(), TensorRTBackend)
+
+
+def test_the_host_refuses_an_unknown_precision(manager):
+    with pytest.raises(ConfigError) as caught:
+        manager.backend_options("tensorrt", {"precision": "fp8"})
+
+    assert "'precision' is 'fp8'" in str(caught.value)
+    assert "'bf16'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"precision": "fp8"},
+            (
+                "Cannot use precision='fp8' for TensorRT: it is no precision. Use one of 'fp32', 'fp16', 'bf16'. "
+                "[FXP-F000]"
+            ),
+        ),
+        (
+            {"min_block_size": 0},
+            (
+                "Cannot use min_block_size=0 for TensorRT: a group has at least 1 call. Give 1 to take every group, or "
+                "a larger number to leave small ones in PyTorch. [FXP-F000]"
+            ),
+        ),
+    ],
+    ids=["precision", "min_block_size"],
+)
+def test_a_value_that_is_not_allowed_is_refused(options, message):
+    with pytest.raises(ConfigError) as caught:
+        TensorRTBackend(**options)
+
+    assert str(caught.value) == message
+
+
+# -- with and without the engine --------------------------------------------------------------------------------
+
+
+def test_without_tensorrt_the_error_says_what_to_install(no_engine):
+    with pytest.raises(BackendError) as caught:
+        compile_something()
+
+    assert caught.value.message == MISSING
+
+
+@pytest.mark.parametrize("title", ["TensorRT for RTX 1.7.1.116", "TensorRT 11.0"])
+def test_with_tensorrt_the_error_says_that_nothing_is_built_yet(monkeypatch, title):
+    monkeypatch.setattr(backend, "find_engine", lambda: Engine("tensorrt_rtx", title))
+
+    with pytest.raises(BackendError) as caught:
+        compile_something()
+
+    assert caught.value.message == (
+        f"Cannot build with TensorRT: {title} is installed, but this version of fxplug-tensorrt only reports which "
+        f"nodes TensorRT could run. Leave the backend out to run the module in PyTorch."
+    )
+
+
+@pytest.mark.parametrize(
+    ("modules", "distribution", "found"),
+    [
+        ([], None, None),
+        (["tensorrt"], None, Engine("tensorrt", "TensorRT of unknown version")),
+        (["tensorrt"], "tensorrt", Engine("tensorrt", "TensorRT 11.0")),
+        (["tensorrt", "tensorrt_rtx"], "tensorrt_rtx", Engine("tensorrt_rtx", "TensorRT for RTX 11.0")),
+    ],
+    ids=["none", "bare", "datacentre", "both"],
+)
+def test_an_engine_is_found_without_being_imported(monkeypatch, tmp_path, modules, distribution, found):
+    for name in ("tensorrt", "tensorrt_rtx"):
+        if name in modules:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text("raise RuntimeError('imported')")
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        else:
+            monkeypatch.setitem(sys.modules, name, None)
+    if distribution is not None:
+        metadata = tmp_path / f"{distribution}-11.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 11.0\n")
+    elsewhere = [entry for entry in sys.path if not any(Path(entry).glob("tensorrt*"))]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *elsewhere])
+    importlib.invalidate_caches()
+
+    assert find_engine() == found
+    assert not [name for name in modules if name in sys.modules]
+
+
+def test_optimize_reports_coverage_and_stays_in_pytorch(manager, no_engine):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    inputs = torch.randn(2, 4)
+
+    result = fxplug.optimize(model, inputs, passes=[], backend="tensorrt", manager=manager, measure=False)
+
+    assert result.lowering is not None
+    assert result.lowering.coverage == 1.0
+    assert any(MISSING in warning for warning in result.warnings)
+    assert torch.equal(result.module(inputs), model(inputs))
+
+
+def test_in_strict_mode_staying_in_pytorch_is_an_error(manager, no_engine):
+
+    with pytest.raises(LoweringError, match="neither TensorRT for RTX nor TensorRT is installed"):
+        fxplug.optimize(
+            nn.Linear(4, 4).eval(),
+            torch.randn(2, 4),
+            passes=[],
+            backend="tensorrt",
+            manager=manager,
+            measure=False,
+            strict=True,
+        )
+
+
+def test_the_plugin_is_imported_and_asked_where_tensorrt_cannot_be():
+    program = """
+import sys
+sys.modules["tensorrt"] = sys.modules["tensorrt_rtx"] = None
+from fxplug_tensorrt import plugin
+(record,) = plugin.fxplug_register_backends()
+record.factory()
+assert sys.modules["tensorrt"] is sys.modules["tensorrt_rtx"] is None
+"""
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert completed.returncode == 0, completed.stderr
+
+
+def test_one_module_alone_may_import_tensorrt_and_none_does_at_import():
+    assert fxplug_tensorrt.__file__ is not None
+    importers = {
+        path.name
+        for path in Path(fxplug_tensorrt.__file__).parent.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported_names(node)
+        if name.partition(".")[0] in {"tensorrt", "tensorrt_rtx"}
+    }
+
+    assert importers <= {"_trt.py"}
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -1,0 +1,27 @@
+"""What this plugin answers when fxplug asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fxplug.plugins import CommandRecord, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from click import Command
+
+__all__ = ["fxplug_register_commands"]
+
+
+@hookimpl
+def fxplug_register_commands() -> Iterable[CommandRecord]:
+    """Offer ``fxplug draw``."""
+    return [CommandRecord("draw", _make_draw, "Draw the graph of a saved module as DOT text.")]
+
+
+def _make_draw() -> Command:
+    # A trace in somebody's program asks this plugin too, and needs no command line.
+    from fxplug_viz.command import draw  # noqa: PLC0415
+
+    return draw
