@@ -7,7 +7,7 @@ would naturally catch a builtin (`ValueError`, `LookupError`, ...), the class in
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +30,7 @@ __all__ = [
     "PluginLoadError",
     "StorageError",
     "TraceError",
+    "TraceWarning",
     "UnknownNameError",
     "UnresolvedReferenceError",
     "VerificationError",
@@ -72,11 +73,26 @@ class FxplugError(Exception):
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders; those that build their message from parts cannot be made from it again.
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[FxplugError], args: tuple[Any, ...], state: dict[str, Any]) -> FxplugError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class TraceError(FxplugError, ValueError):
     """A program could not be captured faithfully."""
 
     code = "FXP-T000"
+
+
+class TraceWarning(UserWarning):
+    """A program was captured, but something that it did while it ran is not part of the captured program."""
 
 
 class GraphError(FxplugError, RuntimeError):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +17,19 @@ from fxplug.capture.interception import active_interceptor, intercept, original_
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
 from fxplug.capture.sources import Place, user_line
+from fxplug.capture.state import ModuleStates
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import HigherOrderOperator, OpOverload, buffers_of, parameters_of
+from fxplug.semantics.internals import (
+    HigherOrderOperator,
+    OpOverload,
+    assert_function,
+    buffers_of,
+    has_backward_hooks,
+    has_forward_hooks,
+    parameters_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -81,6 +92,7 @@ class Tracer:
         self._attribute_proxies: dict[str, Proxy] = {}
         self._kept_alive: list[Any] = []
         self._place = Place(_TRACE_CODE, None, None)
+        self._states = ModuleStates()
 
     # -- the trace
 
@@ -142,16 +154,60 @@ class Tracer:
         self.graph.keyword_only = frozenset(entry.name for entry in inputs if entry.keyword_only)
         annotation = annotations_of(function).get("return")
         with intercept(self), paused_collection():
-            result = call_with(function, inputs, values)
+            result = self._run(function, inputs, values)
         output = self.create_node("output", "output", (self.create_arg(result),), {}, type_expr=annotation)
         output.origins = ()
         return self.graph
+
+    def _run(self, function: Callable[..., Any], inputs: list[Input], values: list[Any]) -> Any:
+        """Run the program with proxies and leave the user's modules as they were."""
+        states = self._states = ModuleStates()
+        try:
+            if isinstance(self.context.root, nn.Module):
+                states.remember(self.context.root, "")
+                function = self._with_hooks(self.context.root, function, inputs)
+            result = call_with(function, inputs, values)
+        except BaseException:
+            states.restore()
+            raise
+        states.restore_and_report()
+        return result
+
+    def _with_hooks(
+        self, root: nn.Module, forward: Callable[..., Any], inputs: list[Input]
+    ) -> Callable[..., Any]:
+        """Return what runs the hooks of the root too, so that their work is part of the graph."""
+        _refuse_backward_hooks(root, "the root")
+        if not has_forward_hooks(root):
+            return forward
+        if any(entry.stars for entry in inputs):
+            raise TraceError(
+                "Cannot trace a root that has forward hooks and takes a variable number of arguments: hooks receive "
+                "them one by one. Remove the hooks, or wrap the module in one with fixed parameters.",
+                code="FXP-T010",
+            )
+        return partial(original_call, root)
 
     def _create_input(self, entry: Input, concrete: Mapping[str, Any]) -> Any:
         default = () if entry.default is inspect.Parameter.empty else (self.create_arg(entry.default),)
         proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
         proxy.node.origins = ()
-        return concrete.get(entry.name, proxy)
+        if entry.name not in concrete:
+            return proxy
+        self._fix_input(entry.name, proxy, concrete[entry.name])
+        return concrete[entry.name]
+
+    def _fix_input(self, name: str, proxy: Proxy, value: Any) -> None:
+        """Record that a parameter has the value it was traced with: any other one is an error when the graph runs."""
+        if not isinstance(value, (bool, int, float, str, bytes, type(None))):
+            raise TraceError(
+                f"Cannot fix the parameter {name!r} to a {type(value).__name__}: concrete_args takes numbers, strings, "
+                "booleans and None. Bind other values with functools.partial or in a wrapping function."
+            )
+        compare = operator.is_ if value is None else operator.eq
+        same = self.create_proxy("call_function", compare, (proxy, value), {})
+        message = f"{name} was fixed to {value!r} when the program was traced"
+        self.create_proxy("call_function", assert_function, (same, message), {})
 
     # -- nodes and proxies
 
@@ -279,9 +335,10 @@ class Tracer:
         path = self._tensor_paths.get(id(tensor))
         if path is None:
             index = len(self.graph.lifted)
-            while hasattr(self.root, f"_tensor_constant{index}"):
-                index += 1
             path = f"_tensor_constant{index}"
+            while path in self.graph.lifted or hasattr(self.root, path):
+                index += 1
+                path = f"_tensor_constant{index}"
             self.graph.lifted[path] = tensor
             self._tensor_paths[id(tensor)] = path
         return self.create_node("get_attr", path, (), {})
@@ -334,6 +391,8 @@ class Tracer:
     ) -> Any:
         """Run the forward of module `m` at `path`, so that what it does is recorded."""
         former = self._place
+        _refuse_backward_hooks(m, f"module {path!r}")
+        self._states.remember(m, path)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
         try:
@@ -383,6 +442,15 @@ class Tracer:
     def keys(self, obj: Proxy) -> Any:
         """Answer a request for keys by recording it."""
         return Attribute(obj, "keys")()
+
+
+def _refuse_backward_hooks(module: nn.Module, what: str) -> None:
+    if has_backward_hooks(module):
+        raise TraceError(
+            f"Cannot trace into {what} ({type(module).__name__}): it has backward hooks, which run on gradients and "
+            "cannot be recorded. Remove them, or make the module a leaf.",
+            code="FXP-T010",
+        )
 
 
 def _is_enum(value: Any) -> bool:

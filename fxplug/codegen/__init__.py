@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fxplug.codegen.compiled import CompiledFunction, compile_code
+from fxplug.codegen.emitters import AUGMENTED
 from fxplug.codegen.generator import CodeGen, last_uses
 from fxplug.codegen.globals import register_named_type, register_root
 from fxplug.codegen.signature import Parameter, Signature, signature_of
 from fxplug.ir import install_generator
 
 __all__ = [
+    "AUGMENTED",
     "CodeGen",
     "CompiledFunction",
     "Parameter",

@@ -8,6 +8,7 @@ structures nested deeper than Python's recursion limit are handled.
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fxplug.errors import InvalidArgumentError
@@ -21,6 +22,7 @@ __all__ = [
     "immutable_dict",
     "immutable_list",
     "is_namedtuple",
+    "iterate_containers",
     "iterate_leaves",
     "map_aggregate",
     "rebuild_children",
@@ -129,7 +131,10 @@ def map_aggregate(argument: Argument, function: Callable[[Any], Any], *, frozen:
         container, elements, results = stack[-1]
         if len(results) == len(elements):
             stack.pop()
-            value = rebuild_children(container, results, frozen=frozen)
+            if frozen and isinstance(container, tuple) and all(map(is_, results, elements)):
+                value = container  # A tuple of any class that did not change passes as it is.
+            else:
+                value = rebuild_children(container, results, frozen=frozen)
             if not stack:
                 return value
             stack[-1][2].append(value)
@@ -140,6 +145,17 @@ def map_aggregate(argument: Argument, function: Callable[[Any], Any], *, frozen:
             results.append(function(element))
         else:
             stack.append((element, inner, []))
+
+
+def iterate_containers(argument: Argument) -> Iterator[Any]:
+    """Yield every tuple, list, dict and slice in a nested argument, the outer one first."""
+    stack = [argument]
+    while stack:
+        value = stack.pop()
+        elements = _children(value)
+        if elements is not None:
+            yield value
+            stack.extend(reversed(elements))
 
 
 def iterate_leaves(argument: Argument) -> Iterator[Any]:

@@ -45,8 +45,6 @@ def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node,
         copy._type = node._type
         copy._region = node._region
         copy._origin = node._origin
-        copy._meta = None if node._meta is None else copy_meta(node._meta)
-        copy._erased = False
         copy._position = node._position
         copy._prev = last
         last._next = last = copy
@@ -58,12 +56,13 @@ def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node,
     for node, copy in mapping.items():
         _copy_arguments(node, copy, mapping)
         copy.users = {mapping[user]: None for user in node.users}
+        copy._meta = None if node._meta is None else copy_meta(node._meta, mapping)
     return mapping
 
 
 def _copy_arguments(node: Node, copy: Node, mapping: Mapping[Node, Node]) -> None:
     inputs = node._inputs
-    if inputs is node._args and isinstance(inputs, tuple):
+    if inputs is node._args and not node._kwargs and isinstance(inputs, tuple):
         copy._args = copy._inputs = tuple([mapping[used] for used in inputs])
         copy._kwargs = EMPTY_DICT
         return
@@ -88,17 +87,22 @@ def _copy_arguments(node: Node, copy: Node, mapping: Mapping[Node, Node]) -> Non
         copy._kwargs = node._kwargs
 
 
-def copy_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return notes that can be edited without touching the original: containers are copied, values are shared."""
-    return {key: _copy_containers(value) for key, value in meta.items()}
+def copy_meta(meta: Mapping[str, Any], mapping: Mapping[Node, Node] | None = None) -> dict[str, Any]:
+    """Return notes that can be edited without touching the original.
+
+    Containers are copied, values are shared, and nodes that `mapping` knows are replaced.
+    """
+    return {key: _copy_note(value, mapping or {}) for key, value in meta.items()}
 
 
-def _copy_containers(value: Any) -> Any:
+def _copy_note(value: Any, mapping: Mapping[Node, Node]) -> Any:
     kind = type(value)
     if kind is dict:
-        return {key: _copy_containers(element) for key, element in value.items()}
+        return {key: _copy_note(element, mapping) for key, element in value.items()}
     if kind is list:
-        return [_copy_containers(element) for element in value]
+        return [_copy_note(element, mapping) for element in value]
+    if kind is tuple:
+        return tuple([_copy_note(element, mapping) for element in value])
     if kind is set:
         return set(value)
-    return value
+    return mapping.get(value, value) if kind is Node else value

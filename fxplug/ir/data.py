@@ -5,6 +5,8 @@ Pickling and file storage both go through it. Nodes are numbered; an argument th
 they are named.
 """
 
+# The notes are read where they are: the property in front of them would fill them in.
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import copyreg
@@ -15,7 +17,7 @@ from fxplug.errors import StorageError
 from fxplug.ir.arguments import Argument, map_aggregate
 from fxplug.ir.clone import copy_meta
 from fxplug.ir.graph import Graph
-from fxplug.ir.node import Node, map_arg
+from fxplug.ir.node import Node
 from fxplug.ir.origins import Origin
 
 __all__ = ["FORMAT_VERSION", "NodeRef", "graph_from_data", "graph_to_data"]
@@ -39,8 +41,8 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     """
     numbers = {node: number for number, node in enumerate(graph.nodes)}
 
-    def refer(node: Node) -> Argument:
-        return NodeRef(numbers[node])
+    def refer(leaf: Any) -> Any:
+        return NodeRef(numbers[leaf]) if isinstance(leaf, Node) else leaf
 
     return {
         "version": FORMAT_VERSION,
@@ -50,10 +52,12 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
                 "op": node.op,
                 "name": node.name,
                 "target": node.target,
-                "args": map_arg(node.args, refer),
-                "kwargs": dict(map_arg(node.kwargs, refer)),
+                "args": map_aggregate(node.args, refer),
+                "kwargs": dict(map_aggregate(node.kwargs, refer)),
                 "type": node.type,
-                "meta": map_arg(copy_meta(node.meta), refer),
+                "meta": None
+                if node._meta is None
+                else map_aggregate(copy_meta(node._meta), refer, frozen=False),
                 "region": node.region,
                 "origins": [origin.to_data() for origin in node.origins],
             }
@@ -105,16 +109,9 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
         nodes.append(node)
     for node, entry in zip(nodes, data["nodes"], strict=True):
         # Notes may name nodes that come later, so they are restored when all nodes stand.
-        node.meta = copy_meta(_mutable(map_aggregate(entry["meta"], resolve)))
+        if entry["meta"] is not None:
+            node.meta = map_aggregate(copy_meta(entry["meta"]), resolve, frozen=False)
     return graph
-
-
-def _mutable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _mutable(element) for key, element in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list):
-        return [_mutable(element) for element in cast("list[Any]", value)]
-    return value
 
 
 def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

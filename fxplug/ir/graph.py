@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
+from inspect import Signature
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
@@ -16,7 +17,7 @@ from fxplug.ir.collector import paused_collection
 from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
 from fxplug.ir.naming import Namespace, target_name
-from fxplug.ir.node import OPCODES, Node, map_arg
+from fxplug.ir.node import ERASED, OPCODES, Node, map_arg
 from fxplug.ir.printing import print_table
 from fxplug.ir.regions import PLAIN, Region
 from fxplug.ir.ring import NodeList, Ring
@@ -39,12 +40,25 @@ class _InsertionPoint:
         graph._insertion = (anchor, before)
 
     def __enter__(self) -> None:
-        return None
+        self._graph._waiting.append(self)
+
+    def node_erased(self, node: Node) -> None:
+        """Hear that a node goes away next to which the former insertion point may lie."""
+        self._former = _beside(self._former, node)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._graph._insertion = self._former
+        self._graph._waiting.remove(self)
+
+
+def _beside(insertion: tuple[Node, bool], node: Node) -> tuple[Node, bool]:
+    """Return an insertion point that stays where it is when `node` goes away."""
+    anchor, before = insertion
+    if anchor is not node:
+        return insertion
+    return (node._next if before else node._prev), before
 
 
 class Graph:
@@ -62,8 +76,10 @@ class Graph:
         tracer_extras: dict[str, Any] | None = None,
     ) -> None:
         self._sentinel = Node(self, "", "root", "")
+        self._sentinel._position = ERASED  # It is no node to work with: nobody may use, move or erase it.
         self._ring = Ring(self._sentinel)
         self._insertion: tuple[Node, bool] = (self._sentinel, True)
+        self._waiting: list[_InsertionPoint] = []
         self._namespace = Namespace()
         self._candidates: dict[Any, str] = {}
         self._index: dict[tuple[str, Any], dict[Node, None]] | None = None
@@ -149,7 +165,9 @@ class Graph:
             ForeignNodeError: One of them belongs to another graph or was erased.
         """
         for one in (node, after):
-            if one.graph is not self or one._erased:
+            if one.graph is not self or (
+                one._position is ERASED and not (one is after and one is self._sentinel)
+            ):
                 raise ForeignNodeError(
                     f"Cannot move node {node.name!r} behind {after.name!r}: {one.name!r} does not stand in "
                     "this graph."
@@ -172,14 +190,17 @@ class Graph:
         if attribute == "name":
             self._namespace.release(node._name)
             value = self._namespace.create_name(str(value))
-        elif attribute in {"op", "target"} and self._index is not None:
+        elif attribute in {"op", "target"} and self._index is not None and node._position is not ERASED:
             self._unindex_node(node)
             key = (value, _index_key(node._target)) if attribute == "op" else (node._op, _index_key(value))
             self._index.setdefault(cast("tuple[str, Any]", key), {})[node] = None
+        return value
+
+    def node_changed(self, node: Node) -> None:
+        """Hear that an attribute of `node` has changed."""
         self.version += 1
         for observer in self.observers:
             observer("changed", node)
-        return value
 
     # -- making nodes
 
@@ -212,19 +233,13 @@ class Graph:
         """
         if op not in OPCODES:
             raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
-        if name is None:
-            try:
-                candidate = self._candidates.get(target)
-            except TypeError:  # An unhashable callable.
-                candidate = target_name(target)
-            if candidate is None:
-                candidate = self._candidates[target] = self._check_target(op, target)
-        else:
+        # Text for everything but call_function: a mismatch is looked into, the rest is checked once for each target.
+        if (op == "call_function") is (target.__class__ is str):
             self._check_target(op, target)
-            candidate = name
+        candidate = name if name is not None else self._candidate(op, target)
         node = Node(
             self,
-            self._namespace.create_name(candidate),
+            "",
             op,
             target,
             () if args is None else args,
@@ -232,10 +247,23 @@ class Graph:
             type_expr,
             self._region,
         )
+        node._name = self._namespace.create_name(candidate)
         self._link(node)
         return node
 
-    def _check_target(self, op: str, target: Any) -> str:
+    def _candidate(self, op: str, target: Any) -> str:
+        """Return the text from which a node with this target is named."""
+        try:
+            candidate = self._candidates.get(target)
+        except TypeError:  # An unhashable callable.
+            self._check_target(op, target)
+            return target_name(target)
+        if candidate is None:
+            self._check_target(op, target)
+            candidate = self._candidates[target] = target_name(target)
+        return candidate
+
+    def _check_target(self, op: str, target: Any) -> None:
         if op == "call_function":
             if not callable(target):
                 raise GraphError(
@@ -244,7 +272,6 @@ class Graph:
                 )
         elif not isinstance(target, str):
             raise GraphError(f"Cannot create a {op} node for {target!r}: its target must be a string.")
-        return target_name(target)
 
     def _link(self, node: Node) -> None:
         anchor, before = self._insertion
@@ -284,14 +311,14 @@ class Graph:
         return _InsertionPoint(self, node, before=False)
 
     def _check_own(self, node: Node) -> None:
-        if node.graph is not self or node._erased:
+        if node is not self._sentinel and (node.graph is not self or node._position is ERASED):
             raise ForeignNodeError(
                 f"Cannot insert next to node {node.name!r}: it does not stand in this graph."
             )
 
-    def placeholder(self, name: str, type_expr: Any = None, default_value: Any = ...) -> Node:
+    def placeholder(self, name: str, type_expr: Any = None, default_value: Any = Signature.empty) -> Node:
         """Make an input. `default_value` is the parameter's default; leave it out where there is none."""
-        args = () if default_value is ... else (default_value,)
+        args = () if default_value is Signature.empty else (default_value,)
         return self.create_node("placeholder", name, args, type_expr=type_expr)
 
     def get_attr(self, qualified_name: str, type_expr: Any = None) -> Node:
@@ -346,7 +373,9 @@ class Graph:
         """
         if to_erase.graph is not self:
             raise ForeignNodeError(f"Cannot erase node {to_erase.name!r}: it belongs to another graph.")
-        if to_erase._erased:
+        if to_erase is self._sentinel:
+            raise GraphError("Cannot erase what stands behind the last node: it marks the end of the graph.")
+        if to_erase._position is ERASED:
             warnings.warn(f"Node {to_erase.name!r} was erased before; nothing is done.", stacklevel=2)
             return
         if to_erase.users:
@@ -355,15 +384,15 @@ class Graph:
                 f"Cannot erase node {to_erase.name!r}: it is still used by {names}. Replace those uses first "
                 f"(node.replace_all_uses_with(...))."
             )
-        anchor, before = self._insertion
-        if anchor is to_erase:
-            self._insertion = (to_erase._next if before else to_erase._prev, before)
+        self._insertion = _beside(self._insertion, to_erase)
+        for point in self._waiting:
+            point.node_erased(to_erase)
         self._unindex_node(to_erase)
         self._ring.remove(to_erase)
         for used in to_erase._input_tuple():
             used.users.pop(to_erase, None)
         to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
-        to_erase._erased = True
+        to_erase._position = ERASED
         self.version += 1
         for observer in self.observers:
             observer("erased", to_erase)
@@ -405,13 +434,22 @@ class Graph:
         Returns:
             What the output of `g` returns, as an argument of this graph; None when `g` has no output.
         """
-        for node in g.nodes:
+
+        def resolve(used: Node) -> Argument:
+            if used not in val_map:
+                raise GraphError(
+                    f"Cannot copy node {node.name!r}: it uses {used.name!r}, which comes later. graph.lint() "
+                    "tells what is wrong with the order of the graph."
+                )
+            return val_map[used]
+
+        for node in list(g.nodes):
             if node in val_map:
                 continue
             if node.op == "output":
-                result = map_arg(node.args[0], val_map.__getitem__)
+                result = map_arg(node.args[0], resolve)
                 return (result, node) if return_output_node else result
-            val_map[node] = self.node_copy(node, val_map.__getitem__)
+            val_map[node] = self.node_copy(node, resolve)
         return None
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Graph:
@@ -423,7 +461,9 @@ class Graph:
         other.lifted = dict(self.lifted)
         other.keyword_only = self.keyword_only
         with paused_collection():
-            clone_nodes(self._ring, other, other._ring)
+            copies = clone_nodes(self._ring, other, other._ring)
+        if memo is not None:
+            memo.update({id(node): copy for node, copy in copies.items()})
         other._namespace = self._namespace.copy()
         return other
 

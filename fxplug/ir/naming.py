@@ -19,6 +19,8 @@ __all__ = ["Namespace", "is_reserved", "qualified_name", "register_namespace", "
 
 _FORM = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*?)(?:_([0-9]+))?")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_]+")
+_MOST_DIGITS = 18
+"""A longer row of digits is no counter but part of the name."""
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 _RESERVED = frozenset(
@@ -42,14 +44,11 @@ class Namespace:
     Giving a name costs constant time on average, also for the millionth ``add``.
     """
 
-    __slots__ = ("_counts", "_repeats", "_used")
+    __slots__ = ("_counts", "_used")
 
     def __init__(self, used: Iterable[str] = ()) -> None:
         self._used: set[str] = set(used)
         self._counts: dict[str, int] = {}
-        # Where to go on for a candidate that ends in a counter and was asked for again, e.g. "x_1" given
-        # twice.
-        self._repeats: dict[str, int] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._used
@@ -58,7 +57,6 @@ class Namespace:
         """Return an independent namespace that continues from the same state."""
         other = Namespace(self._used)
         other._counts = dict(self._counts)
-        other._repeats = dict(self._repeats)
         return other
 
     def create_name(self, candidate: str) -> str:
@@ -91,13 +89,13 @@ class Namespace:
             candidate = f"_{candidate}" if candidate[0].isdigit() else candidate
         base, separator, tail = candidate.rpartition("_")
         # A base is not empty and does not end in a digit-free underscore run of its own: "_1" has no counter.
-        digits = tail if separator and base and tail.isdigit() else None
+        digits = tail if separator and base and tail.isdigit() and len(tail) <= _MOST_DIGITS else None
         base = base if digits is not None else candidate
         used = self._used
         if digits is None:
             number = self._counts.get(base, 0)
         else:
-            number = self._repeats.get(candidate, 0) if candidate in used else int(digits)
+            number = self._counts.get(base, 0) if candidate in used else int(digits)
         name = candidate
         if name in _RESERVED:
             number += 1
@@ -107,8 +105,6 @@ class Namespace:
             name = f"{base}_{number}"
         used.add(name)
         self._counts[base] = number
-        if digits is not None:
-            self._repeats[candidate] = number
         return name
 
     def associate(self, name: str) -> None:

@@ -4,6 +4,8 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, InvalidArgumentError
@@ -12,6 +14,7 @@ from fxplug.ir.arguments import (
     EMPTY_DICT,
     Argument,
     immutable_dict,
+    iterate_containers,
     iterate_leaves,
     map_aggregate,
 )
@@ -20,7 +23,7 @@ from fxplug.ir.naming import qualified_name
 from fxplug.ir.regions import PLAIN, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
     from fxplug.ir.origins import Origin
 
@@ -41,6 +44,9 @@ OPCODES: tuple[Opcode, ...] = (
     "output",
 )
 
+ERASED = float("inf")
+"""The position of a node that was erased."""
+
 _ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
 
 
@@ -59,6 +65,10 @@ class NodeOwner(Protocol):
         """Hear that an attribute of `node` is about to change; return the value to store."""
         ...
 
+    def node_changed(self, node: Node) -> None:
+        """Hear that an attribute of `node` has changed."""
+        ...
+
 
 class Node:
     """One step of a graph.
@@ -73,7 +83,6 @@ class Node:
     __slots__ = (
         "__weakref__",
         "_args",
-        "_erased",
         "_inputs",
         "_kwargs",
         "_meta",
@@ -112,10 +121,9 @@ class Node:
         """The nodes that use this one's value, in the order in which they started to."""
         self._origin: Origin | tuple[Origin, ...] | None = None
         self._meta: dict[str, Any] | None = None
-        self._erased = False
         self._prev: Node = self
         self._next: Node = self
-        self._position = 0
+        self._position: float = 0
         self._args, self._kwargs, inputs = _take_in(graph, args, kwargs)
         for used in inputs:
             used.users[self] = None
@@ -134,6 +142,7 @@ class Node:
         if op not in OPCODES:
             raise GraphError(f"Cannot set the opcode of node {self._name!r} to {op!r}. Use one of {OPCODES}.")
         self._op = cast("str", self.graph.node_changing(self, "op", op))
+        self.graph.node_changed(self)
 
     @property
     def target(self) -> Target:
@@ -143,6 +152,7 @@ class Node:
     @target.setter
     def target(self, target: Target) -> None:
         self._target = self.graph.node_changing(self, "target", target)
+        self.graph.node_changed(self)
 
     @property
     def name(self) -> str:
@@ -153,6 +163,7 @@ class Node:
     def name(self, name: str) -> None:
         if name != self._name:
             self._name = cast("str", self.graph.node_changing(self, "name", name))
+            self.graph.node_changed(self)
 
     @property
     def type(self) -> Any:
@@ -162,6 +173,7 @@ class Node:
     @type.setter
     def type(self, annotation: Any) -> None:
         self._type = self.graph.node_changing(self, "type", annotation)
+        self.graph.node_changed(self)
 
     @property
     def region(self) -> Region:
@@ -171,6 +183,7 @@ class Node:
     @region.setter
     def region(self, region: Region) -> None:
         self._region = cast("Region", self.graph.node_changing(self, "region", tuple(region)))
+        self.graph.node_changed(self)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -242,8 +255,11 @@ class Node:
         return inputs if isinstance(inputs, tuple) else (inputs,)
 
     def _assign(self, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]) -> None:
+        if self._position is ERASED:
+            raise ForeignNodeError(
+                f"Cannot give arguments to node {self._name!r}: it was erased from its graph."
+            )
         taken = _take_in(self.graph, args, kwargs)
-        self.graph.node_changing(self, "args", taken)
         inputs = taken[2]
         kept = inputs if len(inputs) < 8 else frozenset(inputs)
         for used in self._input_tuple():
@@ -253,6 +269,7 @@ class Node:
             used.users[self] = None
         self._args, self._kwargs = taken[0], taken[1]
         self._inputs = inputs[0] if len(inputs) == 1 else inputs
+        self.graph.node_changed(self)
 
     def update_arg(self, index: int, argument: Argument) -> None:
         """Replace the positional argument at `index`.
@@ -306,6 +323,8 @@ class Node:
         Returns:
             The users that were changed, in order.
         """
+        if replace_with.graph is not self.graph or replace_with._position is ERASED:
+            raise _foreign(replace_with, self.graph)
         if propagate_meta:
             if replace_with.meta:
                 raise GraphError(
@@ -346,18 +365,25 @@ class Node:
             self.graph.place_node(node, self)
 
     def __lt__(self, other: Node) -> bool:
+        if not isinstance(cast("object", other), Node):
+            return NotImplemented
         if self._position == other._position and self is not other:
             self.graph.number_nodes()  # Labels are given when they are first asked for; until then all are equal.
         return self._position < other._position
 
     def __gt__(self, other: Node) -> bool:
-        return other < self
+        return other.__lt__(self) if isinstance(cast("object", other), Node) else NotImplemented
 
     def __le__(self, other: Node) -> bool:
-        return self is other or self < other
+        return self is other or self.__lt__(other)
 
     def __ge__(self, other: Node) -> bool:
-        return self is other or other < self
+        return self is other or self.__gt__(other)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Node:
+        """Return the node that stands for this one in the copy of its graph, which is copied with it."""
+        deepcopy(self.graph, memo)
+        return memo[id(self)]
 
     # -- questions and text
 
@@ -394,8 +420,8 @@ class Node:
             if self._type is not None and maybe_return_typename is not None:
                 maybe_return_typename[0] = f" -> {type_text(self._type)}"
             return f"return {self._args[0]}"
-        annotation = f" : {type_text(self._type)}" if self._type is not None else ""
-        head = f"%{self._name}{annotation} : [num_users={len(self.users)}] = {self._op}"
+        annotation = f" : {type_text(self._type)}" if self._type is not None else " :"
+        head = f"%{self._name}{annotation} [num_users={len(self.users)}] = {self._op}"
         if self._op == "placeholder":
             default = f"(default={self._args[0]})" if self._args else ""
             return f"{head}[target={self._target}]{default}"
@@ -417,22 +443,49 @@ def _take_in(
         flat = _flat_inputs(graph, args)
         if flat is not None:
             return args, EMPTY_DICT, flat
+    _check_forms(args, kwargs)
     inputs: dict[Node, None] = {}
 
     def visit(leaf: Any) -> Any:
         if isinstance(leaf, Node):
-            if leaf.graph is not graph or leaf._erased:
+            if leaf.graph is not graph or leaf._position is ERASED:
                 raise _foreign(leaf, graph)
             inputs[leaf] = None
+        elif isinstance(leaf, (set, frozenset)):
+            _refuse_nodes(cast("set[Any]", leaf), "a set")
         return leaf
 
-    for key in kwargs:
-        if not isinstance(cast("object", key), str):
+    frozen_args, frozen_kwargs = _map_both(tuple(args), kwargs, visit)
+    return frozen_args, frozen_kwargs, tuple(inputs)
+
+
+def _check_forms(args: object, kwargs: object) -> None:
+    """Refuse arguments that are no sequence and no mapping, and nodes where no use of them would be counted."""
+    if not isinstance(args, (tuple, list)):
+        raise InvalidArgumentError(
+            f"Cannot use a {type(args).__name__} as positional arguments of a node: pass a tuple."
+        )
+    if not isinstance(kwargs, Mapping):
+        raise InvalidArgumentError(
+            f"Cannot use a {type(kwargs).__name__} as keyword arguments of a node: pass a dict."
+        )
+    for key in cast("Mapping[object, object]", kwargs):
+        if not isinstance(key, str):
             raise InvalidArgumentError(
                 f"Cannot use {key!r} as the name of a keyword argument: it must be a string."
             )
-    frozen_args, frozen_kwargs = _map_both(tuple(args), kwargs, visit)
-    return frozen_args, frozen_kwargs, tuple(inputs)
+    for container in iterate_containers((args, kwargs)):
+        if isinstance(container, dict):
+            _refuse_nodes(cast("dict[Any, Any]", container), "a dict key")
+
+
+def _refuse_nodes(values: Iterable[Any], where: str) -> None:
+    for leaf in iterate_leaves(tuple(values)):
+        if isinstance(leaf, Node):
+            raise InvalidArgumentError(
+                f"Cannot use node {leaf._name!r} in {where}: its value could not be put in its place. Use it in a "
+                "tuple, a list or as the value of a dict."
+            )
 
 
 def _flat_inputs(graph: NodeOwner, args: tuple[Argument, ...]) -> tuple[Node, ...] | None:
@@ -443,7 +496,7 @@ def _flat_inputs(graph: NodeOwner, args: tuple[Argument, ...]) -> tuple[Node, ..
     inputs: dict[Node, None] = {}
     for value in args:
         if value.__class__ is Node:
-            if value.graph is not graph or value._erased:
+            if value.graph is not graph or value._position is ERASED:
                 raise _foreign(value, graph)
             inputs[value] = None
         elif value.__class__ not in _ATOMS:

@@ -62,7 +62,7 @@ class Ring:
             return
         sentinel = self.sentinel
         if following is sentinel:
-            node._position = after._position + _GAP
+            node._position = (0 if after is sentinel else after._position) + _GAP
         elif after is sentinel:
             node._position = following._position - _GAP
         else:
@@ -70,7 +70,7 @@ class Ring:
             if high - low < 2:
                 self._spread(node)
             else:
-                node._position = (low + high) >> 1
+                node._position = (low + high) // 2
 
     def remove(self, node: Node) -> None:
         """Unlink `node`; iterations that stand on it step back to its neighbour."""
@@ -115,7 +115,7 @@ class Ring:
             first._position = low + position * step
             first = first._next
 
-    def _label_range(self, before: Node, behind: Node, count: int) -> tuple[int, int]:
+    def _label_range(self, before: Node, behind: Node, count: int) -> tuple[float, float]:
         """Return the labels between which `count` nodes can be spread; an open end has all the room it wants."""
         room = _GAP * (count + 1)
         if before is not self.sentinel:

@@ -22,6 +22,8 @@ __all__ = [
     "OpOverloadPacket",
     "assert_function",
     "buffers_of",
+    "has_backward_hooks",
+    "has_forward_hooks",
     "has_hooks",
     "modules_of",
     "parameters_of",
@@ -50,14 +52,19 @@ def schema_of(overload: Any) -> Any:
     return overload._schema
 
 
+def has_forward_hooks(module: nn.Module) -> bool:
+    """Return whether anything runs before or after the module's forward."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def has_backward_hooks(module: nn.Module) -> bool:
+    """Return whether anything runs around the module's backward."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
 def has_hooks(module: nn.Module) -> bool:
     """Return whether anything runs around the module's forward or backward."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+    return has_forward_hooks(module) or has_backward_hooks(module)
 
 
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:

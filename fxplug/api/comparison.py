@@ -1,0 +1,244 @@
+"""Comparing what an optimised module returns with what eager PyTorch returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.errors import VerificationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Check", "Comparison", "MismatchError", "Tolerance", "compare", "describe"]
+
+_DEFAULTS = {
+    torch.float64: (1e-7, 1e-7),
+    torch.complex128: (1e-7, 1e-7),
+    torch.float32: (1e-4, 1e-4),
+    torch.complex64: (1e-4, 1e-4),
+    torch.float16: (1e-2, 1e-2),
+    torch.bfloat16: (2e-2, 2e-2),
+}
+_COARSEST = (1e-1, 1e-1)
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a number may be off: by ``atol + rtol * abs(expected)``, element by element.
+
+    Integers and booleans have to be equal.
+    """
+
+    rtol: float | None = None
+    """None: by dtype, 1e-4 for float32."""
+    atol: float | None = None
+    """None: by dtype, 1e-4 for float32."""
+
+    def of(self, dtype: torch.dtype) -> tuple[float, float]:
+        """Return rtol and atol for values of a dtype."""
+        if not (dtype.is_floating_point or dtype.is_complex):
+            return 0.0, 0.0
+        rtol, atol = _DEFAULTS.get(dtype, _COARSEST)
+        return (rtol if self.rtol is None else self.rtol), (atol if self.atol is None else self.atol)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One value of the result, compared."""
+
+    path: str
+    """Where it stands: ``"output"``, ``"output[0]"``, ``"output['logits']"``, ``"buffer bn.running_mean"``."""
+    expected: str
+    """What eager gives: dtype and shape of a tensor, type of anything else."""
+    actual: str
+    """What the optimised module gives."""
+    max_abs_error: float = 0.0
+    """Largest difference of an element."""
+    max_rel_error: float = 0.0
+    """Largest difference, as a share of the largest expected magnitude."""
+    rtol: float = 0.0
+    atol: float = 0.0
+    reason: str = ""
+    """Why it does not pass; empty when it does."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the two agree."""
+        return not self.reason
+
+
+@dataclass(frozen=True)
+class Check:
+    """The comparison of two runs on the same inputs, from the same random state."""
+
+    comparisons: tuple[Comparison, ...]
+    """Every value of the result; after them the inputs and buffers that a run changed."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything agrees."""
+        return all(comparison.passed for comparison in self.comparisons)
+
+    @property
+    def failures(self) -> tuple[Comparison, ...]:
+        """What does not agree."""
+        return tuple(comparison for comparison in self.comparisons if not comparison.passed)
+
+    @property
+    def max_abs_error(self) -> float:
+        """Largest difference of an element anywhere."""
+        return max((comparison.max_abs_error for comparison in self.comparisons), default=0.0)
+
+    @property
+    def max_rel_error(self) -> float:
+        """Largest difference anywhere, as a share of the largest magnitude of the value that it belongs to."""
+        return max((comparison.max_rel_error for comparison in self.comparisons), default=0.0)
+
+
+class MismatchError(VerificationError):
+    """An optimised module does not compute what eager PyTorch computes; `check` says where and by how much."""
+
+    code = "FXP-V002"
+
+    def __init__(self, message: str, check: Check) -> None:
+        super().__init__(message, [f"{failure.path}: {failure.reason}" for failure in check.failures])
+        self.check = check
+
+
+def describe(value: Any) -> str:
+    """Return dtype and shape of a tensor, or the type of another value, for people."""
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    return type(value).__name__
+
+
+def compare(expected: Any, actual: Any, tolerance: Tolerance, path: str = "output") -> Iterator[Comparison]:
+    """Compare two values of any structure.
+
+    Args:
+        expected: What is right: tensors, plain values, and tuples, lists, dicts and dataclasses of them.
+        actual: What is judged.
+        tolerance: What is close enough.
+        path: Name of the value.
+
+    Yields:
+        One comparison per tensor or plain value, in order; one for a container where the containers differ.
+    """
+    if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
+        yield _compare_tensors(expected, actual, tolerance, path)
+        return
+    if type(expected) is not type(actual):
+        reason = f"it is a {describe(actual)} and should be a {describe(expected)}"
+        yield Comparison(path, describe(expected), describe(actual), math.inf, math.inf, reason=reason)
+        return
+    parts = _parts(expected)
+    if parts is None:
+        yield _compare_plain(expected, actual, path)
+        return
+    others = _parts(actual) or {}
+    if parts.keys() != others.keys():
+        reason = f"it has {_elements(others)} and should have {_elements(parts)}"
+        yield Comparison(path, describe(expected), describe(actual), math.inf, math.inf, reason=reason)
+        return
+    for key, part in parts.items():
+        yield from compare(part, others[key], tolerance, f"{path}{key}")
+
+
+def _parts(value: Any) -> dict[str, Any] | None:
+    """Return suffix of the path -> element for a container, None for anything else."""
+    if isinstance(value, dict):
+        return {f"[{key!r}]": element for key, element in value.items()}
+    fields = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and fields is not None:
+        return {f".{name}": element for name, element in zip(fields, value, strict=True)}
+    if isinstance(value, (list, tuple)):
+        return {f"[{index}]": element for index, element in enumerate(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    return None
+
+
+def _elements(parts: Mapping[str, Any]) -> str:
+    return (
+        f"{len(parts)} elements ({', '.join(key.strip('.[]') for key in parts)})" if parts else "no element"
+    )
+
+
+def _compare_plain(expected: Any, actual: Any, path: str) -> Comparison:
+    name = describe(expected)
+    both_nan = isinstance(expected, float) and math.isnan(expected) and math.isnan(actual)
+    try:
+        equal = both_nan or expected is actual or bool(expected == actual)
+    except Exception as error:  # What `==` of a foreign type does is not known.
+        reason = f"the two {name}s cannot be compared ({type(error).__name__}: {error})"
+        return Comparison(path, name, name, math.inf, math.inf, reason=reason)
+    if equal:
+        return Comparison(path, name, name)
+    return Comparison(
+        path, name, name, math.inf, math.inf, reason=f"it is {actual!r} and should be {expected!r}"
+    )
+
+
+def _compare_tensors(
+    expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, path: str
+) -> Comparison:
+    texts = describe(expected), describe(actual)
+    differing = [
+        f"its {name} is {mine} and should be {wanted}"
+        for name, wanted, mine in (
+            ("dtype", expected.dtype, actual.dtype),
+            ("shape", list(expected.shape), list(actual.shape)),
+            ("device", expected.device, actual.device),
+            ("layout", expected.layout, actual.layout),
+        )
+        if wanted != mine
+    ]
+    if differing:
+        return Comparison(path, *texts, math.inf, math.inf, reason="; ".join(differing))
+    rtol, atol = tolerance.of(expected.dtype)
+    reference, candidate = _as_numbers(expected), _as_numbers(actual)
+    same = (reference == candidate) | (reference.isnan() & candidate.isnan())
+    error = torch.where(same, 0.0, (candidate - reference).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    magnitude = reference.abs()
+    close = same | (error.isfinite() & (error <= atol + rtol * magnitude))
+    largest = error.max().item() if error.numel() else 0.0
+    scale = magnitude[magnitude.isfinite()].max().item() if magnitude.isfinite().any() else 0.0
+    relative = 0.0 if largest == 0 else (largest / scale if scale else math.inf)
+    reason = "" if bool(close.all()) else _worst_place(reference, candidate, error, close, (rtol, atol))
+    return Comparison(path, *texts, largest, relative, rtol, atol, reason)
+
+
+def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values where they can be subtracted and compared: dense, on the CPU, in double precision."""
+    values = tensor.detach()
+    if values.is_quantized:
+        values = values.dequantize()
+    if values.layout != torch.strided:
+        values = values.to_dense()
+    return values.cpu().to(torch.complex128 if values.is_complex() else torch.float64)
+
+
+def _worst_place(
+    expected: torch.Tensor,
+    actual: torch.Tensor,
+    error: torch.Tensor,
+    close: torch.Tensor,
+    tolerance: tuple[float, float],
+) -> str:
+    """Return how much is off, and where it is worst."""
+    # What is close enough is out of the question even where its error is larger.
+    flat = torch.where(close, -1.0, error).flatten().argmax()
+    place = [int(part) for part in torch.unravel_index(flat, error.shape)]
+    off = int((~close).sum().item())
+    where = f" at {place}" if place else ""
+    rtol, atol = tolerance
+    allowed = f"{atol:g} + {rtol:g} * abs(expected)" if rtol or atol else "none"
+    return (
+        f"{off} of {close.numel()} elements are off, most of all{where}: {actual[tuple(place)].item():.6g} instead of "
+        f"{expected[tuple(place)].item():.6g} (allowed error: {allowed})"
+    )

@@ -1,0 +1,134 @@
+"""Running somebody's model without leaving a mark on it, on its inputs, or on the random state."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+__all__ = ["SavedState", "copy_module", "copy_values", "forked_random_state", "tensors_in", "tensors_of"]
+
+ValueT = TypeVar("ValueT")
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples and dicts."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for element in value.values():
+            yield from tensors_in(element)
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from tensors_in(element)
+
+
+def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield path and value of every buffer, and of every tensor that is a plain attribute."""
+    yield from module.named_buffers(remove_duplicate=False)
+    for prefix, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                yield (f"{prefix}.{name}" if prefix else name), value
+
+
+def copy_values(values: ValueT) -> ValueT:
+    """Return a deep copy; tensors that are results of a computation are copied without their history."""
+    return copy.deepcopy(values, _without_history(tensors_in(values)))
+
+
+def copy_module(module: ModuleT) -> ModuleT:
+    """Return a deep copy of a module, which shares nothing with it."""
+    return copy.deepcopy(module, _without_history(value for _, value in tensors_of(module)))
+
+
+def _without_history(tensors: Iterable[torch.Tensor]) -> dict[int, Any]:
+    """Return a memo for `copy.deepcopy`, which refuses tensors that are no leaves of autograd."""
+    return {
+        id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        for tensor in tensors
+        if not tensor.is_leaf
+    }
+
+
+@contextmanager
+def forked_random_state(tensors: Iterable[torch.Tensor]) -> Generator[None]:
+    """Give back the random states of PyTorch, Python and NumPy as they were; whatever runs inside starts from them.
+
+    Args:
+        tensors: The generators of the CUDA devices that these are on are included.
+    """
+    devices = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
+    python_state = random.getstate()
+    # NumPy is no dependency; a model that draws from it has imported it.
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    numpy_state = None if numpy_random is None else numpy_random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy_random is not None:
+                numpy_random.set_state(numpy_state)
+
+
+class SavedState:
+    """A module as it is now, and the way back to it.
+
+    Args:
+        module: What is saved, with everything below it.
+        buffers_only: Whether parameters and plain attributes are left out. They are what takes memory, and what a
+            lowered module may fill at its first call.
+    """
+
+    def __init__(self, module: nn.Module, *, buffers_only: bool = False) -> None:
+        self.buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
+        """Path -> value of every buffer, and of every tensor that is a plain attribute."""
+        self._tensors = [(tensor, self.buffers[name]) for name, tensor in tensors_of(module)]
+        self._attributes: list[tuple[nn.Module, dict[str, Any]]] = []
+        self._contents: list[tuple[Any, Any]] = []
+        if buffers_only:
+            return
+        self._tensors += [(parameter, parameter.detach().clone()) for parameter in module.parameters()]
+        for part in module.modules():
+            attributes = dict(vars(part))
+            self._attributes.append((part, attributes))
+            self._contents += [
+                (value, copy.copy(value))
+                for value in attributes.values()
+                if isinstance(value, (dict, list, set))
+            ]
+
+    def restore(self) -> None:
+        """Make the module what it was; objects that it held keep their identity."""
+        for container, elements in self._contents:
+            # In place: handles of hooks refer to the very dict that holds them.
+            if isinstance(container, list):
+                container[:] = elements
+            else:
+                container.clear()
+                container.update(elements)
+        for part, attributes in self._attributes:
+            current = vars(part)
+            for name in [name for name in current if name not in attributes]:
+                del current[name]
+            current.update(attributes)
+        with torch.no_grad():
+            for tensor, value in self._tensors:
+                _restore(tensor, value)
+
+
+def _restore(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    if tensor.shape != value.shape or tensor.dtype != value.dtype:
+        tensor.data = value.clone()
+    elif not tensor.is_meta and not torch.equal(tensor, value):
+        tensor.copy_(value)

@@ -1,0 +1,448 @@
+"""The main job: capture a module, transform it, hand it to a backend, and prove that it still computes the same."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
+from fxplug.api.events import OptimizationEvent, Stage, StageReporter, pass_observer
+from fxplug.api.isolation import (
+    SavedState,
+    copy_module,
+    copy_values,
+    forked_random_state,
+    tensors_in,
+    tensors_of,
+)
+from fxplug.api.latency import Latency, measure_latency
+from fxplug.api.tracing import symbolic_trace
+from fxplug.api.user_errors import error_text, error_with_place
+from fxplug.errors import ConfigError, FxplugError, TraceWarning
+from fxplug.lower import Lowered, LoweringReport, lower
+from fxplug.plugins import BackendOffer, PluginManager, default_manager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from fxplug.execute import GraphModule
+    from fxplug.passes import PassReport, Pipeline
+
+__all__ = ["DEFAULT_PIPELINE", "ExampleError", "OptimizationResult", "optimize"]
+
+DEFAULT_PIPELINE = "inference"
+"""The pipeline that runs where neither a pipeline nor passes are named."""
+
+
+class ExampleError(FxplugError, ValueError):
+    """The module itself does not run on the example inputs."""
+
+    code = "FXP-V001"
+
+
+@dataclass(frozen=True)
+class OptimizationResult:
+    """What `optimize` made, and everything that is known about it."""
+
+    module: nn.Module
+    """What to use from now on. It shares no tensor with the original."""
+    graph_module: GraphModule
+    """The transformed module before a backend took it over; the same as `module` without one."""
+    traced_nodes: int
+    """Nodes in the graph as it was captured."""
+    trace_seconds: float
+    pipeline: str
+    """Name of the pipeline that ran; empty when passes were named."""
+    passes: tuple[PassReport, ...]
+    """What each pass did, in order."""
+    lowering: LoweringReport | None
+    """What the backend said about each call; None without a backend."""
+    fallback: str
+    """Why the module stayed eager although a backend was named; empty when it did not."""
+    check: Check
+    """The comparison with eager PyTorch."""
+    latency: Latency | None
+    """None when nothing was measured."""
+    warnings: tuple[str, ...] = ()
+    """What the user should know, in sentences."""
+
+    @property
+    def nodes(self) -> int:
+        """Nodes in the graph as it is now."""
+        return len(self.graph_module.graph.nodes)
+
+
+def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by keyword
+    module: nn.Module,
+    example_inputs: Sequence[Any] | torch.Tensor,
+    *,
+    pipeline: str | None = None,
+    passes: Sequence[str | Mapping[str, Any]] | None = None,
+    backend: str | None = None,
+    manager: PluginManager | None = None,
+    observer: Callable[[OptimizationEvent], None] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    measure: bool = True,
+    runs: int | None = None,
+    strict: bool = False,
+) -> OptimizationResult:
+    """Capture a module, run passes on it, lower it where a backend is named, and check it against eager.
+
+    The module that is given stays as it is, and so do the example inputs and the global random state: the result has
+    tensors of its own, and what a run changes is changed back. Memory for two more copies of the parameters is needed
+    meanwhile. Mode is the caller's choice: call ``eval()`` first to optimise for inference.
+
+    The check runs both on copies of the inputs, from the same random state and without gradients, and compares
+    structure, dtypes, shapes and values of the outputs, and what the runs did to inputs and buffers.
+
+    Args:
+        module: The model.
+        example_inputs: The positional arguments of one call; a single tensor stands for itself.
+        pipeline: Name of a pipeline; by default ``"inference"``, unless passes are named.
+        passes: Names of passes instead of a pipeline, or mappings of ``name`` and options; an empty sequence
+            runs none. They run in the order that they declare, else in the order given.
+        backend: Name of a backend that takes over the transformed module.
+        manager: Supplies passes, pipelines and backends; by default the installed plugins.
+        observer: Told of every stage as it starts and ends.
+        rtol: Allowed error relative to the expected value, element by element; by default according to dtype.
+        atol: Allowed error beside it.
+        measure: Whether latency is measured.
+        runs: How often each of the two modules is measured; by default as often as a few seconds allow.
+        strict: Whether it is an error when the backend cannot take the module.
+
+    Returns:
+        The new module with its reports.
+
+    Raises:
+        UnknownNameError: A pipeline, pass or backend does not exist.
+        ExampleError: The module itself fails on the example inputs.
+        TraceError: The module cannot be captured.
+        PassError: A pass failed.
+        LoweringError: The backend cannot take the module, and `strict` is set.
+        MismatchError: The result differs from eager by more than is allowed.
+
+    Example:
+        ::
+
+            import fxplug as fx
+
+            result = fx.optimize(model.eval(), (torch.randn(1, 3, 224, 224),))
+            print(result.check.max_abs_error, result.latency.ratio)
+            fx.save(result.module, "model.fxplug")
+    """
+    inputs = _as_inputs(example_inputs)
+    _check_arguments(module, pipeline, passes)
+    plugins = default_manager() if manager is None else manager
+    plan = _Plan(
+        pipeline=plugins.resolve_pipeline(
+            list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE
+        ),
+        backend=None if backend is None else plugins.find_backend(backend),
+        backend_options={} if backend is None else plugins.backend_options(backend),
+        manager=plugins,
+        tolerance=Tolerance(rtol, atol),
+        strict=strict,
+        observer=observer,
+    )
+    job = _Job(module, inputs, plan)
+    try:
+        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
+            return job.run(measure=measure, runs=runs)
+    finally:
+        job.original.restore()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is to be done, names resolved and options validated."""
+
+    pipeline: Pipeline
+    backend: BackendOffer | None
+    backend_options: Mapping[str, Any]
+    manager: PluginManager
+    tolerance: Tolerance
+    strict: bool
+    observer: Callable[[OptimizationEvent], None] | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one call of a module gave and did."""
+
+    output: Any
+    inputs: tuple[Any, ...]
+    """As the call left them."""
+    buffers: Mapping[str, torch.Tensor]
+    """As the call left them."""
+    changed: frozenset[str]
+    """The buffers that it changed."""
+
+
+class _Job:
+    """One optimisation: its steps, in order, and the warnings that they collect."""
+
+    def __init__(self, module: nn.Module, inputs: tuple[Any, ...], plan: _Plan) -> None:
+        self._module = module
+        self._inputs = inputs
+        self._plan = plan
+        self._warnings: list[str] = []
+        self.original = SavedState(module)
+        """The module as it was given."""
+
+    def run(self, *, measure: bool, runs: int | None) -> OptimizationResult:
+        """Take all steps."""
+        if self._module.training:
+            self._warnings.append(
+                "The model is in training mode: batch norms are not folded, and dropout stays active. Call eval() "
+                "first to optimise for inference."
+            )
+        eager = self._run_eager()
+        captured, trace_seconds = self._capture()
+        traced_nodes = len(captured.graph.nodes)
+        reports = self._run_passes(captured)
+        lowered = self._lower(captured)
+        module = captured if lowered is None else lowered.module
+        check = self._check(eager, module)
+        latency = self._measure(module, runs) if measure else None
+        return OptimizationResult(
+            module=module,
+            graph_module=captured,
+            traced_nodes=traced_nodes,
+            trace_seconds=trace_seconds,
+            pipeline=self._plan.pipeline.name,
+            passes=tuple(reports),
+            lowering=None if lowered is None else lowered.report,
+            fallback="" if lowered is None else lowered.fallback,
+            check=check,
+            latency=latency,
+            warnings=tuple(self._warnings),
+        )
+
+    def _stage(self, stage: Stage, subject: str = "") -> StageReporter:
+        return StageReporter(self._plan.observer, stage, subject)
+
+    def _run_eager(self) -> _Run:
+        with self._stage("run", type(self._module).__name__).running() as stage:
+            try:
+                run = _observe(self._module, self._inputs, self.original)
+            except Exception as error:
+                raise _example_error(self._module, self._inputs, error) from error
+            stage.summary = _describe_all(run.output)
+        return run
+
+    def _capture(self) -> tuple[GraphModule, float]:
+        started = time.perf_counter()
+        with self._stage("trace", type(self._module).__name__).running() as stage:
+            try:
+                captured = self._traced()
+            finally:
+                # What the program did to lists and dicts of its own while it ran on proxies is undone.
+                self.original.restore()
+            seconds = time.perf_counter() - started
+            stage.summary = f"{len(captured.graph.nodes)} nodes"
+            try:
+                return copy_module(captured), seconds
+            except Exception as error:
+                raise FxplugError(
+                    f"Cannot optimise {type(self._module).__name__}: something in it cannot be copied "
+                    f"({error_text(error)}), and the original has to stay as it is. Make the part that "
+                    f"holds it copyable (__deepcopy__)."
+                ) from error
+
+    def _traced(self) -> GraphModule:
+        """Capture the module; what the tracer warns of becomes part of the result."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", TraceWarning)
+            captured = symbolic_trace(self._module, manager=self._plan.manager)
+        for warning in caught:
+            if issubclass(warning.category, TraceWarning):
+                self._warnings.append(str(warning.message))
+            else:
+                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        return captured
+
+    def _run_passes(self, captured: GraphModule) -> list[PassReport]:
+        observers = list(self._plan.manager.pass_observers())
+        if self._plan.observer is not None:
+            observers.append(pass_observer(self._plan.observer))
+        reports = self._plan.pipeline.run(captured, copy_values(self._inputs), observers)
+        self._warnings += [
+            f"Pass {report.name!r} failed and was undone: {report.error}."
+            for report in reports
+            if report.error
+        ]
+        return reports
+
+    def _lower(self, captured: GraphModule) -> Lowered | None:
+        offer = self._plan.backend
+        if offer is None:
+            return None
+        with self._stage("lower", offer.shown_name).running() as stage:
+            options = self._plan.backend_options
+            lowered = lower(
+                captured,
+                offer.create(**options),
+                copy_values(self._inputs),
+                name=offer.shown_name,
+                options=options,
+                strict=self._plan.strict,
+            )
+            report = lowered.report
+            supported = len(report.nodes) - len(report.unsupported)
+            stage.summary = f"{supported} of {len(report.nodes)} calls supported"
+            if lowered.fallback:
+                stage.summary += ", stays eager"
+                self._warnings.append(f"The module stays eager: {lowered.fallback}")
+        return lowered
+
+    def _check(self, eager: _Run, module: nn.Module) -> Check:
+        with self._stage("check", type(self._module).__name__).running() as stage:
+            saved = SavedState(module, buffers_only=True)
+            try:
+                run = _observe(module, self._inputs, saved)
+            except Exception as error:
+                text = error_with_place(error)
+                failure = Comparison(
+                    "output",
+                    describe(eager.output),
+                    "an error",
+                    math.inf,
+                    math.inf,
+                    reason=f"it raises {text}",
+                )
+                raise MismatchError(
+                    f"The optimised {type(self._module).__name__} fails where the original does not: it raises "
+                    f"{text}. A pass or the backend broke it: leave passes out until it runs.",
+                    Check((failure,)),
+                ) from error
+            check = Check(tuple(_compare_runs(self._inputs, eager, run, self._plan.tolerance)))
+            if not check.passed:
+                raise _mismatch(self._module, check)
+            stage.summary = f"largest error {check.max_abs_error:.2g}"
+        return check
+
+    def _measure(self, module: nn.Module, runs: int | None) -> Latency:
+        saved = SavedState(module, buffers_only=True)
+        with self._stage("measure").running() as stage, torch.no_grad():
+            try:
+                latency = measure_latency(
+                    self._module, module, self._inputs, runs=runs, progress=stage.progress
+                )
+            finally:
+                saved.restore()
+                self.original.restore()
+            stage.summary = f"{latency.ratio:.2f} times as fast"
+        return latency
+
+
+# -- runs and their comparison -------------------------------------------------------------------------------------
+
+
+def _observe(module: nn.Module, inputs: tuple[Any, ...], saved: SavedState) -> _Run:
+    """Run a module on copies of the inputs, from the random state as it is, and undo what it did to itself."""
+    arguments = copy_values(inputs)
+    try:
+        with forked_random_state([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
+            # A copy: what is returned may be a buffer, or one of the inputs.
+            output = _independent(module(*arguments))
+        buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
+    finally:
+        saved.restore()
+    changed = {
+        name
+        for name, tensor in buffers.items()
+        if name not in saved.buffers or not torch.equal(tensor, saved.buffers[name])
+    }
+    return _Run(output, arguments, buffers, frozenset(changed))
+
+
+def _independent(output: Any) -> Any:
+    try:
+        return copy_values(output)
+    except Exception:  # Something foreign among the outputs, which no buffer and no input can be.
+        return output
+
+
+def _compare_runs(
+    given: tuple[Any, ...], eager: _Run, run: _Run, tolerance: Tolerance
+) -> Iterator[Comparison]:
+    yield from compare(eager.output, run.output, tolerance)
+    exact = Tolerance(0.0, 0.0)
+    written = {entry.path for entry in compare(given, eager.inputs, exact, "input") if not entry.passed}
+    for entry in compare(eager.inputs, run.inputs, tolerance, "input"):
+        if entry.path in written or not entry.passed:
+            yield entry
+    for name in sorted(eager.changed | run.changed):
+        path = f"buffer {name}"
+        if name in eager.buffers and name in run.buffers:
+            yield from compare(eager.buffers[name], run.buffers[name], tolerance, path)
+        elif name in eager.buffers:
+            text = describe(eager.buffers[name])
+            reason = "a call of the model updates it, and the optimised module does not have it"
+            yield Comparison(path, text, "nothing", math.inf, math.inf, reason=reason)
+
+
+def _mismatch(module: nn.Module, check: Check) -> MismatchError:
+    first = check.failures[0]
+    others = len(check.failures) - 1
+    more = f" {others} more of {len(check.comparisons)} values differ." if others else ""
+    return MismatchError(
+        f"The optimised {type(module).__name__} does not compute what eager PyTorch computes: in {first.path} "
+        f"({first.expected}), {first.reason}.{more} Leave passes out to find the one that is wrong, or allow the error "
+        f"(rtol, atol) if it is expected.",
+        check,
+    )
+
+
+def _example_error(module: nn.Module, inputs: tuple[Any, ...], error: Exception) -> ExampleError:
+    return ExampleError(
+        f"Cannot run {type(module).__name__} on the example inputs ({_describe_all(inputs)}): the model raises "
+        f"{error_with_place(error)}. Give inputs that the model accepts."
+    )
+
+
+def _describe_all(values: Any) -> str:
+    return ", ".join(describe(value) for value in tensors_in(values)) or type(values).__name__
+
+
+# -- arguments -----------------------------------------------------------------------------------------------------
+
+
+def _as_inputs(example_inputs: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,)
+    if isinstance(example_inputs, (tuple, list)):
+        return tuple(example_inputs)
+    raise ConfigError(
+        f"Cannot use a {type(example_inputs).__name__} as example inputs: give a tuple with the positional arguments "
+        f"of one call."
+    )
+
+
+def _check_arguments(
+    module: nn.Module, pipeline: str | None, passes: Sequence[str | Mapping[str, Any]] | None
+) -> None:
+    if not isinstance(module, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(
+            f"Cannot optimise {module!r}: give a torch.nn.Module, not a {type(module).__name__}."
+        )
+    if pipeline is not None and passes is not None:
+        raise ConfigError(
+            f"Cannot choose between pipeline {pipeline!r} and the passes {list(passes)}: give one of the two."
+        )
+    if isinstance(passes, str):
+        raise ConfigError(f"Cannot use the text {passes!r} as passes: give a list of names, [{passes!r}].")
+    lazy = [name for name, value in module.named_parameters() if is_lazy(value)]
+    if lazy:
+        raise ConfigError(
+            f"Cannot optimise {type(module).__name__}: its parameters {', '.join(lazy)} have no size yet. Run it once "
+            f"on inputs first."
+        )

@@ -1,0 +1,97 @@
+"""The user's modules are as they were when a trace ends: what a forward assigned meanwhile is put back and reported."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from fxplug.capture.proxy import Proxy
+from fxplug.codegen import AUGMENTED
+from fxplug.errors import TraceError, TraceWarning
+from fxplug.execute import GraphModule
+from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    from torch import nn
+
+    from fxplug.ir import Node
+
+__all__ = ["ModuleStates"]
+
+
+class ModuleStates:
+    """Remembers the attributes of modules whose forward runs, to put them back.
+
+    Assignments are found by identity: what a list or dict held by a module contains is not looked at.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+        self._tables: list[tuple[str, bool, MutableMapping[str, Any], dict[str, Any]]] = []
+
+    def remember(self, module: nn.Module, path: str) -> None:
+        """Take note of what `module` at `path` holds, the first time it is entered."""
+        if id(module) in self._seen:
+            return
+        self._seen.add(id(module))
+        if isinstance(module, GraphModule):
+            module.recompile()  # What it compiles when it is called is no change that its forward makes.
+        self._tables.append((path, False, vars(module), dict(vars(module))))
+        for table in (parameters_of(module), buffers_of(module), modules_of(module)):
+            if table:
+                self._tables.append((path, True, table, dict(table)))
+
+    def restore(self) -> list[tuple[str, bool, Any]]:
+        """Put everything back.
+
+        Returns:
+            For each attribute that had been assigned: its path, whether it is a parameter, buffer or submodule, and
+            the value that it had got.
+        """
+        changes: list[tuple[str, bool, Any]] = []
+        for path, registered, table, before in self._tables:
+            if len(table) == len(before) and all(table.get(name) is value for name, value in before.items()):
+                continue
+            prefix = f"{path}." if path else ""
+            names = [*before, *(name for name in table if name not in before)]
+            changes += [
+                (prefix + name, registered, table.get(name))
+                for name in names
+                if table.get(name) is not before.get(name)
+            ]
+            table.clear()
+            table.update(before)
+        self._tables.clear()
+        return changes
+
+    def restore_and_report(self) -> None:
+        """Put everything back, and speak of what the captured program will not do.
+
+        Raises:
+            TraceError: A parameter, buffer or submodule was assigned: later calls of the program would have seen it.
+        """
+        for path, registered, value in self.restore():
+            if isinstance(value, Proxy) and _updates_in_place(value.node, path):
+                continue  # ``self.count += 1``: the update is in the graph, the assignment only repeats it.
+            if registered:
+                raise TraceError(
+                    f"Cannot trace: forward assigned {path!r}, which is part of the module's state, and an assignment "
+                    "cannot be recorded. It was put back. Update the tensor in place (self.buffer.copy_(...)), or make "
+                    "the enclosing module a leaf.",
+                    code="FXP-T009",
+                )
+            warnings.warn(
+                f"While tracing, forward assigned the attribute {path!r}. It was put back, and the captured program "
+                "does not assign it.",
+                TraceWarning,
+                stacklevel=4,
+            )
+
+
+def _updates_in_place(node: Node, path: str) -> bool:
+    """Return whether `node` is a chain of in-place operators on the attribute at `path`."""
+    while node.op == "call_function" and node.target in AUGMENTED:
+        node = node.all_input_nodes[0]
+    return node.op == "get_attr" and node.target == path

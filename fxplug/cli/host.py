@@ -1,0 +1,40 @@
+"""The plugin manager that a command works with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fxplug.plugins import PluginManager, default_manager, load_config
+from fxplug.plugins.effects import apply_effects
+
+__all__ = ["config_option", "manager_for"]
+
+
+def config_option(function: Any) -> Any:
+    """Give a command the option ``--config``."""
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Configuration to use instead of fxplug.toml or pyproject.toml.",
+    )(function)
+
+
+def manager_for(config: Path | None) -> PluginManager:
+    """Return the manager for a configuration file, by default that of the process.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+        PluginError: A plugin failed that has to work.
+    """
+    if config is None:
+        return default_manager()
+    manager = PluginManager(config=load_config(config))
+    undo = apply_effects(manager.effect_records())
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.call_on_close(undo)
+    return manager

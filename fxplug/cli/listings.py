@@ -1,0 +1,166 @@
+"""``fxplug plugins``, ``fxplug passes`` and ``fxplug backends``: what there is and who brought it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fxplug.cli.environment import installed_version
+from fxplug.cli.failures import traceback_option
+from fxplug.cli.host import config_option, manager_for
+from fxplug.cli.terminal import print_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fxplug.plugins import PluginInfo
+
+__all__ = ["STATUS_STYLES", "backends", "passes", "plugins"]
+
+STATUS_STYLES = {"active": "green", "disabled": "yellow", "failed": "bold red", "incompatible": "bold red"}
+"""Status of a plugin -> how a terminal shows it."""
+
+
+def _json_option(function: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="As JSON.")(function)
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2))
+
+
+@click.group(short_help="The plugins there are, and what became of each.")
+def plugins() -> None:
+    """Show plugins."""
+
+
+@plugins.command("list")
+@_json_option
+@click.option("--all", "with_disabled", is_flag=True, help="Show those that are disabled, too.")
+@config_option
+@traceback_option
+def list_plugins(config: Path | None, *, as_json: bool, with_disabled: bool) -> None:
+    """List the installed plugins: what they offer, or why they take no part."""
+    found = manager_for(config).plugin_infos()
+    infos = [info for info in found if with_disabled or info.status != "disabled"]
+    if as_json:
+        _print_json([_plugin_data(info) for info in infos])
+        return
+    hidden = len(found) - len(infos)
+    if infos:
+        rows = [
+            (info.name, f"{info.distribution} {info.version}", info.status, _plugin_notes(info))
+            for info in infos
+        ]
+        print_table(("plugin", "distribution", "status", "offers, or reason"), rows, STATUS_STYLES)
+    else:
+        click.echo("No plugin takes part." if hidden else "No plugin is installed.")
+    if hidden:
+        click.echo(
+            f"{hidden} disabled ({', '.join(info.name for info in found if info not in infos)}); --all shows why."
+        )
+
+
+def _plugin_notes(info: PluginInfo) -> str:
+    if info.status != "active":
+        return f"{info.reason}. {info.remedy}".strip()
+    parts = [
+        f"{kind} {', '.join(names)}"
+        for kind, names in (("passes", info.passes), ("backends", info.backends), ("commands", info.commands))
+        if names
+    ]
+    answers = [hook for hook in info.hooks if not hook.startswith("fxplug_register_")]
+    if answers:
+        parts.append(f"hooks {', '.join(hook.removeprefix('fxplug_') for hook in answers)}")
+    return "; ".join(parts) or "nothing"
+
+
+def _plugin_data(info: PluginInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "distribution": info.distribution,
+        "version": info.version,
+        "status": info.status,
+        "reason": info.reason,
+        "remedy": info.remedy,
+        "hooks": list(info.hooks),
+        "passes": list(info.passes),
+        "backends": list(info.backends),
+        "commands": list(info.commands),
+    }
+
+
+@click.group(short_help="The passes and pipelines there are.")
+def passes() -> None:
+    """Show passes."""
+
+
+@passes.command("list")
+@_json_option
+@config_option
+@traceback_option
+def list_passes(config: Path | None, *, as_json: bool) -> None:
+    """List the passes, and the pipelines with the passes that each one runs."""
+    manager = manager_for(config)
+    offers = list(manager.passes().values())
+    pipelines = {
+        name: [step.name for step in manager.resolve_pipeline(name).steps] for name in manager.pipelines()
+    }
+    if as_json:
+        entries = [
+            {
+                "name": offer.name,
+                "short_name": offer.alias,
+                "phase": offer.record.phase,
+                "summary": offer.record.summary,
+                "provider": offer.provider,
+            }
+            for offer in offers
+        ]
+        _print_json({"passes": entries, "pipelines": pipelines})
+        return
+    rows = [(offer.shown_name, offer.record.phase, offer.record.summary, offer.provider) for offer in offers]
+    print_table(("pass", "phase", "what it does", "from"), rows)
+    click.echo()
+    print_table(("pipeline", "passes"), [(name, ", ".join(steps)) for name, steps in pipelines.items()])
+
+
+@click.group(short_help="The backends there are.")
+def backends() -> None:
+    """Show backends."""
+
+
+@backends.command("list")
+@_json_option
+@config_option
+@traceback_option
+def list_backends(config: Path | None, *, as_json: bool) -> None:
+    """List the backends, and what each one needs that is not installed."""
+    offers = list(manager_for(config).backends().values())
+    if as_json:
+        entries = [
+            {
+                "name": offer.name,
+                "short_name": offer.alias,
+                "summary": offer.record.summary,
+                "provider": offer.provider,
+                "requires": {name: installed_version(name) for name in offer.record.requires},
+            }
+            for offer in offers
+        ]
+        _print_json(entries)
+        return
+    rows = [
+        (offer.shown_name, offer.record.summary, needs_text(offer.record.requires), offer.provider)
+        for offer in offers
+    ]
+    print_table(("backend", "what it does", "engine", "from"), rows)
+
+
+def needs_text(requires: tuple[str, ...]) -> str:
+    """Return which of the required distributions are there."""
+    if not requires:
+        return "built in"
+    return ", ".join(f"{name} {installed_version(name) or 'is not installed'}" for name in requires)

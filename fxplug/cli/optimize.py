@@ -1,0 +1,267 @@
+"""``fxplug optimize``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import torch
+
+import fxplug
+from fxplug.api import OptimizationResult
+from fxplug.api import optimize as optimize_module
+from fxplug.api.comparison import describe
+from fxplug.cli.examples import make_examples, read_examples
+from fxplug.cli.failures import traceback_option, warn
+from fxplug.cli.host import config_option, manager_for
+from fxplug.cli.output import FILES, OutputFolder
+from fxplug.cli.progress import View, make_view
+from fxplug.cli.references import Reference, build_model, importable
+from fxplug.cli.report import Job, write_files
+from fxplug.cli.terminal import arrow
+from fxplug.cli.wording import error_text, latency_text, node_text, size_text, tolerance_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from fxplug.plugins import PluginManager
+
+__all__ = ["optimize"]
+
+
+_HELP = """\
+Capture MODEL, run passes on it, check the result against eager PyTorch, measure both, and write it.
+
+MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without arguments
+that gives one. It is put into evaluation mode (see --training).
+
+\b
+With --out the folder holds
+  module.fxplug   the module with its weights, for fxplug.load
+  module.py       the program as Python, to be read
+  report.json     what was done and measured, for programs
+  report.md       the same for people
+complete, or not at all.
+"""
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of the command."""
+
+    model: str
+    examples: tuple[str, ...]
+    example_from: str | None
+    pipeline: str | None
+    passes: tuple[str, ...]
+    backend: str | None
+    out: Path | None
+    config: Path | None
+    rtol: float | None
+    atol: float | None
+    runs: int | None
+    allow: tuple[str, ...]
+    measure: bool
+    training: bool
+    strict: bool
+    quiet: bool
+
+    def check(self) -> None:
+        """Refuse combinations that make no sense."""
+        if self.pipeline is not None and self.passes:
+            raise click.UsageError(
+                "--pipeline and --pass exclude each other: name a pipeline, or its passes."
+            )
+        if self.examples and self.example_from is not None:
+            raise click.UsageError("--example and --example-from exclude each other.")
+        if not self.examples and self.example_from is None:
+            raise click.UsageError(
+                "The model is run to check the result, so it needs inputs: --example 1x3x224x224 (once per input), or "
+                "--example-from path.py:callable."
+            )
+
+
+@click.command(
+    help=_HELP,
+    short_help="Capture a model, transform it, check it, measure it, write it.",
+    no_args_is_help=True,
+)
+@click.argument("model")
+@click.option(
+    "--example",
+    "examples",
+    multiple=True,
+    metavar="SHAPE[:DTYPE[:BOUND]]",
+    help="An input, as 1x3x224x224 or 1x16:int64; once per input, in order. Floats are drawn from the normal "
+    "distribution, integers below BOUND (by default 2; for uint8 256), the same at every call.",
+)
+@click.option(
+    "--example-from",
+    metavar="REFERENCE",
+    help="path.py:callable or package.module:callable that returns the inputs of one call.",
+)
+@click.option(
+    "--pipeline", metavar="NAME", help="The passes to run, by the name of a pipeline. [default: inference]"
+)
+@click.option("--pass", "passes", multiple=True, metavar="NAME", help="A pass to run instead; repeatable.")
+@click.option("--backend", metavar="NAME", help="A backend that takes over the transformed model.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder for the module, readable Python and reports; an earlier result in it is replaced.",
+)
+@config_option
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    metavar="NUMBER",
+    help="Allowed error, as a share of the expected value. [default: by dtype]",
+)
+@click.option(
+    "--atol",
+    type=click.FloatRange(min=0),
+    metavar="NUMBER",
+    help="Allowed error beside it. [default: by dtype]",
+)
+@click.option(
+    "--runs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="How often each version is measured. [default: 7 to 51]",
+)
+@click.option("--no-measure", "measure", flag_value=False, default=True, help="Do not measure latency.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="NAME",
+    help="A function, as package.module:function, that the written module may call although fxplug does not know it; "
+    "repeatable. Loading the module needs the same.",
+)
+@click.option("--training", is_flag=True, help="Leave a model in training mode that comes in it.")
+@click.option(
+    "--strict", is_flag=True, help="Fail when the backend cannot take the model, instead of staying eager."
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@traceback_option
+@click.pass_context
+def optimize(context: click.Context, **options: Any) -> None:
+    """Optimise a model; see `_HELP`."""
+    wanted = _Options(**options)
+    wanted.check()
+    view = make_view(quiet=wanted.quiet)
+    try:
+        _run(context, wanted, view)
+    finally:
+        view.stop()
+
+
+def _run(context: click.Context, wanted: _Options, view: View) -> None:
+    manager = manager_for(wanted.config)
+    _check_names(manager, wanted)
+    folder = None if wanted.out is None else OutputFolder(wanted.out)
+    if folder is not None:
+        folder.check()
+    model, inputs = _load(context, wanted)
+    changed_mode = model.training and not wanted.training
+    if changed_mode:
+        model.eval()
+    job = Job(
+        model=wanted.model,
+        class_name=type(model).__name__,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        examples=tuple(describe(value) for value in inputs),
+        backend=wanted.backend,
+    )
+    view.title(list(_title(job, changed_mode=changed_mode)))
+    result = optimize_module(
+        model,
+        inputs,
+        pipeline=wanted.pipeline,
+        passes=wanted.passes or None,
+        backend=wanted.backend,
+        manager=manager,
+        observer=view.hear,
+        rtol=wanted.rtol,
+        atol=wanted.atol,
+        measure=wanted.measure,
+        runs=wanted.runs,
+        strict=wanted.strict,
+    )
+    if folder is not None:
+        with folder.writing() as place:
+            write_files(place, job, result, wanted.allow)
+    view.summary(list(_summary(job, result, wanted.out)))
+    if not wanted.quiet:
+        for warning in _warnings(result, folder):
+            warn(warning)
+
+
+def _check_names(manager: PluginManager, wanted: _Options) -> None:
+    """Refuse unknown names before the model is loaded, which may take long."""
+    for name in wanted.passes:
+        manager.find_pass(name)
+    if wanted.pipeline is not None:
+        manager.resolve_pipeline(wanted.pipeline)
+    if wanted.backend is not None:
+        manager.backend_options(wanted.backend)
+
+
+def _load(context: click.Context, wanted: _Options) -> tuple[nn.Module, tuple[Any, ...]]:
+    reference = Reference.parse(wanted.model, "model")
+    inputs: tuple[Any, ...]
+    if wanted.example_from is None:
+        inputs = make_examples(wanted.examples)
+        context.with_resource(importable(reference.folder))
+        return build_model(reference), inputs
+    source = Reference.parse(wanted.example_from, "example")
+    context.with_resource(importable(source.folder))
+    context.with_resource(importable(reference.folder))
+    model = build_model(reference)
+    return model, read_examples(source)
+
+
+def _title(job: Job, *, changed_mode: bool) -> Iterator[str]:
+    yield f"{job.model}: {job.class_name}, {job.parameters:,} parameters, with {', '.join(job.examples) or 'no input'}"
+    yield f"fxplug {fxplug.__version__}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
+    if changed_mode:
+        yield "The model came in training mode and was put into evaluation mode (--training leaves it)."
+
+
+def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator[tuple[str, str]]:
+    ran = [report for report in result.passes if report.result is not None]
+    changed = [report.name for report in ran if report.result is not None and report.result.modified]
+    yield (
+        "passes",
+        f"{len(ran)} ran, {len(changed)} changed the model" + (f": {', '.join(changed)}" if changed else ""),
+    )
+    yield "nodes", node_text(result.traced_nodes, result.nodes, arrow())
+    if result.lowering is not None:
+        supported = len(result.lowering.nodes) - len(result.lowering.unsupported)
+        outcome = "the module stays eager" if result.fallback else "runs the module"
+        yield (
+            "backend",
+            f"{job.backend}: {supported} of {len(result.lowering.nodes)} calls supported, {outcome}",
+        )
+    yield "largest error", f"{error_text(result.check)}; allowed: {tolerance_text(result.check)}"
+    yield "latency", "not measured" if result.latency is None else latency_text(result.latency, arrow())
+    if out is None:
+        yield "written", "nothing; --out DIR writes the module and reports"
+        return
+    files = ", ".join(f"{name} ({size_text((out / name).stat().st_size)})" for name in FILES)
+    yield "written", f"{out}{os.sep}: {files}"
+    yield "to use it", f"fxplug.load({str(out / FILES[0])!r})"
+
+
+def _warnings(result: OptimizationResult, folder: OutputFolder | None) -> Iterator[str]:
+    yield from result.warnings
+    if folder is not None and result.module is not result.graph_module:
+        yield (
+            f"module.fxplug holds the module before the backend took it over: what "
+            f"{result.lowering.backend if result.lowering else 'it'!r} compiled cannot be stored yet."
+        )

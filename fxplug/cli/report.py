@@ -1,0 +1,242 @@
+"""What an optimisation leaves in its output folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fxplug.api import save
+from fxplug.cli.environment import environment
+from fxplug.cli.output import FILES, REPORT_FORMAT
+from fxplug.cli.wording import error_text, latency_text, node_text, time_text, tolerance_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from fxplug.api import Latency, OptimizationResult
+    from fxplug.lower import LoweringReport
+    from fxplug.passes import PassReport
+
+__all__ = ["Job", "write_files"]
+
+_REPORT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the user asked for."""
+
+    model: str
+    """The reference."""
+    class_name: str
+    parameters: int
+    examples: tuple[str, ...]
+    """Dtype and shape of each input."""
+    backend: str | None
+
+
+def write_files(folder: Path, job: Job, result: OptimizationResult, allow: Sequence[str]) -> None:
+    """Write module, readable Python and reports.
+
+    Args:
+        folder: An empty folder.
+        job: What was asked for.
+        result: What came of it.
+        allow: Functions that the module's file may name besides.
+
+    Raises:
+        StorageError: The module holds something that a file cannot.
+    """
+    module_file, source_file, json_file, markdown_file = (folder / name for name in FILES)
+    save(result.graph_module, module_file, allow=allow)
+    source_file.write_text(_source(job, result), encoding="utf-8")
+    data = _report(job, result)
+    json_file.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    markdown_file.write_text("\n".join(_markdown(job, result)) + "\n", encoding="utf-8")
+
+
+# -- readable Python ---------------------------------------------------------------------------------------------
+
+
+def _source(job: Job, result: OptimizationResult) -> str:
+    module = result.graph_module
+    values = module.graph.python_code("self").globals
+    imports = [
+        f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+        for name, value in sorted(values.items())
+        if isinstance(value, types.ModuleType)
+    ]
+    if "import torch" not in imports:
+        imports.append("import torch")
+    others = [
+        f"# {name} stands for {_one_line(repr(value))}"
+        for name, value in sorted(values.items())
+        if not isinstance(value, types.ModuleType) and getattr(value, "__module__", None) != "builtins"
+    ]
+    lines = [
+        f"# {_one_line(job.model)} as fxplug {environment()['fxplug']} has optimised it, to be read.",
+        "# The program with its weights is in module.fxplug: fxplug.load('module.fxplug').",
+        *others,
+        "",
+        *imports,
+        "",
+        "",
+        module.print_readable(print_output=False),
+    ]
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# -- report.json -------------------------------------------------------------------------------------------------
+
+
+def _report(job: Job, result: OptimizationResult) -> dict[str, Any]:
+    return {
+        "format": REPORT_FORMAT,
+        "version": _REPORT_VERSION,
+        "environment": environment(),
+        "model": {
+            "reference": job.model,
+            "class": job.class_name,
+            "parameters": job.parameters,
+            "inputs": list(job.examples),
+        },
+        "pipeline": result.pipeline or None,
+        "nodes": {"traced": result.traced_nodes, "optimised": result.nodes},
+        "trace_seconds": result.trace_seconds,
+        "passes": [_pass_entry(report) for report in result.passes],
+        "backend": None if result.lowering is None else _backend_entry(result.lowering, result),
+        "check": {
+            "passed": result.check.passed,
+            "max_abs_error": _number(result.check.max_abs_error),
+            "max_rel_error": _number(result.check.max_rel_error),
+            "values": [
+                {
+                    "path": entry.path,
+                    "expected": entry.expected,
+                    "max_abs_error": _number(entry.max_abs_error),
+                    "max_rel_error": _number(entry.max_rel_error),
+                    "rtol": entry.rtol,
+                    "atol": entry.atol,
+                }
+                for entry in result.check.comparisons
+            ],
+        },
+        "latency": None if result.latency is None else _latency_entry(result.latency),
+        "warnings": list(result.warnings),
+        "files": list(FILES),
+    }
+
+
+def _pass_entry(report: PassReport) -> dict[str, Any]:
+    outcome = report.result
+    return {
+        "name": report.name,
+        "provider": report.provider,
+        "modified": outcome is not None and outcome.modified,
+        "summary": "" if outcome is None else outcome.summary,
+        "details": {} if outcome is None else {key: _plain(value) for key, value in outcome.details.items()},
+        "nodes_before": report.nodes_before,
+        "nodes_after": report.nodes_after,
+        "seconds": report.seconds,
+        "error": report.error or None,
+    }
+
+
+def _backend_entry(report: LoweringReport, result: OptimizationResult) -> dict[str, Any]:
+    return {
+        "name": report.backend,
+        "runs_the_module": not result.fallback,
+        "fallback": result.fallback or None,
+        "coverage": report.coverage,
+        "unsupported": [
+            {"node": node.name, "target": node.target, "reason": node.reason, "source": node.source}
+            for node in report.unsupported
+        ],
+    }
+
+
+def _latency_entry(latency: Latency) -> dict[str, Any]:
+    return {
+        "eager_seconds": latency.before,
+        "optimised_seconds": latency.after,
+        "ratio": latency.ratio,
+        "runs": latency.runs,
+        "method": "medians of single calls that took turns in one process, after a warm-up",
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return _number(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+# -- report.md ---------------------------------------------------------------------------------------------------
+
+
+def _markdown(job: Job, result: OptimizationResult) -> Iterator[str]:
+    where = environment()
+    yield f"# {job.class_name}, optimised"
+    yield ""
+    yield f"`{job.model}`, {job.parameters:,} parameters, with {', '.join(job.examples) or 'no input'}."
+    yield f"fxplug {where['fxplug']}, PyTorch {where['torch']}, Python {where['python']}, {where['threads']} threads on"
+    yield f"{where['processor']}."
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    yield f"| nodes | {node_text(result.traced_nodes, result.nodes)} |"
+    yield f"| largest error | {error_text(result.check)} |"
+    yield f"| allowed error | {tolerance_text(result.check)} |"
+    yield f"| latency | {'not measured' if result.latency is None else latency_text(result.latency)} |"
+    yield ""
+    yield "## Passes"
+    yield ""
+    yield "| pass | from | what it did | nodes | time |"
+    yield "|---|---|---|---|---|"
+    for report in result.passes:
+        did = report.error or (report.result.summary if report.result is not None else "")
+        nodes = node_text(report.nodes_before, report.nodes_after)
+        yield f"| {report.name} | {report.provider} | {_cell(did)} | {nodes} | {time_text(report.seconds)} |"
+    if result.lowering is not None:
+        yield from _markdown_backend(result.lowering)
+    if result.warnings:
+        yield ""
+        yield "## Warnings"
+        yield ""
+        for warning in result.warnings:
+            yield f"- {_one_line(warning)}"
+    yield ""
+    yield "## Files"
+    yield ""
+    yield "- `module.fxplug`: the module with its weights; `fxplug.load` restores it, running nothing"
+    yield "- `module.py`: the program as Python, to be read"
+    yield "- `report.json`: this report for programs"
+
+
+def _markdown_backend(report: LoweringReport) -> Iterator[str]:
+    yield ""
+    yield f"## Backend {report.backend}"
+    yield ""
+    yield f"It supports {len(report.nodes) - len(report.unsupported)} of {len(report.nodes)} calls."
+    if report.unsupported:
+        yield ""
+        yield "| node | target | why not | source |"
+        yield "|---|---|---|---|"
+    for node in report.unsupported:
+        yield f"| {node.name} | {_cell(node.target)} | {_cell(node.reason)} | {_cell(node.source)} |"
+
+
+def _cell(text: str) -> str:
+    return _one_line(text).replace("|", "\\|")

@@ -1,0 +1,72 @@
+"""Numbers in the words of a report."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fxplug.api import Check, Latency
+
+__all__ = [
+    "error_text",
+    "latency_text",
+    "node_text",
+    "ratio_text",
+    "size_text",
+    "time_text",
+    "tolerance_text",
+]
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration with three digits."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if seconds * factor >= 1 or unit == "µs":
+            digits = max(0, 2 - math.floor(math.log10(max(seconds * factor, 1e-9))))
+            return f"{seconds * factor:.{min(digits, 2)}f} {unit}"
+    raise AssertionError  # The last unit takes what is left.
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000 or unit == "GB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    raise AssertionError  # The last unit takes what is left.
+
+
+def node_text(before: int, after: int, arrow: str = "→") -> str:
+    """Return how the number of nodes changed."""
+    change = after - before
+    return f"{before} {arrow} {after}" + (f" ({change:+d})" if change else "")
+
+
+def ratio_text(ratio: float) -> str:
+    """Return what a ratio of times means."""
+    if abs(ratio - 1) < 0.005:
+        return "equally fast"
+    return f"{ratio:.2f} times as fast" if ratio > 1 else f"{1 / ratio:.2f} times as slow"
+
+
+def latency_text(latency: Latency, arrow: str = "→") -> str:
+    """Return latency before and after, their ratio and how they were measured."""
+    return (
+        f"{time_text(latency.before)} {arrow} {time_text(latency.after)}, {ratio_text(latency.ratio)} "
+        f"(medians of {latency.runs} runs each, in turns)"
+    )
+
+
+def error_text(check: Check) -> str:
+    """Return the largest error of a check."""
+    if check.max_abs_error == 0:
+        return "0 (equal to eager PyTorch)"
+    return f"{check.max_abs_error:.2g} ({check.max_rel_error:.1g} of the largest output)"
+
+
+def tolerance_text(check: Check) -> str:
+    """Return which error was allowed."""
+    pairs = sorted({(entry.atol, entry.rtol) for entry in check.comparisons if entry.atol or entry.rtol})
+    return " or ".join(f"{atol:g} + {rtol:g} * abs(expected)" for atol, rtol in pairs) or "none"

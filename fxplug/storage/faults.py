@@ -1,0 +1,68 @@
+"""How the parts of this package say no: a `Refusal`, which `save` and `load` make a full message of."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+__all__ = ["Refusal", "checked", "entry_fields", "places"]
+
+
+class Refusal(Exception):  # noqa: N818 - not an error of its own: it always becomes a StorageError
+    """Why something cannot be stored or restored, and what to do.
+
+    Raised by code that does not know which file, node or submodule it works on. Each layer on the way up puts
+    in front what it knows (`within`), and `save` and `load` turn the whole into a
+    `fxplug.errors.StorageError`.
+    """
+
+    def within(self, place: str) -> Refusal:
+        """Return the same refusal with `place` in front, e.g. ``"node 'add'"``."""
+        return Refusal(f"{place}: {self}")
+
+
+def checked(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
+    """Return `value` if its exact type is `kind` or one of them.
+
+    Args:
+        value: Something read from a file.
+        kind: The expected type; a bool is no int here.
+        what: Names the value in the message.
+
+    Raises:
+        Refusal: It is of another type.
+    """
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if type(value) not in kinds:
+        expected = " or ".join(one.__name__ for one in kinds)
+        raise Refusal(
+            f"{what} is a {type(value).__name__} where {expected} was expected. The file is damaged."
+        )
+    return value
+
+
+def entry_fields(entry: Any, what: str, required: frozenset[str], optional: frozenset[str]) -> dict[str, Any]:
+    """Return a JSON object after checking which fields it has.
+
+    Raises:
+        Refusal: It is no object, lacks a field, or has one that this version does not know.
+    """
+    fields = cast("dict[str, Any]", checked(entry, dict, what))
+    missing = required - fields.keys()
+    unknown = fields.keys() - required - optional
+    if missing or unknown:
+        fault = f"lacks {sorted(missing)}" if missing else f"has the unknown field {min(unknown)!r}"
+        raise Refusal(f"{what} {fault}. The file is damaged.")
+    return fields
+
+
+def places(value: Any, limit: int, what: str) -> int:
+    """Return `value` if it is a whole number from 0 up to but not including `limit`.
+
+    Raises:
+        Refusal: It is not, so that what it refers to does not exist, or does not come earlier.
+    """
+    if type(value) is not int or not 0 <= value < limit:
+        raise Refusal(
+            f"{what} is {value!r}, which refers to nothing that comes earlier. The file is damaged."
+        )
+    return value

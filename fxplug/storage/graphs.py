@@ -1,0 +1,321 @@
+"""Graphs as JSON: the data form of `fxplug.ir.data`, with functions by name and origins written once.
+
+An origin is mostly shared: consecutive nodes come from the same call of the same module. Frames, modules and
+whole origins therefore stand in tables of the graph, and a node names its origins by number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fxplug.codegen import CodeGen
+from fxplug.codegen.signature import signature_of
+from fxplug.errors import FxplugError
+from fxplug.ir import OPCODES, RegionEntry, check_structure, graph_from_data, graph_to_data
+from fxplug.storage.annotations import decode_annotation, encode_annotation
+from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.modules import check_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from torch import nn
+
+    from fxplug.ir import Graph, Region
+    from fxplug.storage.targets import TargetTable
+    from fxplug.storage.values import Decoder, Encoder
+
+__all__ = ["GraphReader", "GraphWriter", "check_graph"]
+
+_FIELDS = frozenset({"version", "nodes", "keyword_only", "frames", "modules", "origins", "lifted"})
+_NODE_REQUIRED = frozenset({"op", "name", "target"})
+_NODE_OPTIONAL = frozenset({"args", "kwargs", "type", "meta", "region", "origins"})
+_MODULE_STACK = "nn_module_stack"
+
+
+def check_graph(graph: Graph, root: nn.Module) -> None:
+    """Refuse a graph that is not well formed, or whose paths lead to nothing that `root` holds.
+
+    Raises:
+        Refusal: With the first fault.
+    """
+    for node in graph.nodes:
+        if node.op in {"get_attr", "call_module"}:
+            try:
+                check_path(root, node.target, is_module=node.op == "call_module")
+            except Refusal as refusal:
+                raise refusal.within(f"node {node.name!r}") from None
+    try:
+        check_structure(graph)
+        signature_of(graph.nodes, graph.keyword_only)
+    except FxplugError as error:
+        raise Refusal(error.message) from error
+
+
+class _Interner:
+    """Numbers values in the order in which they first appear."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable, value: Any) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self.values)
+            self.values.append(value)
+        return number
+
+
+# -- writing
+
+
+class GraphWriter:
+    """Describes one graph.
+
+    Args:
+        targets: Names functions.
+        encoder: Turns arguments into JSON.
+        notes: Turns entries of ``node.meta`` into JSON; it refuses tensors.
+        left_out: Called with (node name, what) for each note or annotation that is not stored.
+    """
+
+    def __init__(
+        self, targets: TargetTable, encoder: Encoder, notes: Encoder, left_out: Callable[[str, str], None]
+    ) -> None:
+        self._targets = targets
+        self._encoder = encoder
+        self._notes = notes
+        self._left_out = left_out
+        self._frames, self._modules, self._origins = _Interner(), _Interner(), _Interner()
+
+    def describe(self, graph: Graph) -> dict[str, Any]:
+        """Return `graph` as JSON.
+
+        Raises:
+            Refusal: It holds something that a file cannot; the message names the node.
+        """
+        codegen = vars(graph)["_codegen"]
+        if codegen is not None and type(codegen) is not CodeGen:
+            raise Refusal(
+                f"the graph has a code generator of its own ({type(codegen).__name__}), which a file cannot "
+                f"hold. Call graph.set_codegen(fxplug.CodeGen()) before saving, and set yours again after "
+                f"loading."
+            )
+        data = graph_to_data(graph)
+        _check_known(data, _FIELDS)
+        nodes: list[dict[str, Any]] = []
+        for entry in data["nodes"]:
+            try:
+                nodes.append(self._node(entry))
+            except Refusal as refusal:
+                raise refusal.within(f"node {entry['name']!r}") from None
+        return {
+            "version": data["version"],
+            "nodes": nodes,
+            "keyword_only": data["keyword_only"],
+            "frames": self._frames.values,
+            "modules": self._modules.values,
+            "origins": self._origins.values,
+            "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
+        }
+
+    def _node(self, entry: dict[str, Any]) -> dict[str, Any]:
+        _check_known(entry, _NODE_REQUIRED | _NODE_OPTIONAL)
+        op, target, args, kwargs = entry["op"], entry["target"], entry["args"], entry["kwargs"]
+        if op == "call_method":
+            self._targets.check_method(target)
+        if op in {"call_function", "call_method"}:
+            self._targets.check_call(target, args, kwargs)
+        node = {
+            "op": op,
+            "name": entry["name"],
+            "target": self._targets.name_of(target) if op == "call_function" else target,
+            "args": [self._encoder.encode(value) for value in args],
+            "kwargs": {name: self._encoder.encode(value) for name, value in kwargs.items()},
+            "type": self._annotation(entry),
+            "meta": self._meta(entry),
+            "region": self._region(entry["region"]),
+            "origins": [self._origin(origin) for origin in entry["origins"]],
+        }
+        return {
+            name: value
+            for name, value in node.items()
+            if name in _NODE_REQUIRED or value not in (None, [], {})
+        }
+
+    def _annotation(self, entry: dict[str, Any]) -> Any:
+        try:
+            return encode_annotation(entry["type"], self._targets)
+        except Refusal:
+            self._left_out(entry["name"], "type")
+            return None
+
+    def _meta(self, entry: dict[str, Any]) -> dict[str, Any]:
+        notes: dict[str, Any] = {}
+        for name, value in (entry["meta"] or {}).items():
+            if name == _MODULE_STACK and _is_view(value, entry["origins"]):
+                continue
+            try:
+                notes[checked(name, str, "The name of a note")] = self._notes.encode(value)
+            except Refusal:
+                self._left_out(entry["name"], f"meta[{name!r}]")
+        return notes
+
+    def _region(self, region: Region) -> list[Any]:
+        return [
+            [
+                self._targets.context_name(entry.context),
+                [self._encoder.encode(value) for value in entry.arguments],
+            ]
+            for entry in region
+        ]
+
+    def _origin(self, origin: dict[str, Any]) -> int:
+        frames = tuple(self._frames.number(tuple(frame), frame) for frame in origin["frames"])
+        modules = tuple(self._modules.number(tuple(module), module) for module in origin["modules"])
+        made_by = origin["made_by"]
+        return self._origins.number((frames, modules, made_by), [list(frames), list(modules), made_by])
+
+
+def _check_known(data: dict[str, Any], known: frozenset[str]) -> None:
+    # Whoever lets a graph hold more must decide how files hold it: nothing may be lost without a word.
+    if not data.keys() <= known:
+        raise Refusal(
+            f"files of this version cannot hold the {min(data.keys() - known)!r} of a graph. Clear it first."
+        )
+
+
+def _is_view(stack: Any, origins: list[dict[str, Any]]) -> bool:
+    """Return whether a module stack only repeats the first origin, as it does unless somebody edited it."""
+    if not origins or not isinstance(stack, dict):
+        return False
+    told = [[path, kind] for path, kind in origins[0]["modules"]]
+    try:
+        return told == [
+            [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
+            for path, kind in stack.values()
+        ]
+    except (TypeError, ValueError, AttributeError):
+        return False
+
+
+# -- reading
+
+
+class GraphReader:
+    """Restores one graph.
+
+    Args:
+        targets: Resolves functions.
+        decoder: Turns JSON into arguments.
+        notes: Turns JSON into entries of ``node.meta``.
+    """
+
+    def __init__(self, targets: TargetTable, decoder: Decoder, notes: Decoder) -> None:
+        self._targets = targets
+        self._decoder = decoder
+        self._notes = notes
+        self._origins: list[dict[str, Any]] = []
+
+    def restore(self, data: Any) -> Graph:
+        """Return the graph that `data` describes; compiles and runs nothing.
+
+        Raises:
+            Refusal: The data is damaged, or names a function that is not allowed; the message names the node.
+        """
+        fields = entry_fields(data, "A graph", _FIELDS, frozenset())
+        self._origins = _read_origins(fields)
+        nodes: list[dict[str, Any]] = []
+        for number, entry in enumerate(checked(fields["nodes"], list, "The list of nodes")):
+            try:
+                nodes.append(self._node(entry))
+            except Refusal as refusal:
+                name = entry.get("name") if isinstance(entry, dict) else None
+                raise refusal.within(f"node {name!r}" if name else f"node {number}") from None
+        try:
+            names = checked(fields["keyword_only"], list, "The list of keyword-only parameters")
+            keyword_only = [checked(name, str, "The name of a parameter") for name in names]
+            graph = graph_from_data(
+                {"version": fields["version"], "keyword_only": keyword_only, "nodes": nodes}
+            )
+        except FxplugError as error:
+            raise Refusal(error.message) from error
+        lifted = checked(fields["lifted"], dict, "The table of lifted values")
+        graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
+        return graph
+
+    def _node(self, entry: Any) -> dict[str, Any]:
+        fields = entry_fields(entry, "A node", _NODE_REQUIRED, _NODE_OPTIONAL)
+        op, target = fields["op"], checked(fields["target"], str, "The target of a node")
+        if op not in OPCODES:
+            raise Refusal(f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.")
+        args = tuple(self._decoder.decode(value) for value in checked(fields.get("args", []), list, "args"))
+        named = checked(fields.get("kwargs", {}), dict, "kwargs")
+        kwargs = {name: self._decoder.decode(value) for name, value in named.items()}
+        target = self._target(op, target, args, kwargs)
+        meta = checked(fields.get("meta", {}), dict, "meta")
+        return {
+            "op": op,
+            "name": checked(fields["name"], str, "The name of a node"),
+            "target": target,
+            "args": args,
+            "kwargs": kwargs,
+            "type": decode_annotation(fields.get("type"), self._targets),
+            # Without notes the node shows its module stack, a view of its origin, when it is first asked.
+            "meta": {name: self._notes.decode(value) for name, value in meta.items()} or None,
+            "region": self._region(fields.get("region", [])),
+            "origins": [
+                self._origins[places(number, len(self._origins), "The number of an origin")]
+                for number in checked(fields.get("origins", []), list, "origins")
+            ],
+        }
+
+    def _target(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        resolved: Any = target
+        if op == "call_function":
+            resolved = self._targets.resolve(target)
+        elif op == "call_method":
+            self._targets.check_method(target)
+        if op in {"call_function", "call_method"}:
+            self._targets.check_call(resolved, args, kwargs)
+        return resolved
+
+    def _region(self, data: Any) -> Region:
+        entries: list[RegionEntry] = []
+        for entry in checked(data, list, "A region"):
+            name, values = (*checked(entry, list, "An entry of a region"), None, None)[:2]
+            context = self._targets.resolve_context(name)
+            arguments = checked(values, list, "The arguments of a region")
+            entries.append(RegionEntry(context, tuple(self._decoder.decode(value) for value in arguments)))
+        return tuple(entries)
+
+
+def _read_origins(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    frames = [_row(row, (str, int, str), "A frame") for row in checked(fields["frames"], list, "The frames")]
+    modules = [
+        _row(row, (str, str), "A module path") for row in checked(fields["modules"], list, "The module paths")
+    ]
+    origins: list[dict[str, Any]] = []
+    for row in checked(fields["origins"], list, "The origins"):
+        frame_numbers, module_numbers, made_by = _row(row, (list, list, (str, type(None))), "An origin")
+        origins.append(
+            {
+                "frames": [
+                    frames[places(number, len(frames), "The number of a frame")] for number in frame_numbers
+                ],
+                "modules": [
+                    modules[places(number, len(modules), "The number of a module")]
+                    for number in module_numbers
+                ],
+                "made_by": made_by,
+            }
+        )
+    return origins
+
+
+def _row(data: Any, kinds: tuple[Any, ...], what: str) -> list[Any]:
+    row = checked(data, list, what)
+    if len(row) != len(kinds):
+        raise Refusal(f"{what} has {len(row)} parts, not {len(kinds)}. The file is damaged.")
+    return [checked(value, kind, what) for value, kind in zip(row, kinds, strict=True)]

@@ -1,0 +1,201 @@
+"""Saving a graph module into one file, and loading it again."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.errors import FxplugError, StorageError
+from fxplug.execute import GraphModule
+from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, parse_json, read_container, write_container
+from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
+from fxplug.storage.modules import ModuleReader, ModuleWriter
+from fxplug.storage.targets import TargetTable
+from fxplug.storage.tensors import TensorReader, TensorWriter
+from fxplug.storage.values import Decoder, Encoder
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable
+
+    from fxplug.ir import Graph
+
+__all__ = ["load", "save"]
+
+_MODULE_FIELDS = frozenset({"tensors", "modules"})
+_GRAPH_FIELDS = frozenset({"graphs"})
+
+
+# -- saving
+
+
+def save(module: GraphModule, path: str | os.PathLike[str], *, allow: Iterable[str] = ()) -> None:
+    """Write a graph module into one file, from which `load` restores it exactly, running nothing.
+
+    Kept are the graph with its names, arguments, annotations, regions and origins; parameters and buffers
+    with their ties, strides and gradient flags; training flags; and submodules of the classes that `torch.nn`
+    ships. Entries of ``node.meta`` and ``module.meta`` are kept when they consist of plain values, torch's
+    constants, functions that a file may name, and `fxplug.analyze.TensorMetadata`; what is left out is listed
+    in the file's manifest under ``"left_out_meta"``. Not kept are gradients, Python attributes of tensors,
+    and devices: tensors come back on the CPU, except those on the meta device.
+
+    Origins name the source files and lines that the program came from, so a file tells them to whoever reads
+    it.
+
+    The file is complete or not there: when saving fails, an older file at `path` is untouched.
+
+    Args:
+        module: What to save. It is not changed.
+        path: The file, by convention with the extension ``.fxplug``. Its folder must exist.
+        allow: Functions that the graph calls and that a file may not name by itself, as
+            ``"package.module:function"``, and methods that neither tensors nor plain values have, as
+            ``".name"``. `load` needs the same.
+
+    Raises:
+        StorageError: The module holds something that a file cannot, or the file cannot be written. The
+            message names the node, submodule or path and says what to do.
+
+    Example:
+        >>> fxplug.save(module, "model.fxplug")  # doctest: +SKIP
+        >>> fxplug.load("model.fxplug")  # doctest: +SKIP
+    """
+    if type(module) is not GraphModule:
+        raise StorageError(
+            f"Cannot save a {type(module).__module__}.{type(module).__qualname__}: only a "
+            f"fxplug.GraphModule can be stored. Make one with fxplug.symbolic_trace(...) first."
+        )
+    target = Path(path)
+    try:
+        contents, left_out = _describe(module, TargetTable(allow))
+    except Refusal as refusal:
+        raise StorageError(f"Cannot save to {str(target)!r}: {refusal}") from refusal.__cause__
+    except RecursionError as error:
+        raise StorageError(
+            f"Cannot save to {str(target)!r}: the module tree is nested too deeply, or contains itself. "
+            f"Flatten it."
+        ) from error
+    about = {
+        "fxplug_version": _fxplug_version(),
+        "torch_version": str(torch.__version__),
+        "left_out_meta": left_out,
+    }
+    try:
+        write_container(target, contents, about)
+    except OSError as error:
+        raise StorageError(
+            f"Cannot save to {str(target)!r}: {error.strerror or error}. Check that the folder exists, can "
+            f"be written and has room."
+        ) from error
+
+
+def _fxplug_version() -> str:
+    try:
+        return metadata.version("fxplug")
+    except metadata.PackageNotFoundError:  # Run from a checkout that is not installed.
+        return "unknown"
+
+
+def _describe(module: GraphModule, targets: TargetTable) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    tensors = TensorWriter()
+    left_out: list[dict[str, str]] = []
+    graphs: list[dict[str, Any]] = []
+    numbers: dict[int, int] = {}
+    encoder, notes = Encoder(targets, lambda tensor: tensors.add(tensor, "tensor")), Encoder(targets)
+
+    def note(path: str, node: str, what: str) -> None:
+        left_out.append({"module": path, "node": node, "what": what})
+
+    def add_graph(owner: GraphModule, path: str) -> int:
+        graph = owner.graph
+        number = numbers.get(id(graph))
+        if number is not None:
+            return number
+        try:
+            check_graph(graph, owner)
+            writer = GraphWriter(targets, encoder, notes, lambda node, what: note(path, node, what))
+            graphs.append(writer.describe(graph))
+        except Refusal as refusal:
+            if path:
+                raise refusal.within(f"submodule {path!r}") from None
+            raise
+        number = numbers[id(graph)] = len(graphs) - 1
+        return number
+
+    modules = ModuleWriter(
+        encoder, notes, tensors, add_graph, lambda path, name: note(path, "", f"meta[{name!r}]")
+    )
+    modules.add(module)
+    table, weights = tensors.finish()
+    contents = {
+        GRAPHS: {"graphs": graphs},
+        MODULES: {"modules": modules.entries, "tensors": table},
+        WEIGHTS: weights,
+    }
+    return contents, left_out
+
+
+# -- loading
+
+
+def load(path: str | os.PathLike[str], *, allow: Iterable[str] = ()) -> GraphModule:
+    """Restore a graph module from a file that `save` wrote.
+
+    Loading is safe with files from strangers: nothing is unpickled, compiled or run, and nothing is imported
+    that `allow` does not name. The functions that the graph calls are looked up in a closed table of torch's
+    operators, `operator`, `math` and harmless builtins. The graph is compiled when the module is first
+    called.
+
+    Args:
+        path: The file.
+        allow: Functions that the graph may call besides, as ``"package.module:function"``; their modules are
+            imported. Methods beyond those of tensors and plain values as ``".name"``.
+
+    Returns:
+        The module, on the CPU, with the training flags it was saved with.
+
+    Raises:
+        StorageError: The file is missing, damaged, of a newer version, or names a function that is not
+            allowed. The message says which, and what to do.
+    """
+    source = Path(path)
+    try:
+        return _restore(read_container(source), TargetTable(allow))
+    except FileNotFoundError as error:
+        raise StorageError(f"Cannot load {str(source)!r}: there is no such file. Check the path.") from error
+    except OSError as error:
+        raise StorageError(
+            f"Cannot load {str(source)!r}: {error.strerror or error}. Check the path."
+        ) from error
+    except Refusal as refusal:
+        raise StorageError(f"Cannot load {str(source)!r}: {refusal}") from refusal.__cause__
+
+
+def _restore(members: dict[str, bytes], targets: TargetTable) -> GraphModule:
+    described = entry_fields(parse_json(members[MODULES], MODULES), MODULES, _MODULE_FIELDS, frozenset())
+    tensors = TensorReader(described["tensors"], members[WEIGHTS])
+    decoder, notes = Decoder(targets, tensors.fetch), Decoder(targets)
+    fields = entry_fields(parse_json(members[GRAPHS], GRAPHS), GRAPHS, _GRAPH_FIELDS, frozenset())
+    try:
+        graphs: list[Graph] = [
+            GraphReader(targets, decoder, notes).restore(data)
+            for data in checked(fields["graphs"], list, "The list of graphs")
+        ]
+        reader = ModuleReader(
+            decoder,
+            notes,
+            tensors,
+            lambda number: graphs[places(number, len(graphs), "The number of a graph")],
+        )
+        module = reader.restore(described["modules"])
+        if not isinstance(module, GraphModule):
+            raise Refusal("its outermost module has no graph. The file is damaged.")
+        for part in module.modules():
+            if isinstance(part, GraphModule):
+                check_graph(part.graph, part)
+    except (FxplugError, LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise Refusal(f"its content does not fit together: {error}. The file is damaged.") from error
+    return module

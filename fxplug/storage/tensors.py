@@ -1,0 +1,292 @@
+"""Tensors: their bytes as safetensors, and a table that says what safetensors does not.
+
+The table has one entry for each tensor *object*, so that tied parameters stay one parameter. Tensors that
+share memory without being one object (views, ``nn.Parameter(other.data)``) share one stretch of bytes, and
+strides and offsets are kept. A tensor on the meta device has an entry and no bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import nn
+
+from fxplug.storage.faults import Refusal, checked, entry_fields, places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["TensorReader", "TensorWriter"]
+
+# How safetensors calls what it knows; other dtypes are stored as bytes, and the table says what they are.
+_NATIVE = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_DTYPES: dict[str, torch.dtype] = {
+    str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)
+}
+_REQUIRED = frozenset({"kind", "dtype", "shape", "requires_grad", "weight"})
+_OPTIONAL = frozenset({"stride", "offset"})
+
+
+def _span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
+    """Return how many elements lie from the first to the last, both included."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
+
+
+def _dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(steps))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    # Not is_contiguous(), which ignores the strides of dimensions of size 1.
+    return tensor.stride() == _dense_stride(tuple(tensor.shape))
+
+
+@dataclass
+class _Block:
+    """A stretch of memory that one tensor fills, or several share."""
+
+    key: str
+    start: int
+    stop: int
+    members: list[int] = field(default_factory=list[int])
+
+
+class TensorWriter:
+    """Takes tensors in, each object once, and writes their table and bytes."""
+
+    def __init__(self) -> None:
+        self._tensors: list[torch.Tensor] = []
+        self._keys: list[str] = []
+        self._taken = {"__metadata__"}
+        self._numbers: dict[int, int] = {}
+
+    def add(self, tensor: torch.Tensor, key: str) -> int:
+        """Return the number of `tensor` in the table, taking it in when it is new.
+
+        Args:
+            tensor: A parameter, a buffer or a plain tensor.
+            key: The path at which it was found; the first one names it in the weights.
+
+        Raises:
+            Refusal: It is of a kind that a file cannot hold.
+        """
+        number = self._numbers.get(id(tensor))
+        if number is None:
+            _check_storable(tensor)
+            number = self._numbers[id(tensor)] = len(self._tensors)
+            self._tensors.append(tensor)
+            self._keys.append(self._free_key(key if key.isprintable() else "tensor"))
+        return number
+
+    def _free_key(self, key: str) -> str:
+        name, number = key, 0
+        while name in self._taken:
+            number += 1
+            name = f"{key}#{number}"
+        self._taken.add(name)
+        return name
+
+    def finish(self) -> tuple[list[dict[str, Any]], Callable[[Callable[[Any], Any]], None]]:
+        """Return the table, and a function that hands the content of the weights piece by piece to a sink."""
+        entries = [_describe(tensor) for tensor in self._tensors]
+        weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]] = []
+        for block in self._blocks():
+            members = [self._tensors[number] for number in block.members]
+            first = members[0]
+            dtypes = {member.dtype for member in members}
+            if len(dtypes) > 1:
+                block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
+            dtype = first.dtype if dtypes <= _NATIVE.keys() and len(dtypes) == 1 else torch.uint8
+            shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
+            alone = len(members) == 1 and _is_dense(first) and dtype is first.dtype
+            for number, member in zip(block.members, members, strict=True):
+                entries[number]["weight"] = block.key
+                if not alone:
+                    entries[number]["stride"] = list(member.stride())
+                    entries[number]["offset"] = (member.data_ptr() - block.start) // member.dtype.itemsize
+            weights.append(
+                (block.key, dtype, tuple(first.shape) if alone else shape, _bytes_of(first, block))
+            )
+        weights.sort(key=lambda weight: -weight[1].itemsize)  # Keeps every block aligned to its elements.
+        return entries, lambda sink: _write_weights(weights, sink)
+
+    def _blocks(self) -> list[_Block]:
+        blocks: list[_Block] = []
+        shared: dict[tuple[torch.device, int], _Block] = {}
+        for number, (tensor, key) in enumerate(zip(self._tensors, self._keys, strict=True)):
+            if tensor.device.type == "meta":
+                continue
+            start = tensor.data_ptr()
+            stop = start + _span(tuple(tensor.shape), tensor.stride()) * tensor.dtype.itemsize
+            place = (tensor.device, tensor.untyped_storage().data_ptr())
+            block = shared.get(place) if start else None
+            if block is None:
+                block = _Block(key, start, stop)
+                blocks.append(block)
+                shared[place] = block
+            block.start, block.stop = min(block.start, start), max(block.stop, stop)
+            block.members.append(number)
+        return blocks
+
+
+def _check_storable(tensor: torch.Tensor) -> None:
+    fault = ""
+    if type(tensor) not in {torch.Tensor, nn.Parameter}:
+        fault = (
+            f"it is a {type(tensor).__module__}.{type(tensor).__qualname__}. Use a plain tensor or parameter"
+        )
+    elif tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        fault = "it is sparse, nested or quantized. Store its parts as plain tensors"
+    elif tensor.is_conj() or tensor.is_neg():
+        fault = "it is a lazy conjugate or negative. Call resolve_conj() or resolve_neg()"
+    elif tensor.grad_fn is not None:
+        fault = "it is the result of a computation that gradients flow through. Call detach()"
+    if fault:
+        raise Refusal(f"the tensor cannot be stored: {fault}.")
+
+
+def _describe(tensor: torch.Tensor) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "kind": "parameter" if isinstance(tensor, nn.Parameter) else "tensor",
+        "dtype": str(tensor.dtype),
+        "shape": list(tensor.shape),
+        "requires_grad": tensor.requires_grad,
+        "weight": None,
+    }
+    if tensor.device.type == "meta" and not _is_dense(tensor):
+        entry["stride"] = list(tensor.stride())
+        entry["offset"] = 0
+    return entry
+
+
+def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
+    """Return the bytes of a block on the CPU; `tensor` is any of its members."""
+    with torch.no_grad():
+        storage = tensor.untyped_storage()
+        raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+        size = block.stop - block.start
+        raw.set_(storage, block.start - storage.data_ptr() if size else 0, (size,), (1,))
+        return raw.cpu()
+
+
+def _write_weights(
+    weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]], sink: Callable[[Any], Any]
+) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for key, dtype, shape, raw in weights:
+        end = position + raw.numel()
+        header[key] = {"dtype": _NATIVE[dtype], "shape": shape, "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header, separators=(",", ":")).encode("ascii")
+    text += b" " * (-len(text) % 8)
+    sink(len(text).to_bytes(8, "little") + text)
+    for _, _, _, raw in weights:
+        if raw.numel():
+            sink(memoryview((ctypes.c_ubyte * raw.numel()).from_address(raw.data_ptr())).cast("B"))
+
+
+class TensorReader:
+    """Makes the tensors of a table.
+
+    Args:
+        entries: The table, as JSON.
+        weights: Content of the weights file.
+
+    Raises:
+        Refusal: The table or the weights are damaged, or do not fit together.
+    """
+
+    def __init__(self, entries: Any, weights: bytes) -> None:
+        try:
+            self._weights = safetensors.torch.load(weights)
+        except (SafetensorError, AssertionError, RuntimeError, ValueError, LookupError) as error:
+            raise Refusal(f"the weights cannot be read: {error}. The file is damaged.") from error
+        self._unused = set(self._weights)
+        self._tensors: list[torch.Tensor] = []
+        for number, entry in enumerate(checked(entries, list, "The table of tensors")):
+            try:
+                self._tensors.append(self._restore(entry))
+            except (RuntimeError, OverflowError, TypeError) as error:
+                raise Refusal(f"tensor {number} cannot be made: {error}. The file is damaged.") from error
+        if self._unused:
+            raise Refusal(f"the weight {min(self._unused)!r} belongs to no tensor. The file is damaged.")
+
+    def fetch(self, number: Any) -> torch.Tensor:
+        """Return the tensor with the given number.
+
+        Raises:
+            Refusal: There is none.
+        """
+        return self._tensors[places(number, len(self._tensors), "The number of a tensor")]
+
+    def _restore(self, entry: Any) -> torch.Tensor:
+        fields = entry_fields(entry, "An entry of the table of tensors", _REQUIRED, _OPTIONAL)
+        dtype = _DTYPES.get(checked(fields["dtype"], str, "A dtype"))
+        if dtype is None:
+            raise Refusal(f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}.")
+        shape = _sizes(fields["shape"])
+        tensor = self._place(fields, dtype, shape)
+        requires_grad = checked(fields["requires_grad"], bool, "requires_grad")
+        if fields["kind"] == "parameter":
+            return nn.Parameter(tensor, requires_grad=requires_grad)
+        if fields["kind"] != "tensor":
+            raise Refusal(f"a tensor is of the kind {fields['kind']!r}. The file is damaged.")
+        return tensor.requires_grad_(requires_grad)
+
+    def _place(self, fields: dict[str, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+        stride = _sizes(fields["stride"]) if "stride" in fields else _dense_stride(shape)
+        offset = checked(fields.get("offset", 0), int, "An offset")
+        if len(stride) != len(shape):
+            raise Refusal("a tensor has more strides than sizes, or fewer. The file is damaged.")
+        key = fields["weight"]
+        if key is None:
+            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+        source = self._weights.get(key) if isinstance(key, str) else None
+        if source is None:
+            raise Refusal(f"the weight {key!r} is missing. The file is damaged.")
+        self._unused.discard(str(key))
+        if "stride" not in fields and (source.dtype != dtype or tuple(source.shape) != shape):
+            raise Refusal(
+                f"the weight {key!r} is {source.dtype}{list(source.shape)}, the table says "
+                f"{dtype}{list(shape)}. The file is damaged."
+            )
+        if (
+            offset < 0
+            or (offset + _span(shape, stride)) * dtype.itemsize > source.numel() * source.dtype.itemsize
+        ):
+            raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.")
+        # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
+        return torch.empty(0, dtype=dtype).set_(source.untyped_storage(), offset, shape, stride)
+
+
+def _sizes(data: Any) -> tuple[int, ...]:
+    sizes = tuple(checked(size, int, "A size") for size in checked(data, list, "A shape"))
+    if any(size < 0 for size in sizes) or math.prod(max(size, 1) for size in sizes) >= 2**62:
+        raise Refusal(f"a shape is {list(sizes)[:8]}. The file is damaged.")
+    return sizes

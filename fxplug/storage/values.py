@@ -1,0 +1,276 @@
+"""Values as JSON, exactly: what comes back has the same type and the same bits.
+
+``None``, bools, strings, small integers and finite floats stand for themselves, an array for a list.
+Everything else is an object with one key that says what it is:
+
+============  ============================================================================================
+``$node``     a node, by its number
+``$tensor``   a tensor of the module, by its number (only where tensors belong: not in notes)
+``$tuple``    elements of a tuple; ``$size`` those of a `torch.Size`
+``$dict``     pairs of key and value
+``$slice``    start, stop, step; ``$range`` likewise
+``$int``      an integer beyond 2**53, hexadecimal, since other readers of JSON would round it
+``$float``    infinities and NaNs, as the 16 hexadecimal digits of their bits
+``$complex``  real and imaginary part
+``$bytes``    base64
+``$ellipsis`` ``...``
+``$torch``    a constant such as ``torch.float32``, ``torch.channels_last``, ``torch.strided``
+``$device``   a device, e.g. ``cuda:0``
+``$finfo``    `torch.finfo` of a dtype; ``$iinfo`` likewise
+``$record``   name and fields of a record that fxplug itself defines
+``$name``     a function or class, see `fxplug.storage.targets`
+============  ============================================================================================
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import struct
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from fxplug.analyze import TensorMetadata
+from fxplug.ir import NodeRef, immutable_dict, immutable_list
+from fxplug.storage.faults import Refusal, checked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.storage.targets import TargetTable
+
+__all__ = ["MAXIMAL_DEPTH", "Decoder", "Encoder"]
+
+MAXIMAL_DEPTH = 100
+"""How deeply containers may be nested."""
+
+_LARGEST_PLAIN_INT = 2**53
+_PLAIN = frozenset({type(None), bool, str})
+_CONSTANT_TYPES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_CONSTANTS: dict[str, Any] = {
+    str(value): value for value in vars(torch).values() if isinstance(value, _CONSTANT_TYPES)
+}
+_RECORDS: dict[str, Any] = {"TensorMetadata": TensorMetadata}
+
+
+def _float_bits(value: float) -> str:
+    return struct.pack(">d", value).hex()
+
+
+class Encoder:
+    """Turns values into JSON.
+
+    Args:
+        targets: Names functions and classes.
+        add_tensor: Takes a tensor in and returns its number; where it is not given, tensors are refused.
+    """
+
+    def __init__(self, targets: TargetTable, add_tensor: Callable[[torch.Tensor], int] | None = None) -> None:
+        self._targets = targets
+        self._add_tensor = add_tensor
+        self._encoders: dict[type, Callable[[Any, int], Any]] = {
+            int: self._int,
+            float: self._float,
+            complex: lambda value, _: {"$complex": [self._float(value.real, 0), self._float(value.imag, 0)]},
+            bytes: lambda value, _: {"$bytes": base64.b64encode(value).decode("ascii")},
+            type(Ellipsis): lambda _value, _: {"$ellipsis": None},
+            NodeRef: lambda value, _: {"$node": value.index},
+            tuple: lambda value, depth: {"$tuple": self._all(value, depth)},
+            torch.Size: lambda value, depth: {"$size": self._all(value, depth)},
+            list: self._all,
+            immutable_list: self._all,
+            dict: self._dict,
+            immutable_dict: self._dict,
+            slice: lambda value, depth: {"$slice": self._all((value.start, value.stop, value.step), depth)},
+            range: lambda value, depth: {"$range": self._all((value.start, value.stop, value.step), depth)},
+            torch.device: lambda value, _: {"$device": str(value)},
+            torch.finfo: lambda value, _: {"$finfo": value.dtype},
+            torch.iinfo: lambda value, _: {"$iinfo": value.dtype},
+            **dict.fromkeys(_CONSTANT_TYPES, self._constant),
+            **dict.fromkeys(_RECORDS.values(), self._record),
+        }
+
+    def encode(self, value: Any, depth: int = 0) -> Any:
+        """Return `value` as JSON.
+
+        Raises:
+            Refusal: It is, or contains, something that a file cannot hold.
+        """
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        encoder = self._encoders.get(kind)
+        if encoder is not None:
+            return encoder(value, depth)
+        if isinstance(value, torch.Tensor) and self._add_tensor is not None:
+            return {"$tensor": self._add_tensor(value)}
+        if callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor)):
+            return {"$name": self._targets.name_of(value)}
+        raise Refusal(
+            f"a value of type {kind.__module__}.{kind.__qualname__} cannot be stored. Use tensors of the "
+            f"module, plain Python values, torch's constants, and lists, tuples and dicts of them."
+        )
+
+    def _all(self, values: Any, depth: int) -> list[Any]:
+        if depth >= MAXIMAL_DEPTH:
+            raise Refusal(f"containers are nested more than {MAXIMAL_DEPTH} deep. Flatten the structure.")
+        return [self.encode(value, depth + 1) for value in values]
+
+    def _dict(self, value: dict[Any, Any], depth: int) -> Any:
+        return {"$dict": [self._all(pair, depth) for pair in value.items()]}
+
+    def _int(self, value: int, _: int) -> Any:
+        return value if -_LARGEST_PLAIN_INT <= value <= _LARGEST_PLAIN_INT else {"$int": f"{value:x}"}
+
+    def _float(self, value: float, _: int) -> Any:
+        return value if math.isfinite(value) else {"$float": _float_bits(value)}
+
+    def _constant(self, value: Any, _: int) -> Any:
+        return {"$torch": str(value)}
+
+    def _record(self, value: Any, depth: int) -> Any:
+        return {"$record": [type(value).__name__, self._all(value, depth)]}
+
+
+class Decoder:
+    """Turns JSON back into values, and makes nothing but what `Encoder` knows.
+
+    Args:
+        targets: Resolves functions and classes.
+        fetch_tensor: Returns the tensor with a number; where it is not given, tensors are refused.
+    """
+
+    def __init__(
+        self, targets: TargetTable, fetch_tensor: Callable[[Any], torch.Tensor] | None = None
+    ) -> None:
+        self._targets = targets
+        self._fetch_tensor = fetch_tensor
+        self._decoders: dict[str, Callable[[Any, int], Any]] = {
+            "$node": lambda data, _: NodeRef(checked(data, int, "The number of a node")),
+            "$tensor": self._tensor,
+            "$tuple": lambda data, depth: tuple(self._all(data, depth)),
+            "$size": lambda data, depth: torch.Size(self._ints(data, depth)),
+            "$dict": self._dict,
+            "$slice": lambda data, depth: slice(*self._some(data, depth, 3)),
+            "$range": lambda data, depth: range(*self._ints(data, depth)),
+            "$int": self._int,
+            "$float": self._float,
+            "$complex": self._complex,
+            "$bytes": self._bytes,
+            "$ellipsis": lambda _data, _: ...,
+            "$torch": lambda data, _: self._constant(data),
+            "$device": self._device,
+            "$finfo": lambda data, _: torch.finfo(self._dtype(data)),
+            "$iinfo": lambda data, _: torch.iinfo(self._dtype(data)),
+            "$record": self._record,
+            "$name": lambda data, _: self._targets.resolve(data),
+        }
+
+    def decode(self, data: Any, depth: int = 0) -> Any:
+        """Return the value that `data` stands for.
+
+        Raises:
+            Refusal: `data` is nothing that `Encoder` writes, or names a function that is not allowed.
+        """
+        kind = type(data)
+        if kind in _PLAIN or kind is int or kind is float:
+            return data
+        if kind is list:
+            return self._all(data, depth)
+        if kind is dict and len(data) == 1:
+            ((tag, content),) = data.items()
+            decoder = self._decoders.get(tag)
+            if decoder is not None:
+                return decoder(content, depth)
+        raise Refusal(
+            f"a value is written as {str(data)[:80]!r}, which no rule explains. The file is damaged."
+        )
+
+    def _all(self, data: Any, depth: int) -> list[Any]:
+        if depth >= MAXIMAL_DEPTH:
+            raise Refusal(f"containers are nested more than {MAXIMAL_DEPTH} deep. The file is damaged.")
+        return [
+            self.decode(element, depth + 1) for element in checked(data, list, "The content of a container")
+        ]
+
+    def _some(self, data: Any, depth: int, count: int) -> list[Any]:
+        elements = self._all(data, depth)
+        if len(elements) != count:
+            raise Refusal(
+                f"a value has {len(elements)} parts where {count} were expected. The file is damaged."
+            )
+        return elements
+
+    def _ints(self, data: Any, depth: int) -> list[int]:
+        return [checked(element, int, "A whole number") for element in self._all(data, depth)]
+
+    def _dict(self, data: Any, depth: int) -> dict[Any, Any]:
+        pairs = [self._some(pair, depth, 2) for pair in checked(data, list, "The content of a dict")]
+        try:
+            result = dict(pairs)
+        except TypeError as error:
+            raise Refusal(f"a dict has a key that cannot be one: {error}. The file is damaged.") from error
+        if len(result) != len(pairs):
+            raise Refusal("a dict has the same key twice. The file is damaged.")
+        return result
+
+    def _tensor(self, data: Any, _: int) -> torch.Tensor:
+        if self._fetch_tensor is None:
+            raise Refusal("a tensor stands where none may be. The file is damaged.")
+        return self._fetch_tensor(data)
+
+    def _int(self, data: Any, _: int) -> int:
+        try:
+            return int(checked(data, str, "An integer"), 16)
+        except ValueError as error:
+            raise Refusal(f"an integer is written as {data[:40]!r}. The file is damaged.") from error
+
+    def _float(self, data: Any, _: int) -> float:
+        if type(data) is float:
+            return data
+        text = checked(data, str, "A float")
+        try:
+            return struct.unpack(">d", bytes.fromhex(text))[0]
+        except (ValueError, struct.error) as error:
+            raise Refusal(f"a float is written as {text[:40]!r}. The file is damaged.") from error
+
+    def _complex(self, data: Any, depth: int) -> complex:
+        real, imaginary = (
+            checked(part, float, "A part of a complex number") for part in self._some(data, depth, 2)
+        )
+        return complex(real, imaginary)
+
+    def _bytes(self, data: Any, _: int) -> bytes:
+        try:
+            return base64.b64decode(checked(data, str, "A byte string"), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise Refusal(f"a byte string is not base64: {error}. The file is damaged.") from error
+
+    def _constant(self, data: Any) -> Any:
+        constant = _CONSTANTS.get(checked(data, str, "The name of a constant"))
+        if constant is None:
+            raise Refusal(
+                f"the constant {data!r} is unknown to torch {torch.__version__}. Install the torch version "
+                f"that the file was written with."
+            )
+        return constant
+
+    def _dtype(self, data: Any) -> torch.dtype:
+        return cast("torch.dtype", checked(self._constant(f"torch.{data}"), torch.dtype, "A dtype"))
+
+    def _device(self, data: Any, _: int) -> torch.device:
+        try:
+            return torch.device(checked(data, str, "The name of a device"))
+        except RuntimeError as error:
+            raise Refusal(f"the device {data!r} is unknown to torch {torch.__version__}.") from error
+
+    def _record(self, data: Any, depth: int) -> Any:
+        name, fields = (*checked(data, list, "A record"), None, None)[:2]
+        record = _RECORDS.get(name) if isinstance(name, str) else None
+        if record is None:
+            raise Refusal(
+                f"the record {name!r} is unknown. The file was written by another version of fxplug."
+            )
+        return record(*self._some(fields, depth, len(record._fields)))

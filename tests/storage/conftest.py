@@ -1,0 +1,110 @@
+"""What the storage tests share: traced modules, and files that were tampered with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug.semantics  # noqa: F401 - tells the layers below how torch's functions are called
+from fxplug.capture import Tracer
+from fxplug.errors import StorageError
+from fxplug.execute import GraphModule
+from fxplug.storage import load, save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+def _trace(root: Any) -> GraphModule:
+    tracer = Tracer()
+    graph = tracer.trace(root)
+    return GraphModule(tracer.root, graph)
+
+
+@pytest.fixture
+def trace() -> Callable[[Any], GraphModule]:
+    """Capture a module or function."""
+    return _trace
+
+
+@pytest.fixture
+def round_trip(tmp_path: Path) -> Callable[..., GraphModule]:
+    """Save a module and load it again."""
+
+    def store(module: GraphModule, *, allow: Any = ()) -> GraphModule:
+        path = tmp_path / "module.fxplug"
+        save(module, path, allow=allow)
+        return load(path, allow=allow)
+
+    return store
+
+
+class _Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, x):
+        return torch.relu(self.linear(x)) * self.scale
+
+
+class StoredFile:
+    """A good file, and what becomes of it when its members are changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with zipfile.ZipFile(path) as archive:
+            self.members = {name: archive.read(name) for name in archive.namelist()}
+
+    def edit(self, name: str, change: Callable[[Any], Any]) -> None:
+        """Change a JSON member and make the checksums right again, as somebody who means harm would."""
+        value = json.loads(self.members[name])
+        change(value)
+        self.members[name] = json.dumps(value).encode()
+        self.write()
+
+    def node(self, name: str, /, **fields: Any) -> None:
+        """Change fields of the node called `name`."""
+
+        def change(graphs: Any) -> None:
+            (entry,) = (node for node in graphs["graphs"][0]["nodes"] if node["name"] == name)
+            entry.update(fields)
+
+        self.edit("graph.json", change)
+
+    def refusal(self, **options: Any) -> str:
+        """Return the message with which the file is refused."""
+        with pytest.raises(StorageError) as caught:
+            load(self.path, **options)
+        return str(caught.value).replace(str(self.path), "FILE")
+
+    def write(
+        self, *, checksums: bool = True, extra: tuple[tuple[Any, bytes], ...] = (), **options: Any
+    ) -> None:
+        """Write the members back."""
+        if checksums:
+            manifest = json.loads(self.members["manifest.json"])
+            for name, stated in manifest["members"].items():
+                stated["sha256"] = hashlib.sha256(self.members[name]).hexdigest()
+            self.members["manifest.json"] = json.dumps(manifest).encode()
+        with zipfile.ZipFile(self.path, "w") as archive:
+            for name, content in self.members.items():
+                archive.writestr(zipfile.ZipInfo(name), content, **options.get(name.partition(".")[0], {}))
+            for info, content in extra:
+                archive.writestr(info, content)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> StoredFile:
+    """Return a good file with the nodes x, linear, relu, scale, mul and output."""
+    path = tmp_path / "stored.fxplug"
+    save(_trace(_Model()), path)
+    return StoredFile(path)

@@ -1,0 +1,393 @@
+"""Files whose graph, modules or tensors are damaged or malicious are refused with a clear message."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fxplug.storage import load
+
+
+def damaged(text: str) -> str:
+    return f"Cannot load 'FILE': {text} The file is damaged. [FXP-S000]"
+
+
+def test_the_untouched_file_loads(stored):
+    stored.write()
+    assert load(stored.path)(torch.ones(1, 2)).shape == (1, 2)
+
+
+# -- what a graph may name
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "builtins:eval",
+        "builtins:exec",
+        "builtins:__import__",
+        "builtins:compile",
+        "builtins:open",
+        "builtins:setattr",
+        "builtins:type",
+        "os:system",
+        "posix:system",
+        "subprocess:Popen",
+        "importlib:import_module",
+        "torch:load",
+        "torch:save",
+        "torch:compile",
+        "torch:from_file",
+        "torch:manual_seed",
+        "torch:set_default_device",
+        "torch.hub:load",
+        "torch.jit:load",
+        "torch.ops:load_library",
+        "torch.ops:aten.from_file",
+        "torch.ops:aten.save",
+        "torch.ops:other.op.default",
+        "torch:Tensor.register_hook",
+        "torch:Tensor.__reduce__",
+        "torch.nn.functional:triplet_margin_with_distance_loss",
+        "torch.nn.functional:handle_torch_function",
+        "operator:attrgetter",
+        "operator:itemgetter",
+        "operator:methodcaller",
+        "operator:call",
+        "math:__loader__",
+        "torch:nn.functional.relu",
+        "fxplug.storage:load",
+        "module_that_does_not_exist:function",
+    ],
+)
+def test_functions_outside_the_table_are_refused_by_name(stored, target):
+    stored.node("relu", target=target)
+
+    assert stored.refusal() == (
+        f"Cannot load 'FILE': node 'relu': {target!r} is not among the functions that a file may name. If "
+        f"you know what it does and trust the file, allow it: load(..., allow=[{target!r}]). [FXP-S000]"
+    )
+
+
+@pytest.mark.parametrize(
+    "target", ["relu", "", ":", "os.system", "os:system()", "torch:relu;x", "a:b\n", "torch:", "é:x"]
+)
+def test_text_that_is_no_name_is_refused(stored, target):
+    stored.node("relu", target=target)
+
+    assert stored.refusal() == damaged(f"node 'relu': {target!r} is not the name of a function.")
+
+
+def test_a_function_among_the_arguments_must_be_in_the_table_too(stored):
+    stored.node("relu", args=[{"$name": "os:system"}])
+
+    assert "node 'relu': 'os:system' is not among the functions" in stored.refusal()
+
+
+def test_an_allowed_function_is_found(stored):
+    stored.node("relu", target="torch.special:expit")
+    assert load(stored.path)(torch.zeros(1, 2)).shape == (1, 2)
+    stored.node("relu", target="builtins:type")
+    assert load(stored.path, allow=["builtins:type"]).graph.find_nodes(op="call_function", target=type)
+
+
+@pytest.mark.parametrize(
+    "method", ["__class__", "__reduce__", "__subclasses__", "tofile", "register_hook", "apply_"]
+)
+def test_methods_outside_the_table_are_refused(stored, method):
+    stored.node("relu", op="call_method", target=method)
+
+    assert stored.refusal() == (
+        f"Cannot load 'FILE': node 'relu': the method {method!r} is not among those that a file may call. "
+        f"If you know what it does and trust the file, allow it: allow=['.{method}']. [FXP-S000]"
+    )
+
+
+@pytest.mark.parametrize("method", ["", "a b", "relu()", "a.b"])
+def test_text_that_is_no_method_name_is_refused(stored, method):
+    stored.node("relu", op="call_method", target=method)
+
+    assert stored.refusal() == damaged(f"node 'relu': {method!r} is not the name of a method.")
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ["__class__", "_base", "gi_frame", "f_globals", {"$node": 0}, 3, None],
+    ids=str,
+)
+def test_attributes_are_read_only_by_literal_public_names(stored, attribute):
+    stored.node("relu", target="builtins:getattr", args=[{"$node": 1}, attribute])
+
+    assert "A stored graph may only read attributes whose names are literal and public" in stored.refusal()
+
+
+def test_a_computed_value_is_never_called_through_key(stored):
+    stored.node("relu", target="builtins:sorted", kwargs={"key": {"$node": 0}})
+
+    assert "its argument 'key' is a computed value, which would be called" in stored.refusal()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "linear.weight.data",
+        "linear.forward",
+        "linear.__class__",
+        "__dict__",
+        "_modules",
+        "linear._parameters",
+        "",
+    ],
+)
+def test_paths_lead_only_to_what_is_stored(stored, path):
+    stored.node("scale", target=path)
+
+    assert stored.refusal() == (
+        f"Cannot load 'FILE': node 'scale': it refers to {path!r}, but the module holds no parameter, "
+        f"buffer, submodule or attribute at that path. [FXP-S000]"
+    )
+
+
+@pytest.mark.parametrize("path", ["scale", "linear.bias", "linear.forward", "missing"])
+def test_only_submodules_are_called(stored, path):
+    stored.node("linear", target=path)
+
+    assert (
+        f"node 'linear': it refers to {path!r}, but the module holds no submodule at that path."
+        in stored.refusal()
+    )
+
+
+def test_a_region_names_only_contexts(stored):
+    stored.node("relu", region=[["os:system", ["true"]]])
+
+    assert "node 'relu': 'os:system' is not among the functions that a file may name" in stored.refusal()
+
+
+# -- the structure of graphs
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"op": "call"},
+            "node 'relu': its opcode is 'call', not one of placeholder, get_attr, call_function, ",
+        ),
+        ({"name": "x"}, "the name 'x' is taken or not a valid name."),
+        ({"name": "a b"}, "the name 'a b' is taken or not a valid name."),
+        ({"name": "import os"}, "the name 'import os' is taken or not a valid name."),
+        ({"args": [{"$node": 5}]}, "node 2 refers to node 5, which does not come earlier."),
+        ({"args": [{"$node": 2}]}, "node 2 refers to node 2, which does not come earlier."),
+        ({"args": [{"$node": -1}]}, "node 2 refers to node -1, which does not come earlier."),
+        ({"args": [{"$tensor": 99}]}, "node 'relu': The number of a tensor is 99, which refers to nothing"),
+        (
+            {"args": [{"$what": 1}]},
+            "node 'relu': a value is written as \"{'$what': 1}\", which no rule explains.",
+        ),
+        ({"args": [{"a": 1, "b": 2}]}, "which no rule explains."),
+        ({"args": 3}, "node 'relu': args is a int where list was expected."),
+        ({"args": [{"$slice": [1]}]}, "node 'relu': a value has 1 parts where 3 were expected."),
+        (
+            {"args": [{"$dict": [[[], 1]]}]},
+            "node 'relu': a dict has a key that cannot be one: unhashable type: 'list'.",
+        ),
+        ({"args": [{"$torch": "torch.load"}]}, "node 'relu': the constant 'torch.load' is unknown to torch"),
+        ({"args": [{"$device": "nonsense"}]}, "node 'relu': the device 'nonsense' is unknown to torch"),
+        ({"args": [{"$float": "zz"}]}, "node 'relu': a float is written as 'zz'."),
+        ({"args": [{"$bytes": "!"}]}, "node 'relu': a byte string is not base64"),
+        ({"args": [{"$record": ["Popen", []]}]}, "node 'relu': the record 'Popen' is unknown."),
+        ({"surprise": 1}, "node 'relu': A node has the unknown field 'surprise'."),
+        ({"origins": [7]}, "node 'relu': The number of an origin is 7, which refers to nothing"),
+        ({"type": {"$name": "os:system"}}, "node 'relu': 'os:system' is not among the functions"),
+        ({"meta": {"note": {"$tensor": 0}}}, "node 'relu': a tensor stands where none may be."),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_broken_nodes_are_named(stored, fields, text):
+    stored.node("relu", **fields)
+
+    message = stored.refusal()
+    assert message.startswith("Cannot load 'FILE': ")
+    assert text in message
+
+
+def test_arguments_that_are_nested_too_deeply(stored):
+    value: object = 1
+    for _ in range(150):
+        value = [value]
+    stored.node("relu", args=[value])
+
+    assert stored.refusal() == damaged("node 'relu': containers are nested more than 100 deep.")
+
+
+def test_json_that_is_nested_without_end(stored):
+    stored.members["graph.json"] = b"[" * 200_000
+    stored.write()
+
+    assert stored.refusal().startswith(
+        "Cannot load 'FILE': graph.json is no valid JSON: maximum recursion depth"
+    )
+
+
+@pytest.mark.parametrize("content", [b'{"graphs": NaN}', b'{"graphs": [], "graphs": []}', b"\xff", b"{", b""])
+def test_text_that_is_no_json(stored, content):
+    stored.members["graph.json"] = content
+    stored.write()
+
+    assert stored.refusal().startswith("Cannot load 'FILE': graph.json is no valid JSON: ")
+
+
+def test_a_graph_with_two_outputs(stored):
+    stored.node("mul", op="output", target="output", args=[{"$node": 3}])
+
+    assert "node 'output' stands behind the output" in stored.refusal()
+
+
+def test_a_placeholder_that_is_no_parameter_name(stored):
+    stored.node("x", target="x): import os #")
+
+    assert "placeholder 'x' has the target 'x): import os #', which is not a par" in stored.refusal()
+
+
+# -- modules and tensors
+
+
+def edit_linear(stored, **fields) -> None:
+    def change(content) -> None:
+        (entry,) = (entry for entry in content["modules"] if entry["class"].endswith(":Linear"))
+        entry.update(fields)
+
+    stored.edit("modules.json", change)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"class": "os:Popen"}, "the class 'os:Popen' is not one that torch.nn.modules of torch"),
+        ({"class": "torch.nn.modules.linear.Linear"}, "is not one that torch.nn.modules of torch"),
+        ({"class": 3}, "The class of a module is a int where str was expected."),
+        (
+            {"attributes": {"forward": {"$name": "torch:relu"}}},
+            "its attribute 'forward' replaces what the class Linear",
+        ),
+        ({"attributes": {"__class__": 1}}, "its attribute '__class__' replaces what the class Linear"),
+        (
+            {"attributes": {"_forward_hooks": {"$dict": []}}},
+            "'_forward_hooks' cannot be the name of something that a",
+        ),
+        (
+            {"attributes": {"_modules": {"$dict": []}}},
+            "'_modules' cannot be the name of something that a Linear holds.",
+        ),
+        ({"attributes": {"weight": 1}}, "one name stands for two things that it holds."),
+        ({"parameters": {"a.b": 0}}, "'a.b' cannot be the name of something that a Linear holds."),
+        ({"parameters": {"weight": 99}}, "The number of a tensor is 99, which refers to nothing"),
+        ({"parameters": {"weight": True}}, "The number of a tensor is True, which refers to nothing"),
+        (
+            {"children": {"self": 5}},
+            "The number of a child is 5, which refers to nothing that comes earlier.",
+        ),
+        (
+            {"children": {"self": 0}},
+            "The number of a child is 0, which refers to nothing that comes earlier.",
+        ),
+        ({"training": 1}, "The training flag is a int where bool was expected."),
+        ({"not_persistent": ["weight"]}, "a buffer that is not persistent does not exist."),
+        ({"graph": 0}, "A module has the unknown field 'graph'."),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_broken_modules_are_refused(stored, fields, text):
+    edit_linear(stored, **fields)
+
+    message = stored.refusal()
+    assert message.startswith("Cannot load 'FILE': module 0 of the table: ")
+    assert text in message
+
+
+def test_a_buffer_in_the_place_of_a_parameter(stored):
+    def change(content) -> None:
+        root = content["modules"][-1]
+        root["parameters"] = root.pop("buffers")
+
+    stored.edit("modules.json", change)
+
+    assert "its parameter 'scale' is a Tensor. Make it a torch.nn.Parameter." in stored.refusal()
+
+
+def test_a_root_without_a_graph(stored):
+    stored.edit("modules.json", lambda content: content["modules"].pop())
+
+    assert stored.refusal() == damaged("its outermost module has no graph.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (
+            {"shape": [3, 2]},
+            "the weight 'linear.weight' is torch.float32[2, 2], the table says torch.float32[3, 2].",
+        ),
+        (
+            {"dtype": "torch.int32"},
+            "the weight 'linear.weight' is torch.float32[2, 2], the table says torch.int32[2, 2].",
+        ),
+        ({"dtype": "torch.load"}, "the dtype 'torch.load' is unknown to torch"),
+        ({"shape": [-1, 2]}, "a shape is [-1, 2]."),
+        ({"shape": [2**40, 2**40]}, "a shape is [1099511627776, 1099511627776]."),
+        ({"shape": "2"}, "A shape is a str where list was expected."),
+        ({"stride": [2, 1], "offset": 1}, "a tensor reaches beyond the weight 'linear.weight'."),
+        ({"stride": [2, 1], "offset": -1}, "a tensor reaches beyond the weight 'linear.weight'."),
+        ({"stride": [2**40, 1]}, "a tensor reaches beyond the weight 'linear.weight'."),
+        ({"stride": [1]}, "a tensor has more strides than sizes, or fewer."),
+        ({"weight": "missing"}, "the weight 'missing' is missing."),
+        ({"kind": "storage"}, "a tensor is of the kind 'storage'."),
+        ({"requires_grad": "yes"}, "requires_grad is a str where bool was expected."),
+    ],
+    ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
+)
+def test_broken_tensors_are_refused(stored, fields, text):
+    def change(content) -> None:
+        (entry,) = (entry for entry in content["tensors"] if entry["weight"] == "linear.weight")
+        entry.update(fields)
+
+    stored.edit("modules.json", change)
+
+    message = stored.refusal()
+    assert message.startswith("Cannot load 'FILE': ")
+    assert text in message
+
+
+def test_a_huge_tensor_without_bytes_costs_no_memory(stored):
+    def change(content) -> None:
+        entry = {
+            "kind": "tensor",
+            "dtype": "torch.float64",
+            "shape": [2**50],
+            "requires_grad": False,
+            "weight": None,
+        }
+        content["tensors"].append(entry)
+
+    stored.edit("modules.json", change)
+    load(stored.path)
+
+
+def test_weights_that_are_no_safetensors(stored):
+    stored.members["weights.safetensors"] = (2**60).to_bytes(8, "little") + b"{}"
+    stored.write()
+
+    assert stored.refusal().startswith(
+        "Cannot load 'FILE': the weights cannot be read: Error while deserializing"
+    )
+
+
+def test_a_weight_that_no_tensor_uses(stored):
+    def change(content) -> None:
+        (entry,) = (entry for entry in content["tensors"] if entry["weight"] == "scale")
+        entry["weight"] = None
+
+    stored.edit("modules.json", change)
+
+    assert stored.refusal() == damaged("the weight 'scale' belongs to no tensor.")

@@ -1,0 +1,238 @@
+"""What cannot be stored is refused by name, with what to do, before anything is written."""
+
+from __future__ import annotations
+
+import operator
+import os
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from fxplug.errors import StorageError
+from fxplug.execute import GraphModule
+from fxplug.ir import Graph, RegionEntry
+from fxplug.storage import save
+
+
+class Custom(nn.Module):
+    def forward(self, x):
+        return x
+
+
+def scale(x):
+    return x * 2
+
+
+def one_call(target, *args, op="call_function", root=None, **kwargs) -> GraphModule:
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.create_node(op, target, (x, *args), kwargs, "call"))
+    return GraphModule(root if root is not None else nn.Module(), graph)
+
+
+def refusal(module, tmp_path, **options) -> str:
+    path = tmp_path / "module.fxplug"
+    with pytest.raises(StorageError) as caught:
+        save(module, path, **options)
+    assert list(tmp_path.iterdir()) == []
+    return str(caught.value).replace(str(path), "FILE")
+
+
+def test_a_module_without_a_graph(tmp_path):
+    assert refusal(nn.Linear(2, 2), tmp_path) == (
+        "Cannot save a torch.nn.modules.linear.Linear: only a fxplug.GraphModule can be stored. Make one "
+        "with fxplug.symbolic_trace(...) first. [FXP-S000]"
+    )
+
+
+def test_a_leaf_module_of_the_user(tmp_path):
+    assert refusal(one_call("blocks.0", op="call_module", root={"blocks.0": Custom()}), tmp_path) == (
+        f"Cannot save to 'FILE': submodule 'blocks.0': its class {__name__}.Custom is not one that "
+        f"torch.nn.modules ships, so a file cannot rebuild it. Trace through it instead of keeping it as a "
+        f"leaf, or replace it by standard modules before saving. [FXP-S000]"
+    )
+
+
+def test_a_module_with_hooks(tmp_path):
+    linear = nn.Linear(2, 2)
+    linear.register_forward_hook(lambda *_: None)
+
+    assert refusal(one_call("linear", op="call_module", root={"linear": linear}), tmp_path) == (
+        "Cannot save to 'FILE': submodule 'linear': it has hooks (_forward_hooks), and a file cannot hold "
+        "the functions they call. Remove them before saving, and register them again after loading. "
+        "[FXP-S000]"
+    )
+
+
+def test_a_module_whose_forward_was_replaced(tmp_path):
+    linear = nn.Linear(2, 2)
+    linear.forward = scale
+
+    assert refusal(one_call("linear", op="call_module", root={"linear": linear}), tmp_path) == (
+        "Cannot save to 'FILE': submodule 'linear': its attribute 'forward' replaces what the class Linear "
+        "defines under that name. Delete the attribute before saving. [FXP-S000]"
+    )
+
+
+def test_an_attribute_that_is_no_plain_value(tmp_path):
+    linear = nn.Linear(2, 2)
+    linear.owner = weakref.ref(linear)
+
+    assert refusal(one_call("linear", op="call_module", root={"linear": linear}), tmp_path).startswith(
+        "Cannot save to 'FILE': attribute 'owner' of submodule 'linear': <weakref at"
+    )
+
+
+def test_a_submodule_that_contains_itself(tmp_path):
+    outer = nn.Sequential(nn.Sequential())
+    outer[0].append(outer)
+
+    assert refusal(one_call("outer", op="call_module", root={"outer": outer}), tmp_path) == (
+        "Cannot save to 'FILE': the module tree is nested too deeply, or contains itself. Flatten it. "
+        "[FXP-S000]"
+    )
+
+
+def test_a_function_that_must_be_allowed(tmp_path):
+    assert refusal(one_call(os.path.join), tmp_path) == (
+        "Cannot save to 'FILE': node 'call': 'posixpath:join' is not among the functions that a file may "
+        "name. Allow it when saving and again when loading: allow=['posixpath:join']. [FXP-S000]"
+    )
+
+
+@pytest.mark.parametrize(
+    "target", [lambda x: x, operator.itemgetter(0), "".join], ids=["lambda", "object", "method"]
+)
+def test_a_function_without_a_name(tmp_path, target):
+    message = refusal(one_call(target), tmp_path)
+
+    assert message.startswith(
+        f"Cannot save to 'FILE': node 'call': {target!r} has no name under which a file could"
+    )
+    assert message.endswith("at the top level of a module, and name it in allow=. [FXP-S000]")
+
+
+@pytest.mark.parametrize(
+    "target", [eval, exec, compile, open, __import__, setattr, os.system, torch.load, torch.save]
+)
+def test_functions_that_run_code_or_touch_files(tmp_path, target):
+    assert "is not among the functions that a file may name" in refusal(one_call(target), tmp_path)
+
+
+@pytest.mark.parametrize("method", ["tofile", "__reduce__", "apply_", "register_hook", "_asdict"])
+def test_methods_that_tensors_do_not_have_or_that_call_back(tmp_path, method):
+    assert refusal(one_call(method, op="call_method"), tmp_path) == (
+        f"Cannot save to 'FILE': node 'call': the method {method!r} is not among those that a file may "
+        f"call. If you know what it does and trust the file, allow it: allow=['.{method}']. [FXP-S000]"
+    )
+
+
+def test_reading_a_private_attribute(tmp_path):
+    assert refusal(one_call(getattr, "_base"), tmp_path) == (
+        "Cannot save to 'FILE': node 'call': it reads the attribute '_base'. A stored graph may only read "
+        "attributes whose names are literal and public: read the value in the model before the graph needs "
+        "it. [FXP-S000]"
+    )
+
+
+def test_an_argument_of_an_unknown_type(tmp_path):
+    assert refusal(one_call(torch.add, {1, 2}), tmp_path) == (
+        "Cannot save to 'FILE': node 'call': a value of type builtins.set cannot be stored. Use tensors of "
+        "the module, plain Python values, torch's constants, and lists, tuples and dicts of them. "
+        "[FXP-S000]"
+    )
+
+
+def test_an_argument_that_is_nested_too_deeply(tmp_path):
+    value: list = []
+    for _ in range(150):
+        value = [value]
+
+    assert "node 'call': containers are nested more than 100 deep. Flatten" in refusal(
+        one_call(len, value), tmp_path
+    )
+
+
+def test_a_region_with_a_context_of_the_user(tmp_path):
+    module = one_call(torch.relu)
+    module.graph.find_nodes(op="call_function")[0].region = (
+        RegionEntry(torch.profiler.record_function, ("x",)),
+    )
+
+    assert "node 'call': 'torch.autograd.profiler:record_function' is not among" in refusal(module, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fault"),
+    [
+        (torch.eye(2).to_sparse(), "it is sparse, nested or quantized. Store its parts as plain tensors."),
+        (torch.eye(2, dtype=torch.complex64).conj(), "Call resolve_conj() or resolve_neg()."),
+        (torch.ones(2, requires_grad=True) * 2, "gradients flow through. Call detach()."),
+    ],
+    ids=["sparse", "conjugate", "computed"],
+)
+def test_a_tensor_of_an_unusual_kind(tmp_path, tensor, fault):
+    graph = Graph()
+    graph.output(graph.get_attr("part.value"))
+    message = refusal(GraphModule({"part.value": tensor}, graph), tmp_path)
+
+    assert message.startswith("Cannot save to 'FILE': 'part.value': the tensor cannot be stored: it is")
+    assert message.endswith(f"{fault} [FXP-S000]")
+
+
+def test_a_parameter_that_is_not_initialised_yet(tmp_path):
+    message = refusal(one_call("lazy", op="call_module", root={"lazy": nn.LazyLinear(2)}), tmp_path)
+
+    assert message.startswith("Cannot save to 'FILE': submodule 'lazy': it has hooks (")
+
+
+def test_a_graph_without_an_existing_path(tmp_path):
+    module = one_call("linear", op="call_module", root={"linear": nn.Linear(2, 2)})
+    module.delete_submodule("linear")
+
+    assert refusal(module, tmp_path) == (
+        "Cannot save to 'FILE': node 'call': it refers to 'linear', but the module holds no submodule at "
+        "that path. [FXP-S000]"
+    )
+
+
+def test_a_code_generator_of_the_users_own(tmp_path):
+    class Generator:
+        def generate(self, graph, root_module="self"):
+            raise NotImplementedError
+
+    module = one_call(torch.relu)
+    module.graph.set_codegen(Generator())
+
+    assert refusal(module, tmp_path) == (
+        "Cannot save to 'FILE': the graph has a code generator of its own (Generator), which a file cannot "
+        "hold. Call graph.set_codegen(fxplug.CodeGen()) before saving, and set yours again after loading. "
+        "[FXP-S000]"
+    )
+
+
+def test_a_fault_inside_a_nested_graph_module_names_its_path(tmp_path):
+    inner = one_call(os.getcwd)
+
+    assert "submodule 'a.b': node 'call': 'posix:getcwd' is not among the functions" in refusal(
+        one_call("a.b", op="call_module", root={"a.b": inner}), tmp_path
+    )
+
+
+@pytest.mark.parametrize("entry", ["os.system", "os:", "", ".a.b", 3, "a:b c"])
+def test_an_allowed_name_of_another_form(tmp_path, entry):
+    assert refusal(one_call(torch.relu), tmp_path, allow=[entry]) == (
+        f"Cannot save to 'FILE': allow holds {entry!r}. Name a function as 'package.module:function', a "
+        f"method as '.method'. [FXP-S000]"
+    )
+
+
+def test_an_allowed_name_that_does_not_exist(tmp_path):
+    message = refusal(one_call(scale), tmp_path, allow=["package_that_is_missing:function"])
+
+    assert message == (
+        "Cannot save to 'FILE': node 'call': allow names 'package_that_is_missing:function', which cannot "
+        "be found: No module named 'package_that_is_missing'. Install it, or correct the name. [FXP-S000]"
+    )
