@@ -42,19 +42,29 @@ class ModuleInterceptor(Protocol):
         ...
 
 
-_active: ContextVar[ModuleInterceptor | None] = ContextVar("fxplug_active_trace", default=None)
+class _Session:
+    """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
+
+    __slots__ = ("interceptor",)
+
+    def __init__(self, interceptor: ModuleInterceptor) -> None:
+        self.interceptor: ModuleInterceptor | None = interceptor
+
+
+_active: ContextVar[_Session | None] = ContextVar("fxplug_active_trace", default=None)
 _lock = threading.Lock()
 _running = 0
 
 
 def active_interceptor() -> ModuleInterceptor | None:
     """Return who traces in this thread or task, None when nobody does."""
-    return _active.get()
+    session = _active.get()
+    return None if session is None else session.interceptor
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    interceptor = _active.get()
-    if interceptor is None:
+    session = _active.get()
+    if session is None or (interceptor := session.interceptor) is None:
         return original_call(self, *args, **kwargs)
     return interceptor.on_module_call(self, args, kwargs)
 
@@ -63,8 +73,8 @@ def _getattr(self: Any, name: str) -> Any:
     value = _original_getattr(self, name)
     if not isinstance(value, torch.Tensor):
         return value
-    interceptor = _active.get()
-    if interceptor is None:
+    session = _active.get()
+    if session is None or (interceptor := session.interceptor) is None:
         return value
     return interceptor.on_module_attribute(self, name, value)
 
@@ -78,10 +88,12 @@ def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
             nn.Module.__call__ = _call
             nn.Module.__getattr__ = cast("Any", _getattr)
         _running += 1
-    token = _active.set(interceptor)
+    session = _Session(interceptor)
+    token = _active.set(session)
     try:
         yield
     finally:
+        session.interceptor = None
         _active.reset(token)
         with _lock:
             _running -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dis
 import operator
 import sys
@@ -116,6 +117,13 @@ class Proxy:
 
     def __delitem__(self, key: Any) -> None:
         self.tracer.create_proxy("call_function", operator.delitem, (self, key), {})
+
+    def __copy__(self) -> Any:
+        return self.tracer.create_proxy("call_function", copy.copy, (self,), {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = memo[id(self)] = self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
+        return copied
 
     __hash__ = object.__hash__
 

@@ -126,7 +126,9 @@ class Tracer:
             self._finish(started, None, error)
             raise
         finally:
+            # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
             self._place = Place(_TRACE_CODE, None, None)
+            self._attribute_proxies = {}
         self._finish(started, graph, None)
         return graph
 
@@ -317,7 +319,7 @@ class Tracer:
     def _foreign_argument(self, a: Any) -> Argument:
         hook = self.policy.create_argument
         answer = hook(a, self.context) if hook is not None else None
-        if answer is not None:
+        if answer is not None and type(answer) is not type(a):
             return self.create_arg(answer)
         if isinstance(a, (int, float, str, bytes, complex)) or type(a).__module__ == "enum" or _is_enum(a):
             return a  # A subclass with its own meaning; code generation binds the object itself.
@@ -407,6 +409,10 @@ class Tracer:
 
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
+        unwrap = self.policy.unwrap_module
+        inner = unwrap(module) if unwrap is not None else None
+        if inner is not None and inner is not module:
+            return self.on_module_call(inner, args, kwargs)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             return original_call(module, *args, **kwargs)

@@ -107,8 +107,8 @@ class _Application(click.Group):
 
 
 def _manager() -> PluginManager:
-    """Return the process-wide manager; what makes it imports PyTorch, which only few commands need."""
-    return importlib.import_module("fxplug.plugins").default_manager()
+    """Return the process-wide manager; what makes it imports PyTorch, which not every command line needs."""
+    return importlib.import_module("fxplug.cli.host").manager_for(None)
 
 
 @click.group(

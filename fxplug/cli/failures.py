@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from fxplug.errors import ConfigError, FxplugError, UnknownNameError, UnresolvedReferenceError
+from fxplug.errors import ConfigError, FxplugError, TraceWarning, UnknownNameError, UnresolvedReferenceError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -122,6 +122,7 @@ def plain_warnings() -> Generator[None]:
     with warnings.catch_warnings():
         # PyTorch says so while it is imported; nothing here needs NumPy.
         warnings.filterwarnings("ignore", "Failed to initialize NumPy", UserWarning)
+        warnings.simplefilter("always", TraceWarning)
         former, warnings.showwarning = warnings.showwarning, show
         try:
             yield

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fxplug.plugins import PluginManager, default_manager, load_config
+from fxplug.plugins import PluginManager, PluginWarning, default_manager, load_config
 from fxplug.plugins.effects import apply_effects
 
 __all__ = ["config_option", "manager_for"]
@@ -30,6 +31,8 @@ def manager_for(config: Path | None) -> PluginManager:
         ConfigError: The configuration cannot be used.
         PluginError: A plugin failed that has to work.
     """
+    # A plugin that is skipped is pointed out, whatever filters there are.
+    warnings.simplefilter("always", PluginWarning)
     if config is None:
         return default_manager()
     manager = PluginManager(config=load_config(config))

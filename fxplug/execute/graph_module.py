@@ -85,7 +85,8 @@ class GraphModule(nn.Module):
             if top in RESERVED_ATTRIBUTES:
                 raise _reserved(top)
             if path in graph.lifted:
-                set_path(self, path, graph.lifted[path])
+                # The root does not hold it, and so the root's checkpoints do not either.
+                set_path(self, path, graph.lifted[path], persistent=False)
             elif isinstance(root, nn.Module):
                 if not copy_path(path, holders):
                     raise GraphError(

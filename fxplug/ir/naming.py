@@ -135,8 +135,10 @@ def register_namespace(prefix: str, holder: object) -> None:
 
 def _search_namespaces(function: object, name: str) -> str | None:
     for prefix, holder in _NAMESPACES:
-        if getattr(holder, name, None) is function:
-            return f"{prefix}.{name}"
+        # torch.linalg.norm knows itself as linalg_norm.
+        for candidate in (name, name.removeprefix(f"{prefix.rpartition('.')[2]}_")):
+            if getattr(holder, candidate, None) is function:
+                return f"{prefix}.{candidate}"
     return None
 
 

@@ -1,8 +1,8 @@
 """What torch calls do besides computing a value.
 
 Sources of the answers, in this order: operator schemas, ``out=`` and ``inplace=`` arguments, the trailing
-underscore of in-place names, the training flag and hooks of modules. A call that none of them speaks of is
-unknown, and is kept.
+underscore of in-place names, the training flag and hooks of modules, and closed lists of what is known only
+to compute. A call that none of them speaks of is unknown, and is kept.
 """
 
 from __future__ import annotations
@@ -16,149 +16,58 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
-from torch import nn
 
-from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, qualified_name, writes
-from fxplug.semantics.internals import (
-    DropoutBase,
-    NormBase,
-    OpOverload,
-    OpOverloadPacket,
-    assert_function,
-    has_hooks,
-    schema_of,
-)
+from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, writes
+from fxplug.semantics.internals import assert_function
+from fxplug.semantics.modules import module_effect
+from fxplug.semantics.schemas import named_effect, operator_rule, statistics_effect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable
 
-__all__ = ["has_side_effect", "module_effect"]
+__all__ = _words("has_side_effect module_effect")
 
-_PURE_BUILTINS = [
-    "abs",
-    "all",
-    "any",
-    "bool",
-    "complex",
-    "dict",
-    "divmod",
-    "enumerate",
-    "float",
-    "frozenset",
-    "getattr",
-    "hasattr",
-    "hash",
-    "int",
-    "isinstance",
-    "len",
-    "list",
-    "max",
-    "min",
-    "pow",
-    "range",
-    "reversed",
-    "round",
-    "set",
-    "slice",
-    "sorted",
-    "str",
-    "sum",
-    "tuple",
-    "type",
-    "zip",
-]
 
-# Tensor methods that have no operator of the same name, or one that says too little.
-_PURE_METHODS = frozenset(
-    [
-        "bfloat16",
-        "bool",
-        "byte",
-        "char",
-        "cpu",
-        "cuda",
-        "data_ptr",
-        "dim",
-        "double",
-        "element_size",
-        "expand_as",
-        "float",
-        "get_device",
-        "half",
-        "int",
-        "is_contiguous",
-        "is_floating_point",
-        "item",
-        "long",
-        "ndimension",
-        "nelement",
-        "new_tensor",
-        "numel",
-        "short",
-        "size",
-        "storage_offset",
-        "stride",
-        "to",
-        "tolist",
-        "type",
-        "type_as",
-        "view_as",
-        "reshape_as",
-    ]
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PURE_BUILTINS = _words(
+    "abs all any bool complex dict divmod enumerate float frozenset getattr hasattr hash int isinstance "
+    "len list max min pow range reversed round set slice sorted str sum tuple type zip"
 )
 
-_LIBRARIES = ("torch", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special", "torch.Tensor")
+# Tensor methods that have no operator of the same name, or one that says too little.
+_PURE_METHODS = _words(
+    "bfloat16 bool byte char cpu cuda data_ptr dim double element_size expand_as float get_device half "
+    "int is_contiguous is_floating_point item long ndimension nelement new_tensor numel short size "
+    "storage_offset stride to tolist type type_as view_as reshape_as"
+)
+
+# Functions written in Python, over several operators; closed lists, since a name proves nothing.
+_PURE_FUNCTIONALS = _words(
+    "adaptive_max_pool1d_with_indices adaptive_max_pool2d_with_indices adaptive_max_pool3d_with_indices "
+    "affine_grid cross_entropy fold gaussian_nll_loss grid_sample interpolate local_response_norm "
+    "logsigmoid lp_pool1d lp_pool2d lp_pool3d max_unpool1d multilabel_soft_margin_loss normalize softmin "
+    "softsign tanhshrink triplet_margin_with_distance_loss upsample upsample_bilinear upsample_nearest"
+)
+_PURE_FUNCTIONS = _words("broadcast_shapes is_storage is_tensor lu unique unravel_index")
+
+_LIBRARIES: tuple[tuple[Any, str], ...] = (
+    (torch, ""),
+    (F, ""),
+    (torch.Tensor, ""),
+    (torch.linalg, "linalg_"),
+    (torch.fft, "fft_"),
+    (torch.special, "special_"),
+)
+"""Where torch keeps its functions, and what the names of their operators start with."""
 
 
 def has_side_effect(function: Any) -> Any:
     """Declare that calls of `function` may never be removed; returns the function, so it serves as a decorator."""
     effects.register_target(function, OUTSIDE)
     return function
-
-
-# -- operators with a schema
-
-
-@functools.cache
-def _schema_effect(overload: OpOverload) -> Effect:
-    schema = schema_of(overload)
-    written: list[int | str] = []
-    for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(argument.name if argument.kwarg_only else position)
-    random = torch.Tag.nondeterministic_seeded in overload.tags
-    return Effect(writes=frozenset(written), random=random)
-
-
-@functools.cache
-def _aten_overloads(name: str) -> tuple[OpOverload, ...]:
-    for library in (torch.ops.aten, torch.ops.prims):
-        packet = getattr(library, name, None)
-        if isinstance(packet, OpOverloadPacket):
-            return tuple(getattr(packet, overload) for overload in packet.overloads())
-    return ()
-
-
-def _named_effect(name: str) -> Effect | None:
-    """Return the effect of the operator called `name` in its form without ``out=``; None when there is no operator."""
-    overloads = _aten_overloads(name)
-    if not overloads:
-        return None
-    forms = [
-        overload for overload in overloads if not any(arg.is_out for arg in schema_of(overload).arguments)
-    ]
-    effect = PURE
-    for overload in forms or overloads:
-        effect = effect.join(_schema_effect(overload))
-    return effect
-
-
-def _written_by_convention(node: Node, name: str) -> Effect | None:
-    if "out" in node.kwargs and node.kwargs["out"] is not None:
-        return writes("out")
-    if name.endswith("_") and not name.endswith("__"):
-        return writes(0)
-    return None
 
 
 # -- functions
@@ -184,24 +93,14 @@ def _bound(node: Node, name: str, default: Any) -> Any:
     return default
 
 
-def _overload_rule(node: Node, _: Any) -> Effect | None:
-    target = node.target
-    if isinstance(target, OpOverload):
-        return _schema_effect(target)
-    if isinstance(target, OpOverloadPacket):
-        effect = PURE
-        for overload in target.overloads():
-            effect = effect.join(_schema_effect(getattr(target, overload)))
-        return effect
-    return None
-
-
 def _python_rule(node: Node, _: Any) -> Effect | None:
     """Answer for the operator and math modules, where names alone decide."""
     if node.op != "call_function":
         return None
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
+        if name in {"call", "attrgetter", "itemgetter", "methodcaller"}:
+            return UNKNOWN  # What they run is given as an argument.
         in_place = (
             name.startswith("i") and name[1:].rstrip("_") in _OPERATOR_NAMES and name not in {"is_", "index"}
         )
@@ -209,80 +108,111 @@ def _python_rule(node: Node, _: Any) -> Effect | None:
     return PURE if getattr(math, name, None) is node.target else None
 
 
-_OPERATOR_NAMES = frozenset(
-    [
-        "add",
-        "and",
-        "concat",
-        "floordiv",
-        "lshift",
-        "matmul",
-        "mod",
-        "mul",
-        "or",
-        "pow",
-        "rshift",
-        "sub",
-        "truediv",
-        "xor",
-    ]
-)
+_OPERATOR_NAMES = _words("add and concat floordiv lshift matmul mod mul or pow rshift sub truediv xor")
+
+
+@functools.cache
+def _operator_name(function: Any) -> str | None:
+    """Return the name of the operator that a function of torch stands for; None for functions of others."""
+    name = getattr(function, "__name__", None)
+    if not isinstance(name, str):
+        return None
+    for holder, prefix in _LIBRARIES:
+        # The very object must be found there: a name can be claimed by anybody.
+        if getattr(holder, name.removeprefix(prefix), None) is function:
+            return name
+    return None
 
 
 def _library_rule(node: Node, _: Any) -> Effect | None:
     """Answer for torch's own functions."""
-    if node.op != "call_function":
+    if node.op != "call_function" or getattr(type(node.target), "__hash__", None) is None:
         return None
-    library, _, name = qualified_name(node.target).rpartition(".")
-    if library not in _LIBRARIES:
+    name = _operator_name(node.target)
+    if name is None:
         return None
-    stated = _written_by_convention(node, name)
-    if stated is not None:
-        return stated
-    if _bound(node, "inplace", default=False) is not False:
+    if _bound(node, "out", default=None) is not None:
+        return writes("out", *_positions(node, "out"))
+    if (name.endswith("_") and not name.endswith("__")) or _bound(
+        node, "inplace", default=False
+    ) is not False:
         return writes(0)
-    if library == "torch.nn.functional" and name in _TRAINING_FUNCTIONS:
-        return _TRAINING_FUNCTIONS[name](node)
-    effect = _named_effect(name)
+    special = _SPECIAL_FUNCTIONS.get(node.target)
+    if special is not None:
+        return special(node)
+    effect = named_effect(node, name)
     if effect is not None:
         return effect
-    return PURE if library == "torch.nn.functional" else None
+    functional = getattr(F, name, None) is node.target
+    return PURE if name in (_PURE_FUNCTIONALS if functional else _PURE_FUNCTIONS) else None
 
 
-def _dropout_effect(node: Node) -> Effect:
-    default = node.target in {F.dropout, F.alpha_dropout, F.feature_alpha_dropout}
-    parameters = inspect.signature(node.target).parameters
-    declared = parameters["training"].default if "training" in parameters else default
+def _positions(node: Node, name: str) -> tuple[int, ...]:
+    parameters = _parameters(node.target)
+    return (parameters.index(name),) if name in parameters and name not in node.kwargs else ()
+
+
+def _random_in_training(node: Node) -> Effect:
+    declared = inspect.signature(node.target).parameters["training"].default
     return RANDOM if _bound(node, "training", default=declared) is not False else PURE
 
 
-def _statistics_effect(flag: str, *, default: bool) -> Any:
-    def rule(node: Node) -> Effect:
-        if _bound(node, flag, default=default) is False or _bound(node, "running_mean", default=None) is None:
-            return PURE
-        return writes(1, 2, "running_mean", "running_var")
-
-    return rule
+def _running_statistics(flag: str, *, default: bool) -> Callable[[Node], Effect]:
+    return lambda node: statistics_effect(node, _parameters(node.target), flag=flag, default=default)
 
 
-def _random_effect(_: Node) -> Effect:
-    return RANDOM
-
-
-def _attention_effect(node: Node) -> Effect:
-    probability = node.kwargs.get("dropout_p", node.args[4] if len(node.args) > 4 else 0.0)
+def _attention(node: Node) -> Effect:
+    position = (
+        4  # scaled_dot_product_attention(query, key, value, attn_mask, dropout_p); it has no text signature.
+    )
+    given = node.args[position] if len(node.args) > position else 0.0
+    probability = node.kwargs.get("dropout_p", given)
     return PURE if type(probability) in {int, float} and probability == 0 else RANDOM
 
 
-_TRAINING_FUNCTIONS: dict[str, Any] = {
+def _multi_head_attention(node: Node) -> Effect:
+    probability = _bound(node, "dropout_p", default=1.0)
+    off = type(probability) in {int, float} and probability == 0
+    return PURE if off or _bound(node, "training", default=True) is False else RANDOM
+
+
+def _renormalised_weight(node: Node) -> Effect:
+    return PURE if _bound(node, "max_norm", default=None) is None else writes(1, "weight")
+
+
+def _always_random(_: Node) -> Effect:
+    return RANDOM
+
+
+_SPECIAL_FUNCTIONS: dict[Any, Callable[[Node], Effect]] = {
     **dict.fromkeys(
-        ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "rrelu"),
-        _dropout_effect,
+        (
+            F.dropout,
+            F.dropout1d,
+            F.dropout2d,
+            F.dropout3d,
+            F.alpha_dropout,
+            F.feature_alpha_dropout,
+            F.rrelu,
+        ),
+        _random_in_training,
     ),
-    "batch_norm": _statistics_effect("training", default=False),
-    "instance_norm": _statistics_effect("use_input_stats", default=True),
-    **dict.fromkeys(("gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d"), _random_effect),
-    "scaled_dot_product_attention": _attention_effect,
+    **dict.fromkeys(
+        (
+            F.gumbel_softmax,
+            F.fractional_max_pool2d,
+            F.fractional_max_pool3d,
+            F.fractional_max_pool2d_with_indices,
+            F.fractional_max_pool3d_with_indices,
+        ),
+        _always_random,
+    ),
+    F.batch_norm: _running_statistics("training", default=False),
+    F.instance_norm: _running_statistics("use_input_stats", default=True),
+    F.scaled_dot_product_attention: _attention,
+    F.multi_head_attention_forward: _multi_head_attention,
+    F.embedding: _renormalised_weight,
+    F.embedding_bag: _renormalised_weight,
 }
 
 
@@ -292,58 +222,24 @@ _TRAINING_FUNCTIONS: dict[str, Any] = {
 def _method_rule(node: Node, _: Any) -> Effect | None:
     if node.op != "call_method":
         return None
-    name = node.target
-    stated = _written_by_convention(node, name)
-    if stated is not None:
-        return stated
+    name: str = node.target
+    if node.kwargs.get("out") is not None:
+        return writes("out")
+    if name.endswith("_") and not name.endswith("__"):
+        return writes(0)
     if name in _PURE_METHODS:
         return PURE
-    if not hasattr(torch.Tensor, name):
-        return None
-    return _named_effect(name)
-
-
-def module_effect(module: nn.Module) -> Effect:
-    """Return what calling `module` does, itself and everything below it.
-
-    Args:
-        module: Any module. Only classes of ``torch.nn`` are known; others are unknown.
-    """
-    effect = PURE
-    for part in module.modules():
-        if has_hooks(part) or "forward" in vars(part):
-            return UNKNOWN
-        registered = effects.target_entry(type(part))
-        if isinstance(registered, Effect):
-            effect = effect.join(registered)
-        elif not type(part).__module__.startswith("torch.nn.modules."):
-            return UNKNOWN
-        else:
-            effect = effect.join(_own_effect(part))
-    return effect
-
-
-def _own_effect(module: nn.Module) -> Effect:
-    effect = PURE
-    if getattr(module, "inplace", False):
-        effect = effect.join(writes(0))
-    if not module.training:
-        return effect
-    if isinstance(module, NormBase) and module.track_running_stats:
-        return effect.join(writes("state"))
-    dropout = getattr(module, "dropout", 0)
-    draws = isinstance(module, (DropoutBase, nn.RReLU)) or (isinstance(dropout, float) and dropout > 0)
-    return effect.join(RANDOM) if draws else effect
+    return named_effect(node, name) if hasattr(torch.Tensor, name) else None
 
 
 def _module_rule(node: Node, module: Any) -> Effect | None:
-    if node.op != "call_module" or not isinstance(module, nn.Module):
+    if node.op != "call_module" or not isinstance(module, torch.nn.Module):
         return None
     return module_effect(module)
 
 
-def _register(rules: Iterable[Any]) -> None:
-    for rule in rules:
+def _register() -> None:
+    for rule in (_module_rule, _method_rule, _library_rule, _python_rule, operator_rule):
         effects.register_rule(rule)
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)
@@ -353,4 +249,4 @@ def _register(rules: Iterable[Any]) -> None:
     effects.register_target(assert_function, OUTSIDE)
 
 
-_register((_module_rule, _method_rule, _library_rule, _python_rule, _overload_rule))
+_register()

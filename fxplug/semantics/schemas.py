@@ -1,0 +1,159 @@
+"""What the schema of an operator says about its effects, and what it should say but does not."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from fxplug.ir import PURE, UNKNOWN, Effect, Node, writes
+from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
+
+__all__ = ["named_effect", "operator_rule", "statistics_effect"]
+
+_TRUSTED = frozenset({"aten", "prims", "quantized", "onednn", "mkldnn"})
+"""Namespaces whose schemas are looked after; for operators of others, a tensor must go in and come out."""
+
+_STATISTICS = frozenset(
+    {
+        "batch_norm",
+        "cudnn_batch_norm",
+        "instance_norm",
+        "miopen_batch_norm",
+        "native_batch_norm",
+        "_batch_norm_impl_index",
+    }
+)
+"""Operators that update running statistics in training without saying so."""
+
+_UNSAID: dict[str, Effect] = {
+    "_copy_from": writes(1),
+    "_copy_from_and_resize": writes(1),
+    "batch_norm_update_stats": writes(1, 2),
+}
+"""Operators whose schema leaves out what they write."""
+
+
+def overload_effect(node: Node, overload: Any) -> Effect:
+    """Return the effect of a call of one operator overload."""
+    name = schema_of(overload).name.partition("::")[2]
+    if name in _UNSAID:
+        return _UNSAID[name]
+    if name in _STATISTICS:
+        return statistics_effect(node, tuple(argument.name for argument in schema_of(overload).arguments))
+    return _schema_effect(overload)
+
+
+def named_effect(node: Node, name: str) -> Effect | None:
+    """Return the effect of a call of the function or method that has the name of an operator.
+
+    Args:
+        node: The call; which overload it will reach is not known.
+        name: Of the operator in ``aten`` or ``prims``.
+
+    Returns:
+        What any of its forms on tensors may do, without those that have ``out=``; None when there is no such
+        operator.
+    """
+    if name in _UNSAID:
+        return _UNSAID[name]
+    overloads = _tensor_forms(name)
+    if not overloads:
+        return None
+    if name in _STATISTICS:
+        return statistics_effect(node, tuple(argument.name for argument in schema_of(overloads[0]).arguments))
+    return _join(name)
+
+
+def statistics_effect(
+    node: Node, parameters: tuple[str, ...], *, flag: str | None = None, default: bool = True
+) -> Effect:
+    """Return the effect of a normalisation that updates running statistics in training.
+
+    Args:
+        node: The call.
+        parameters: Names of the callee's parameters in order.
+        flag: The parameter that says whether it trains; by default it is looked for.
+        default: What the flag is when it is not given.
+    """
+
+    def given(name: str, otherwise: Any) -> Any:
+        if name in node.kwargs:
+            return node.kwargs[name]
+        if name in parameters and parameters.index(name) < len(node.args):
+            return node.args[parameters.index(name)]
+        return otherwise
+
+    if flag is None:
+        flag = next(
+            (name for name in ("training", "train", "use_input_stats") if name in parameters), "training"
+        )
+    if given(flag, default) is False or given("running_mean", None) is None:
+        return PURE
+    positions = [parameters.index(name) for name in ("running_mean", "running_var") if name in parameters]
+    return writes(*positions, "running_mean", "running_var")
+
+
+@functools.cache
+def _schema_effect(overload: Any) -> Effect:
+    schema = schema_of(overload)
+    written: list[int | str] = []
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(argument.name if argument.kwarg_only else position)
+    effect = Effect(
+        writes=frozenset(written),
+        random=torch.Tag.nondeterministic_seeded in overload.tags,
+        # What returns nothing is called for something else: an assertion, a setting, a gradient.
+        outside=not schema.returns and not written,
+    )
+    library = schema.name.partition("::")[0]
+    if library not in _TRUSTED and not (_has_tensor(schema.arguments) and _has_tensor(schema.returns)):
+        return effect.join(UNKNOWN)
+    return effect
+
+
+def _has_tensor(arguments: Any) -> bool:
+    return any("Tensor" in str(argument.type) for argument in arguments)
+
+
+@functools.cache
+def _tensor_forms(name: str) -> tuple[Any, ...]:
+    """Return the overloads that work on tensors, leaving out those of TorchScript's lists, strings and dicts."""
+    forms: list[Any] = []
+    for library in (torch.ops.aten, torch.ops.prims):
+        packet = getattr(library, name, None)
+        if not isinstance(packet, OpOverloadPacket):
+            continue
+        for overload_name in packet.overloads():
+            overload = getattr(packet, overload_name)
+            schema = schema_of(overload)
+            if any(argument.is_out for argument in schema.arguments):
+                continue
+            if _has_tensor(schema.arguments) or _has_tensor(schema.returns):
+                forms.append(overload)
+    # A form that returns nothing beside forms that do sorts or changes a list.
+    return tuple([form for form in forms if schema_of(form).returns] or forms)
+
+
+@functools.cache
+def _join(name: str) -> Effect:
+    effects = [_schema_effect(overload) for overload in _tensor_forms(name)]
+    return functools.reduce(Effect.join, effects, PURE)
+
+
+def packet_effect(node: Node, packet: Any) -> Effect:
+    """Return the effect of a call of an operator whose overload is chosen when it runs."""
+    effects = [overload_effect(node, getattr(packet, name)) for name in packet.overloads()]
+    return functools.reduce(Effect.join, effects, PURE)
+
+
+def operator_rule(node: Node, _: Any) -> Effect | None:
+    """Answer for operators that are called as such."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return overload_effect(node, target)
+    if isinstance(target, OpOverloadPacket):
+        return packet_effect(node, target)
+    return None
