@@ -125,23 +125,25 @@ class EffectRegistry:
             return PURE
         if node.op == "output":
             return OUTSIDE
-        module: Any = None
-        key: Any = node.target
         if node.op == "call_module":
+            # Rules first: what a module does is also a matter of its hooks and of the modules inside it.
             module = _find_module(node, root)
-            key = type(module)
+            return self._ask_rules(node, module) or self._ask_entry(node, type(module), module) or UNKNOWN
+        return self._ask_entry(node, node.target, None) or self._ask_rules(node, None) or UNKNOWN
+
+    def _ask_entry(self, node: Node, key: Any, module: Any) -> Effect | None:
         try:
             entry = self._targets.get(key)
         except TypeError:  # An unhashable callable.
-            entry = None
-        answer = entry(node, module) if callable(entry) else entry
-        if answer is not None:
-            return answer
+            return None
+        return entry(node, module) if callable(entry) else entry
+
+    def _ask_rules(self, node: Node, module: Any) -> Effect | None:
         for rule in self._rules:
             answer = rule(node, module)
             if answer is not None:
                 return answer
-        return UNKNOWN
+        return None
 
 
 def _find_module(node: Node, root: object | None) -> object | None:

@@ -25,7 +25,7 @@ from fxplug.semantics.schemas import named_effect, operator_rule, statistics_eff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = _words("has_side_effect module_effect")
+__all__ = ["has_side_effect", "module_effect"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -235,7 +235,7 @@ def _method_rule(node: Node, _: Any) -> Effect | None:
 def _module_rule(node: Node, module: Any) -> Effect | None:
     if node.op != "call_module" or not isinstance(module, torch.nn.Module):
         return None
-    return module_effect(module)
+    return module_effect(module, node)
 
 
 def _register() -> None:

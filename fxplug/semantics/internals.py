@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -54,12 +55,22 @@ def schema_of(overload: Any) -> Any:
 
 def has_forward_hooks(module: nn.Module) -> bool:
     """Return whether anything runs before or after the module's forward."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module_base._global_forward_hooks
+        or module_base._global_forward_pre_hooks
+    )
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
     """Return whether anything runs around the module's backward."""
-    return bool(module._backward_hooks or module._backward_pre_hooks)
+    return bool(
+        module._backward_hooks
+        or module._backward_pre_hooks
+        or module_base._global_backward_hooks
+        or module_base._global_backward_pre_hooks
+    )
 
 
 def has_hooks(module: nn.Module) -> bool:
