@@ -45,9 +45,27 @@ class Latency:
         return statistics.median(self.after_runs)
 
     @property
+    def before_spread(self) -> float:
+        """How much the runs of the eager module vary, as a share of their median."""
+        return _spread(self.before_runs)
+
+    @property
+    def after_spread(self) -> float:
+        """How much the runs of the optimised module vary, as a share of their median."""
+        return _spread(self.after_runs)
+
+    @property
     def ratio(self) -> float:
         """How many times as fast the optimised module is; below 1 it is slower."""
         return self.before / self.after
+
+
+def _spread(times: tuple[float, ...]) -> float:
+    """Return half the range in which the middle half of the times lies, as a share of the median."""
+    if len(times) < 2:
+        return 0.0
+    lower, middle, upper = statistics.quantiles(times, n=4, method="inclusive")
+    return (upper - lower) / 2 / middle
 
 
 def measure_latency(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,6 +42,14 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage."""
 
 class _Application(click.Group):
     """Finds commands late, and turns every error into one message."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command line: as click does, with orderly surroundings."""
+        # What a terminal cannot show is no reason to fail.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")
+        with plain_warnings(), orderly_termination():
+            return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands that can be called."""
@@ -118,8 +128,5 @@ def _manager() -> PluginManager:
 )
 @click.version_option(fxplug.__version__, prog_name="fxplug", message="%(prog)s %(version)s")
 @traceback_option
-@click.pass_context
-def main(context: click.Context) -> None:
+def main() -> None:
     """Capture PyTorch models as graphs, transform the graphs, and hand them on."""
-    context.with_resource(orderly_termination())
-    context.with_resource(plain_warnings())

@@ -166,7 +166,9 @@ def _backend_entry(report: LoweringReport, result: OptimizationResult) -> dict[s
 def _latency_entry(latency: Latency) -> dict[str, Any]:
     return {
         "eager_seconds": latency.before,
+        "eager_spread": latency.before_spread,
         "optimised_seconds": latency.after,
+        "optimised_spread": latency.after_spread,
         "ratio": latency.ratio,
         "runs": latency.runs,
         "method": "medians of single calls that took turns in one process, after a warm-up",

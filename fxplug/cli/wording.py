@@ -52,11 +52,10 @@ def ratio_text(ratio: float) -> str:
 
 
 def latency_text(latency: Latency, arrow: str = "→") -> str:
-    """Return latency before and after, their ratio and how they were measured."""
-    return (
-        f"{time_text(latency.before)} {arrow} {time_text(latency.after)}, {ratio_text(latency.ratio)} "
-        f"(medians of {latency.runs} runs each, in turns)"
-    )
+    """Return latency before and after with how much it varies, their ratio, and how they were measured."""
+    before = f"{time_text(latency.before)} ±{latency.before_spread:.0%}"
+    after = f"{time_text(latency.after)} ±{latency.after_spread:.0%}"
+    return f"{before} {arrow} {after}, {ratio_text(latency.ratio)} (medians of {latency.runs} runs each, in turns)"
 
 
 def error_text(check: Check) -> str:

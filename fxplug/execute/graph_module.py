@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -37,7 +36,7 @@ class _Forward:
         compiled: CompiledFunction | None = state["_compiled"]
         if compiled is None or compiled.version != state["_graph"].version:
             compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
-        return MethodType(compiled.function, instance)
+        return compiled.function.__get__(instance)
 
 
 class GraphModule(nn.Module):
@@ -201,6 +200,21 @@ class GraphModule(nn.Module):
         if name in RESERVED_ATTRIBUTES:
             raise _reserved(name)
         super().__setattr__(name, value)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return what TorchScript compiles in this module's place.
+
+        TorchScript caches by class, so each module is handed over as the only instance of a class of its own, which
+        holds the generated function and nothing that TorchScript does not need.
+        """
+        compiled = self.__dict__["_compiled"]
+        if compiled is None or compiled.version != self.graph.version:
+            compiled = self._compile()
+        kind = type(self._get_name(), (nn.Module,), {"forward": compiled.function})
+        stand_in = kind.__new__(kind)
+        own = {"_graph", "_compiled", "_class_name", "meta"}
+        stand_in.__dict__.update({name: value for name, value in self.__dict__.items() if name not in own})
+        return stand_in
 
     # -- copies
 
