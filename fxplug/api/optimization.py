@@ -339,7 +339,7 @@ class _Job:
             finally:
                 saved.restore()
                 self.original.restore()
-            stage.summary = f"{latency.ratio:.2f} times as fast"
+            stage.summary = f"{latency.runs} runs each"
         return latency
 
 

@@ -24,7 +24,7 @@ __all__ = ["LiveView", "PlainView", "QuietView", "View", "make_view"]
 
 _NAMES = {"run": "run eager", "trace": "trace", "check": "check", "measure": "measure"}
 _NAME_WIDTH = 20
-_SUMMARY_WIDTH = 34
+_SUMMARY_WIDTH = 27
 _NODES_WIDTH = 17
 _BAR_WIDTH = 20
 

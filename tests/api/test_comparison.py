@@ -1,0 +1,151 @@
+"""What counts as equal, and what is said about what does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from fxplug.api import Check, Tolerance
+from fxplug.api.comparison import compare
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclass
+class Record:
+    logits: torch.Tensor
+    count: int
+
+
+def reasons(expected, actual, **tolerance):
+    return {
+        entry.path: entry.reason
+        for entry in compare(expected, actual, Tolerance(**tolerance))
+        if entry.reason
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.tensor([1.0, math.nan, math.inf, -math.inf]),
+        torch.tensor([True, False]),
+        torch.tensor(3),
+        torch.empty(0, 2),
+        torch.tensor([1 + 2j]),
+        torch.tensor([1.0], dtype=torch.float16),
+        torch.eye(3).to_sparse(),
+        {"a": [torch.ones(2), (None, 3, "text")]},
+        Pair(torch.ones(1), 2),
+        Record(torch.ones(1), 4),
+        math.nan,
+    ],
+    ids=str,
+)
+def test_a_value_equals_itself(value):
+    comparisons = list(compare(value, value, Tolerance()))
+
+    assert comparisons
+    assert all(entry.passed and entry.max_abs_error == 0 for entry in comparisons)
+
+
+def test_the_path_leads_to_what_differs():
+    expected = {"a": [torch.zeros(2), Pair(torch.zeros(1), 2)], "b": Record(torch.zeros(1), 4)}
+    actual = {"a": [torch.zeros(2), Pair(torch.ones(1), 3)], "b": Record(torch.zeros(1), 5)}
+
+    assert list(reasons(expected, actual)) == [
+        "output['a'][1].left",
+        "output['a'][1].right",
+        "output['b'].count",
+    ]
+
+
+def test_the_worst_element_is_named_with_both_values_and_what_was_allowed():
+    expected = torch.zeros(2, 3)
+    actual = expected.clone()
+    actual[0, 1], actual[1, 2] = 0.5, -2.0
+
+    assert reasons(expected, actual) == {
+        "output": "2 of 6 elements are off, most of all at [1, 2]: -2 instead of 0 (allowed error: 0.0001 + 0.0001 * "
+        "abs(expected))"
+    }
+
+
+def test_errors_are_absolute_and_relative_to_the_largest_magnitude():
+    (entry,) = compare(torch.tensor([0.0, 10.0]), torch.tensor([1e-5, 10.0]), Tolerance())
+
+    assert entry.passed
+    assert entry.max_abs_error == pytest.approx(1e-5)
+    assert entry.max_rel_error == pytest.approx(1e-6)
+
+
+def test_the_allowed_error_grows_with_the_expected_value_of_the_same_element():
+    assert not reasons(torch.tensor([100.0]), torch.tensor([100.005]))
+    assert reasons(torch.tensor([100.0, 1.0]), torch.tensor([100.0, 1.005]))
+    assert not reasons(torch.tensor([1.0]), torch.tensor([1.005]), atol=0.01)
+    assert not reasons(torch.tensor([1.0]), torch.tensor([1.005]), rtol=0.01)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_value_that_is_no_number_is_never_close(wrong):
+    assert reasons(torch.tensor([1.0]), torch.tensor([wrong]), atol=1e9)
+    assert reasons(torch.tensor([wrong]), torch.tensor([1.0]), atol=1e9, rtol=1.0)
+
+
+def test_integers_and_booleans_have_to_be_equal_whatever_is_allowed():
+    assert reasons(torch.tensor([1]), torch.tensor([2]), atol=10.0)
+    assert reasons(torch.tensor([True]), torch.tensor([False]), atol=10.0)
+
+
+@pytest.mark.parametrize(
+    ("actual", "reason"),
+    [
+        (torch.zeros(2, dtype=torch.float64), "its dtype is torch.float64 and should be torch.float32"),
+        (torch.zeros(1, 2), "its shape is [1, 2] and should be [2]"),
+        (torch.zeros(2).to_sparse(), "its layout is torch.sparse_coo and should be torch.strided"),
+        (torch.zeros(2, device="meta"), "its device is meta and should be cpu"),
+        ((torch.zeros(2),), "it is a tuple and should be a float32[2]"),
+        (None, "it is a NoneType and should be a float32[2]"),
+    ],
+    ids=["dtype", "shape", "layout", "device", "container", "nothing"],
+)
+def test_what_is_no_number_has_to_agree_too(actual, reason):
+    assert reasons(torch.zeros(2), actual) == {"output": reason}
+
+
+def test_containers_have_to_agree():
+    one = torch.zeros(1)
+
+    assert reasons([one], (one,)) == {"output": "it is a tuple and should be a list"}
+    assert reasons([one, one], [one]) == {"output": "it has 1 elements (0) and should have 2 elements (0, 1)"}
+    assert reasons({"a": one}, {"b": one}) == {
+        "output": "it has 1 elements ('b') and should have 1 elements ('a')"
+    }
+    assert not reasons({"a": 1, "b": one}, {"b": one, "a": 1})
+
+
+def test_values_that_cannot_be_compared_are_no_match():
+    class Odd:
+        def __eq__(self, other):
+            raise RuntimeError("no")
+
+        __hash__ = None
+
+    assert reasons(Odd(), Odd()) == {"output": "the two Odds cannot be compared (RuntimeError: no)"}
+
+
+def test_a_check_sums_up():
+    values = compare([torch.zeros(1), torch.zeros(1)], [torch.zeros(1), torch.ones(1)], Tolerance())
+    check = Check(tuple(values))
+
+    assert not check.passed
+    assert check.max_abs_error == 1
+    assert [entry.path for entry in check.failures] == ["output[1]"]
+    assert Check(()).passed

@@ -1,0 +1,126 @@
+"""Copies, random states and the way back."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from fxplug.api.isolation import SavedState, copy_module, copy_values, forked_random_state
+
+
+class Busy(nn.Module):
+    """Leaves marks of every kind on itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("runs", torch.zeros(()))
+        self.scale = torch.ones(1)
+        self.history = []
+        self.inner = nn.BatchNorm1d(2)
+
+    def forward(self, x):
+        self.runs += 1
+        self.runs = self.runs + 1
+        self.scale.mul_(2)
+        self.weight.data.mul_(2)
+        self.history.append(x)
+        self.last = x
+        return self.inner(x)
+
+
+def test_a_module_is_what_it_was_after_a_call():
+    model = Busy()
+    runs, scale, history = model.runs, model.scale, model.history
+    saved = SavedState(model)
+    model(torch.randn(4, 2))
+    assert model.runs is not runs
+    saved.restore()
+
+    assert model.runs is runs
+    assert model.runs == 0
+    assert model.scale is scale
+    assert model.scale.tolist() == [1]
+    assert model.history is history
+    assert history == []
+    assert not hasattr(model, "last")
+    assert model.weight.tolist() == [1, 1]
+    assert model.inner.num_batches_tracked == 0
+    assert model.inner.running_mean.tolist() == [0, 0]
+
+
+def test_handles_of_hooks_still_work_afterwards():
+    model = nn.Linear(2, 2)
+    calls = []
+    handle = model.register_forward_hook(lambda *_: calls.append(1))
+    SavedState(model).restore()
+    handle.remove()
+    model(torch.ones(1, 2))
+
+    assert calls == []
+    assert isinstance(model._forward_hooks, OrderedDict)
+
+
+def test_with_buffers_alone_attributes_and_parameters_stay_as_they_are():
+    model = Busy()
+    saved = SavedState(model, buffers_only=True)
+    model(torch.randn(4, 2))
+    saved.restore()
+
+    assert model.weight.tolist() == [2, 2]
+    assert hasattr(model, "last")
+    assert model.inner.num_batches_tracked == 0
+
+
+def test_a_buffer_that_changed_its_shape_gets_it_back():
+    model = nn.Module()
+    model.register_buffer("cache", torch.ones(2))
+    saved = SavedState(model)
+    model.cache.resize_(3)
+    saved.restore()
+
+    assert model.cache.tolist() == [1, 1]
+
+
+def test_results_of_computations_are_copied_without_history():
+    source = torch.ones(2, requires_grad=True)
+    result = source * 2
+    (copied,) = copy_values((result,))
+
+    assert copied is not result
+    assert copied.is_leaf
+    assert copied.requires_grad
+    assert copied.tolist() == [2, 2]
+
+
+def test_shared_values_stay_shared_in_a_copy():
+    tensor = torch.ones(2)
+    copied = copy_values({"a": tensor, "b": [tensor]})
+
+    assert copied["a"] is copied["b"][0]
+    assert copied["a"] is not tensor
+
+
+def test_a_module_with_a_computed_attribute_can_be_copied():
+    model = nn.Linear(2, 2)
+    model.doubled = model.weight * 2
+    copied = copy_module(model)
+
+    assert copied.weight is not model.weight
+    assert torch.equal(copied.doubled, model.doubled)
+
+
+def test_random_numbers_go_on_as_if_nothing_had_been_drawn():
+    before = torch.get_rng_state(), random.getstate()
+    with forked_random_state([]):
+        first = torch.rand(3), random.random()
+    with forked_random_state([]):
+        second = torch.rand(3), random.random()
+
+    assert torch.equal(first[0], second[0])
+    assert first[1] == second[1]
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]

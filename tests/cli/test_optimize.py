@@ -1,0 +1,242 @@
+"""``fxplug optimize`` when all is well."""
+
+from __future__ import annotations
+
+import ast
+import json
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+import fxplug as fx
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+INPUT = ("--example", "1x3x8x8")
+FAST = (*INPUT, "--no-measure")
+
+
+def test_a_person_reads_what_was_done_and_what_came_of_it(fxplug):
+    result = fxplug("optimize", "models.py:net", *INPUT, "--runs", "2")
+
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[0] == [
+        "models.py:net:",
+        "Net,",
+        "120",
+        "parameters,",
+        "with",
+        "float32[1,",
+        "3,",
+        "8,",
+        "8]",
+    ]
+    stages = [line[:4] for line in lines if line[:1] == ["ok"]]
+    assert stages == [
+        ["ok", "run", "eager", "float32[1,"],
+        ["ok", "trace", "5", "nodes"],
+        ["ok", "dead-code", "nothing", "to"],
+        ["ok", "fuse-conv-bn", "folded", "1"],
+        ["ok", "propagate-shapes", "noted", "4"],
+        ["ok", "check", "largest", "error"],
+        ["ok", "measure", *stages[-1][2:]],
+    ]
+    summary = {line[0]: " ".join(line[1:]) for line in lines if line and line[0].endswith(":")}
+    assert summary["passes:"] == "3 ran, 1 changed the model: fuse-conv-bn"
+    assert summary["nodes:"] == "5 → 4 (-1)"
+    assert "medians of 2 runs each" in summary["latency:"]
+    assert summary["written:"] == "nothing; --out DIR writes the module and reports"
+    assert "largest error: " in result.stdout
+    assert "\x1b" not in result.stdout
+    assert result.stderr == ""
+
+
+def test_without_measuring_there_is_no_latency(fxplug):
+    result = fxplug("optimize", "models.py:net", *FAST)
+
+    assert "measure " not in result.stdout
+    assert "not measured" in result.stdout
+
+
+def test_quiet_prints_nothing(fxplug):
+    result = fxplug("optimize", "models.py:Net", *FAST, "--quiet", "--training")
+
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "reference", ["models.py:net", "models.py:Net", "models.py:ready", "models:net", "./models.py:net"]
+)
+def test_a_model_is_a_function_a_class_or_a_module_in_a_file_or_a_package(fxplug, reference):
+    assert fxplug("optimize", reference, *FAST).exit_code == 0
+
+
+def test_a_model_in_training_mode_is_put_into_evaluation_mode_and_that_is_said(fxplug):
+    evaluated = fxplug("optimize", "models.py:Net", *FAST)
+    trained = fxplug("optimize", "models.py:Net", *FAST, "--training")
+
+    assert "came in training mode and was put into evaluation mode" in evaluated.stdout
+    assert "folded 1 batch norms" in evaluated.stdout
+    assert "put into evaluation mode" not in trained.stdout
+    assert "folded" not in trained.stdout
+    assert "Warning: The model is in training mode" in trained.stderr
+
+
+def test_files_beside_the_model_can_be_imported_by_it(fxplug, folder, monkeypatch):
+    (folder / "zoo").mkdir()
+    (folder / "zoo" / "fxp_test_parts.py").write_text("from torch import nn\nactivation = nn.ReLU()\n")
+    (folder / "zoo" / "main.py").write_text("import fxp_test_parts\nmodel = fxp_test_parts.activation\n")
+
+    assert fxplug("optimize", "zoo/main.py:model", *FAST).exit_code == 0
+
+
+def test_a_file_named_like_a_library_is_loaded_all_the_same(fxplug, folder):
+    (folder / "json.py").write_text("from torch import nn\nmodel = nn.ReLU()\n")
+
+    assert fxplug("optimize", "json.py:model", *FAST).exit_code == 0
+
+
+def test_examples_come_from_a_function(fxplug):
+    result = fxplug("optimize", "models.py:net", "--example-from", "models.py:batch", "--no-measure")
+
+    assert "with float32[1, 3, 8, 8]" in result.stdout
+
+
+def test_integer_examples_are_valid_tokens(fxplug):
+    result = fxplug("optimize", "models.py:Tokens", "--example", "2x5:int64", "--no-measure")
+
+    assert result.exit_code == 0, result.stderr
+    assert "with int64[2, 5]" in result.stdout
+
+
+def test_named_passes_run_instead_of_the_pipeline(fxplug):
+    result = fxplug("optimize", "models.py:net", *FAST, "--pass", "fuse-conv-bn")
+
+    assert "passes:              1 ran, 1 changed the model: fuse-conv-bn" in result.stdout
+    assert "dead-code" not in result.stdout
+
+
+def test_a_pipeline_of_the_configuration_runs(fxplug, folder):
+    (folder / "mine.toml").write_text('[pipelines.short]\npasses = ["dead-code"]\n')
+    result = fxplug("optimize", "models.py:net", *FAST, "--config", "mine.toml", "--pipeline", "short")
+
+    assert result.exit_code == 0, result.stderr
+    assert "1 ran, 0 changed the model" in result.stdout
+
+
+def test_a_backend_takes_over(fxplug):
+    result = fxplug("optimize", "models.py:net", *FAST, "--backend", "eager")
+
+    assert "lower to eager" in result.stdout
+    assert "eager: 2 of 2 calls supported, runs the module" in result.stdout
+
+
+# -- the output folder
+
+
+def test_the_folder_holds_a_loadable_module_readable_python_and_reports(fxplug, folder):
+    result = fxplug("optimize", "models.py:net", *INPUT, "--runs", "1", "--out", "out/net")
+    out = folder / "out" / "net"
+
+    assert result.exit_code == 0, result.stderr
+    assert sorted(path.name for path in out.iterdir()) == [
+        "module.fxplug",
+        "module.py",
+        "report.json",
+        "report.md",
+    ]
+    assert sorted(path.name for path in (folder / "out").iterdir()) == ["net"]
+    loaded = fx.load(out / "module.fxplug")
+    assert loaded(torch.ones(1, 3, 8, 8)).shape == (1, 4, 6, 6)
+    assert not any(node.target == "norm" for node in loaded.graph.nodes)
+    assert "to use it:           fxplug.load('out/net/module.fxplug')" in result.stdout
+
+
+def test_the_readable_python_is_python_and_says_what_it_is(fxplug, folder):
+    fxplug("optimize", "models.py:net", *FAST, "--out", "out")
+    text = (folder / "out" / "module.py").read_text()
+
+    assert text.startswith("# models.py:net as fxplug ")
+    assert [type(part).__name__ for part in ast.parse(text).body] == ["Import", "ClassDef"]
+    assert "self.conv(x)" in text
+
+
+def test_the_reports_tell_the_same_to_programs_and_to_people(fxplug, folder):
+    fxplug("optimize", "models.py:net", *INPUT, "--runs", "3", "--backend", "eager", "--out", "out")
+    report = json.loads((folder / "out" / "report.json").read_text())
+    text = (folder / "out" / "report.md").read_text()
+
+    assert report["format"] == "fxplug-report"
+    assert report["model"] == {
+        "reference": "models.py:net",
+        "class": "Net",
+        "parameters": 120,
+        "inputs": ["float32[1, 3, 8, 8]"],
+    }
+    assert report["nodes"] == {"traced": 5, "optimised": 4}
+    assert [entry["name"] for entry in report["passes"]] == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert report["passes"][1]["details"] == {"folded": 1, "in_training": 0}
+    assert report["check"]["passed"] is True
+    assert report["check"]["values"][0]["path"] == "output"
+    assert report["latency"]["runs"] == 3
+    assert report["latency"]["ratio"] == pytest.approx(
+        report["latency"]["eager_seconds"] / report["latency"]["optimised_seconds"]
+    )
+    assert report["backend"] == {
+        "name": "eager",
+        "runs_the_module": True,
+        "fallback": None,
+        "coverage": 1.0,
+        "unsupported": [],
+    }
+    for expected in (
+        "# Net, optimised",
+        "5 → 4 (-1)",
+        "| fuse-conv-bn |",
+        "medians of 3 runs",
+        "## Backend eager",
+    ):
+        assert expected in text
+
+
+def test_an_earlier_result_is_replaced(fxplug, folder):
+    fxplug("optimize", "models.py:net", *FAST, "--out", "out")
+    result = fxplug("optimize", "models.py:net", *FAST, "--pass", "dead-code", "--out", "out")
+
+    assert result.exit_code == 0, result.stderr
+    assert len(json.loads((folder / "out" / "report.json").read_text())["passes"]) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["models.py", "out"]
+
+
+def test_an_empty_folder_is_filled(fxplug, folder):
+    (folder / "out").mkdir()
+
+    assert fxplug("optimize", "models.py:net", *FAST, "--out", "out").exit_code == 0
+    assert (folder / "out" / "report.md").exists()
+
+
+def test_the_folder_has_the_permissions_that_the_user_gives_to_folders(fxplug, folder):
+    fxplug("optimize", "models.py:net", *FAST, "--out", "out")
+    (folder / "other").mkdir()
+
+    assert stat.S_IMODE((folder / "out").stat().st_mode) == stat.S_IMODE((folder / "other").stat().st_mode)
+
+
+# -- the examples of the project
+
+
+def test_the_batch_norms_of_resnet50_are_folded(fxplug, folder):
+    result = fxplug(
+        *("optimize", f"{EXAMPLES / 'resnet50.py'}:resnet50", "--example", "1x3x64x64"),
+        *("--runs", "1", "--out", "out"),
+    )
+
+    assert result.exit_code == 0, result.stderr
+    report = json.loads((folder / "out" / "report.json").read_text())
+    assert report["nodes"] == {"traced": 177, "optimised": 124}
+    assert report["passes"][1]["details"]["folded"] == 53
+    assert report["check"]["max_abs_error"] < 1e-4
+    with torch.no_grad():
+        assert fx.load(folder / "out" / "module.fxplug")(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)

@@ -1,0 +1,89 @@
+"""``fxplug trace``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+
+def test_code_is_printed_by_default(fxplug):
+    result = fxplug("trace", "models.py:net")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("def forward(self, x):\n    conv = self.conv(x)")
+    assert fxplug("trace", "models.py:net", "--code").stdout == result.stdout
+
+
+def test_a_table_has_one_line_for_each_node(fxplug):
+    lines = fxplug("trace", "models.py:net", "--tabular").stdout.splitlines()
+
+    assert lines[0].split() == ["opcode", "name", "target", "args", "kwargs"]
+    assert [line.split()[1] for line in lines[2:]] == ["x", "conv", "norm", "relu", "output"]
+
+
+def test_the_graph_is_printed_as_text(fxplug):
+    lines = fxplug("trace", "models.py:net", "--graph").stdout.splitlines()
+
+    assert lines[0] == "graph():"
+    assert "%conv : [num_users=1] = call_module[target=conv](args = (%x,), kwargs = {})" in lines[2]
+
+
+def test_json_holds_every_node_with_its_arguments_users_and_line(fxplug, folder):
+    (folder / "shapes.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return torch.cat([x, x[1:, None]], dim=-1).to(torch.float16)\n"
+    )
+    data = json.loads(fxplug("trace", "shapes.py:Net", "--json").stdout)
+
+    assert (data["format"], data["class"]) == ("fxplug-graph", "Net")
+    nodes = {node["name"]: node for node in data["nodes"]}
+    assert nodes["x"]["opcode"] == "placeholder"
+    assert nodes["x"]["users"] == ["getitem", "cat"]
+    assert nodes["cat"]["target"] == "torch.cat"
+    assert nodes["cat"]["args"] == [[{"node": "x"}, {"node": "getitem"}]]
+    assert nodes["cat"]["kwargs"] == {"dim": -1}
+    assert nodes["cat"]["source"].endswith("shapes.py:5")
+    assert nodes["to"]["args"] == [{"node": "cat"}, {"text": "torch.float16"}]
+    assert nodes["getitem"]["args"][1] == [{"text": "slice(1, None, None)"}, None]
+
+
+@pytest.mark.parametrize("form", ["--code", "--tabular", "--json", "--graph"])
+def test_a_model_that_cannot_be_captured(fxplug, form):
+    result = fxplug("trace", "models.py:Branch", form)
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "models.py:16 in forward ('if x.sum() > 0:')" in result.stderr
+
+
+def test_a_model_that_does_not_resolve(fxplug):
+    result = fxplug("trace", "models.py:nett")
+
+    assert result.exit_code == 2
+    assert "Did you mean 'net'?" in result.stderr
+
+
+def test_the_configuration_says_what_a_leaf_is(fxplug, folder):
+    (folder / "mine.toml").write_text('[trace]\nleaf_modules = ["models.Opaque"]\n')
+    result = fxplug("trace", "models.py:Holder", "--config", "mine.toml")
+
+    assert "self.part(x)" in result.stdout
+
+
+def test_what_the_trace_warns_of_is_one_line_on_standard_error(fxplug, folder):
+    (folder / "marks.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        self.last = x\n"
+        "        return x + 1\n"
+    )
+    result = fxplug("trace", "marks.py:Net")
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("def forward")
+    assert result.stderr.startswith("Warning: While tracing, forward assigned the attribute 'last'.")
+    assert len(result.stderr.splitlines()) == 1
