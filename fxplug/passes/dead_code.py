@@ -32,6 +32,6 @@ class DeadCode(Pass):
             module.delete_all_unused_submodules()
         return PassResult(
             removed > 0,
-            f"removed {removed} dead nodes" if removed else "nothing to remove",
+            f"removed {removed} dead node{'s' if removed != 1 else ''}" if removed else "nothing to remove",
             {"removed": removed},
         )

@@ -49,7 +49,7 @@ class FuseConvBN(Pass):
             folded += 1
         if folded:
             module.delete_all_unused_submodules()
-        summary = f"folded {folded} batch norms" if folded else "no pair to fold"
+        summary = f"folded {folded} batch norm{'s' if folded != 1 else ''}" if folded else "no pair to fold"
         if in_training:
             summary += f"; {in_training} left alone in training mode (call eval() first)"
         return PassResult(folded > 0, summary, {"folded": folded, "in_training": in_training})
