@@ -57,9 +57,8 @@ class ShapeProp(Interpreter):
         return value
 
     def propagate(self, *args: Any) -> Any:
-        """Run the graph on `args` without recording gradients and return the result."""
-        with torch.no_grad():
-            return self.run(*args)
+        """Run the graph on `args` and return the result."""
+        return self.run(*args)
 
 
 def _metadata(tensor: torch.Tensor) -> TensorMetadata:

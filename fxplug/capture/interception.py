@@ -25,9 +25,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleInterceptor", "active_interceptor", "intercept", "original_call"]
 
-original_call: Callable[..., Any] = nn.Module.__call__
-"""How a module is called when nothing is traced."""
-_original_getattr: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
+
+class _Originals:
+    """What stood in ``nn.Module`` when the first of the running traces began; others may have put it there."""
+
+    call: Callable[..., Any] = nn.Module.__call__
+    getattr: Callable[[Any, str], Any] = nn.Module.__getattr__
+
+
+def original_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Call a module as it is called when nothing is traced."""
+    return _Originals.call(module, *args, **kwargs)
 
 
 class ModuleInterceptor(Protocol):
@@ -65,12 +73,12 @@ def active_interceptor() -> ModuleInterceptor | None:
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     session = _active.get()
     if session is None or (interceptor := session.interceptor) is None:
-        return original_call(self, *args, **kwargs)
+        return _Originals.call(self, *args, **kwargs)
     return interceptor.on_module_call(self, args, kwargs)
 
 
 def _getattr(self: Any, name: str) -> Any:
-    value = _original_getattr(self, name)
+    value = _Originals.getattr(self, name)
     if not isinstance(value, torch.Tensor):
         return value
     session = _active.get()
@@ -85,6 +93,7 @@ def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
     global _running  # noqa: PLW0603 - the count of running traces is process-wide by nature
     with _lock:
         if _running == 0:
+            _Originals.call, _Originals.getattr = nn.Module.__call__, nn.Module.__getattr__
             nn.Module.__call__ = _call
             nn.Module.__getattr__ = cast("Any", _getattr)
         _running += 1
@@ -98,5 +107,5 @@ def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
         with _lock:
             _running -= 1
             if _running == 0:
-                nn.Module.__call__ = original_call
-                nn.Module.__getattr__ = cast("Any", _original_getattr)
+                nn.Module.__call__ = _Originals.call
+                nn.Module.__getattr__ = cast("Any", _Originals.getattr)

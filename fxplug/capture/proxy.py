@@ -250,7 +250,12 @@ def _unpacked_count(frame: FrameType) -> int | None:
     offset = frame.f_lasti
     if offset < 0 or dis.opname[raw[offset]] != "UNPACK_SEQUENCE":
         return None
-    return raw[offset + 1]
+    count, shift = raw[offset + 1], 8
+    while offset >= 2 and dis.opname[raw[offset - 2]] == "EXTENDED_ARG":  # Numbers above 255 take several.
+        offset -= 2
+        count |= raw[offset + 1] << shift
+        shift += 8
+    return count
 
 
 # -- operators

@@ -40,8 +40,7 @@ class ModuleStates:
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
         self._tables.append((path, False, vars(module), dict(vars(module))))
         for table in (parameters_of(module), buffers_of(module), modules_of(module)):
-            if table:
-                self._tables.append((path, True, table, dict(table)))
+            self._tables.append((path, True, table, dict(table)))
 
     def restore(self) -> list[tuple[str, bool, Any]]:
         """Put everything back.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.inputs import Input, annotations_of, call_with, inputs_of
+from fxplug.capture.inputs import Input, annotations_of, call_with, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, intercept, original_call
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
@@ -93,6 +93,7 @@ class Tracer:
         self._kept_alive: list[Any] = []
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
+        self._ended = False
 
     # -- the trace
 
@@ -129,6 +130,7 @@ class Tracer:
             # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
+            self._ended = True
         self._finish(started, graph, None)
         return graph
 
@@ -139,6 +141,12 @@ class Tracer:
 
     def _trace(self, root: nn.Module | Callable[..., Any], concrete: dict[str, Any]) -> Graph:
         if isinstance(root, nn.Module):
+            if _has_own_call(type(root)):
+                raise TraceError(
+                    f"Cannot trace {type(root).__name__}: it has a __call__ of its own, around the forward that would "
+                    "be traced. Trace a module or function that calls it.",
+                    code="FXP-T010",
+                )
             self.root = root
             function: Callable[..., Any] = root.forward
             for name, module in root.named_modules():
@@ -157,7 +165,13 @@ class Tracer:
         annotation = annotations_of(function).get("return")
         with intercept(self), paused_collection():
             result = self._run(function, inputs, values)
-        output = self.create_node("output", "output", (self.create_arg(result),), {}, type_expr=annotation)
+        try:
+            returned = self.create_arg(result)
+        except TraceError as error:
+            raise TraceError(
+                f"Cannot record what {name_of(function)!r} returns: {error.message}", code=error.code
+            ) from error
+        output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
         output.origins = ()
         return self.graph
 
@@ -191,7 +205,15 @@ class Tracer:
         return partial(original_call, root)
 
     def _create_input(self, entry: Input, concrete: Mapping[str, Any]) -> Any:
-        default = () if entry.default is inspect.Parameter.empty else (self.create_arg(entry.default),)
+        default: tuple[Any, ...] = ()
+        if isinstance(entry.default, torch.Tensor):
+            raise TraceError(
+                f"Cannot trace a function whose parameter {entry.name!r} has a tensor as its default: a default is "
+                "shared by all calls. Use None, and make the tensor in the function, or make it a buffer.",
+                code="FXP-T012",
+            )
+        if entry.default is not inspect.Parameter.empty:
+            default = (self.create_arg(entry.default),)
         proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
         proxy.node.origins = ()
         if entry.name not in concrete:
@@ -244,7 +266,17 @@ class Tracer:
         type_expr: Any = None,
         proxy_factory_fn: Callable[[Node], Proxy] | None = None,
     ) -> Proxy:
-        """Record one node from arguments that may hold proxies, and return the proxy that stands for it."""
+        """Record one node from arguments that may hold proxies, and return the proxy that stands for it.
+
+        Raises:
+            TraceError: The trace is over.
+        """
+        if self._ended:
+            raise TraceError(
+                f"Cannot record {kind} {target!r}: the trace is over, and a value that was traced is used behind it. "
+                "Look for a traced value that the program keeps in a list, an attribute or a global.",
+                code="FXP-T011",
+            )
         create_arg = self.create_arg
         if self._converts_plainly:
             node_args = tuple(
@@ -448,6 +480,12 @@ class Tracer:
     def keys(self, obj: Proxy) -> Any:
         """Answer a request for keys by recording it."""
         return Attribute(obj, "keys")()
+
+
+def _has_own_call(kind: type) -> bool:
+    bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
+    # torch's own subclasses, such as a torch.fx.GraphModule, only wrap errors.
+    return any("__call__" in vars(base) and not base.__module__.startswith("torch.") for base in bases)
 
 
 def _refuse_backward_hooks(module: nn.Module, what: str) -> None:

@@ -75,6 +75,7 @@ class Transformer(Interpreter):
     def transform(self) -> GraphModule:
         """Run the graph and return a module with what was written."""
         self.new_graph.lifted = dict(self.graph.lifted)
+        self.new_graph.keyword_only = self.graph.keyword_only
         self.run()
         module = GraphModule(self.module, self.new_graph)
         module.train(self.module.training)

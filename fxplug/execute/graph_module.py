@@ -83,7 +83,7 @@ class GraphModule(nn.Module):
             top = path.partition(".")[0]
             if top in RESERVED_ATTRIBUTES:
                 raise _reserved(top)
-            if path in graph.lifted:
+            if path in graph.lifted and not (isinstance(root, nn.Module) and has_path(root, path)):
                 # The root does not hold it, and so the root's checkpoints do not either.
                 set_path(self, path, graph.lifted[path], persistent=False)
             elif isinstance(root, nn.Module):

@@ -73,6 +73,7 @@ class Interpreter:
         self.env = dict(initial_env) if initial_env is not None else {}
         self.args_iter = iter(args)
         nodes, freed = self._schedule()
+        self._check_inputs(args)
         env = self.env
         run_node, entering = self.run_node, self.enters_regions
         node: Node | None = None
@@ -82,8 +83,11 @@ class Interpreter:
                     continue
                 value = self._enter(node, 0) if node._region and entering else run_node(node)
                 if node._op == "output":
+                    for ended in freed.get(node, ()):
+                        env.pop(ended, None)
                     return value
                 env[node] = value
+                del value
                 if node in freed:
                     for ended in freed[node]:
                         env.pop(ended, None)
@@ -92,6 +96,14 @@ class Interpreter:
                 _add_note(error, node)
             raise
         return None
+
+    def _check_inputs(self, args: tuple[Any, ...]) -> None:
+        targets = [str(node.target) for node in self.graph.find_nodes(op="placeholder")]
+        if len(args) > len(targets) and not any(target.startswith("*") for target in targets):
+            raise GraphError(
+                f"Cannot run the graph: {len(args)} values were given for its {len(targets)} inputs "
+                f"({', '.join(targets) or 'none'}). Pass one value for each input."
+            )
 
     def _schedule(self) -> tuple[list[Node], dict[Node, list[Node]]]:
         """Return the nodes in order and what is freed behind each; worked out anew only when the graph changed."""
@@ -130,8 +142,10 @@ class Interpreter:
         Raises:
             GraphError: There are fewer inputs than placeholders without default.
         """
+        if target.startswith("**"):
+            return next(self.args_iter, {})
         if target.startswith("*"):
-            return list(self.args_iter)
+            return tuple(self.args_iter)
         value = next(self.args_iter, _MISSING)
         if value is not _MISSING:
             return value

@@ -17,6 +17,8 @@ __all__ = ["check_structure", "find_structure_faults"]
 
 
 class _HasNodes(Protocol):
+    keyword_only: frozenset[str]
+
     @property
     def nodes(self) -> NodeList: ...
 
@@ -93,7 +95,8 @@ def _check_uses(node: Node, seen: set[Node]) -> Iterator[str]:
 def _check_placeholders(graph: _HasNodes) -> Iterator[str]:
     with_default: str | None = None
     for node in graph.nodes:
-        if node.op != "placeholder" or str(node.target).startswith("*"):
+        target = str(node.target)
+        if node.op != "placeholder" or target.startswith("*") or target in graph.keyword_only:
             continue
         if node.args:
             with_default = node.name

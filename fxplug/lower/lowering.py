@@ -127,6 +127,9 @@ def lower(
         return Lowered(backend.compile(module, example_inputs, dict(options or {})), report)
     except BackendError as error:
         return _stay_eager(module, report, error.message, error, strict=strict)
+    except Exception as error:
+        reason = f"the backend failed while it compiled: {type(error).__name__}: {error}"
+        return _stay_eager(module, report, reason, error, strict=strict)
 
 
 def _stay_eager(

@@ -9,15 +9,18 @@ Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from fxplug.execute import GraphModule, set_path
-from fxplug.ir import Node
+from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.semantics.internals import BatchNormBase, has_hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
 
@@ -78,9 +81,16 @@ def fold_batch_norm(conv: Any, norm: Any) -> Any:
             shift = shift + conv.bias.to(double) * scale
         shape = (-1,) + (1,) * (conv.weight.dim() - 1)
         weight = (conv.weight.to(double) * scale.reshape(shape)).to(conv.weight.dtype)
-        fused.weight = nn.Parameter(weight, requires_grad=conv.weight.requires_grad)
-        fused.bias = nn.Parameter(shift.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
+        fused.weight = nn.Parameter(weight, requires_grad=_any_trains(conv.weight, norm.weight))
+        fused.bias = nn.Parameter(
+            shift.to(conv.weight.dtype),
+            requires_grad=_any_trains(conv.weight, conv.bias, norm.weight, norm.bias),
+        )
     return fused
+
+
+def _any_trains(*parameters: torch.Tensor | None) -> bool:
+    return any(parameter is not None and parameter.requires_grad for parameter in parameters)
 
 
 def _match(module: GraphModule, node: Node) -> tuple[Node, Any, Any] | None:
@@ -93,6 +103,8 @@ def _match(module: GraphModule, node: Node) -> tuple[Node, Any, Any] | None:
     conv = module.get_submodule(source.target)
     if _PAIRS.get(type(conv)) is not type(norm) or len(source.users) != 1 or source.region != node.region:
         return None
+    if _is_written(module, str(source.target)) or _is_written(module, str(node.target)):
+        return None  # The folded weights would be out of date once the program has run.
     if norm.running_mean is None or norm.running_var is None or _is_customised(conv) or _is_customised(norm):
         return None
     return source, conv, norm
@@ -115,13 +127,24 @@ def _replace(module: GraphModule, conv_node: Node, norm_node: Node, fused: nn.Mo
 
 
 def _is_shared(module: GraphModule, path: str) -> bool:
-    """Return whether the module at `path` is also reached by another path, or its weights by another module."""
+    """Return whether the module at `path` is also reached by another path, or its weights by another node."""
     conv = module.get_submodule(path)
-    paths = [name for name, part in module.named_modules(remove_duplicate=False) if part is conv]
-    read = any(
-        str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False)
+    paths = sum(part is conv for _, part in module.named_modules(remove_duplicate=False))
+    return paths > 1 or any(_readers(module, path))
+
+
+def _is_written(module: GraphModule, path: str) -> bool:
+    """Return whether the graph may write a parameter or buffer of the module at `path`."""
+    users = (user for node in _readers(module, path) for user in node.users)
+    return any(
+        effect.writes or effect.unknown for effect in (effects.effect_of(user, module) for user in users)
     )
-    return len(paths) > 1 or read
+
+
+def _readers(module: GraphModule, path: str) -> Iterator[Node]:
+    for node in module.graph.find_nodes(op="get_attr", sort=False):
+        if str(node.target).startswith(f"{path}."):
+            yield node
 
 
 def _free_path(module: GraphModule, wish: str) -> str:

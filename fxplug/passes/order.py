@@ -27,6 +27,11 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
     Raises:
         PassOrderError: The declarations contradict each other; the message prints the cycle.
     """
+    for name, record in entries:
+        if record.phase not in PHASES:
+            raise PassOrderError(
+                f"Cannot order the passes: {name!r} has the phase {record.phase!r}. Use one of {', '.join(PHASES)}."
+            )
     followers = _followers(entries)
     waiting = [sum(position in row for row in followers) for position in range(len(entries))]
     ready = [

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fxplug.errors import FxplugError, PassError
+from fxplug.codegen import signature_of
+from fxplug.errors import PassError
 from fxplug.passes.base import Pass, PassContext, PassEvent, PassRecord, PassResult
 from fxplug.passes.transaction import Snapshot
 
@@ -140,6 +141,8 @@ def _checked_run(transformation: Pass, name: str, module: GraphModule, context: 
             f"{module.graph.version}. Return PassResult(modified=True)."
         )
     module.graph.lint()
+    module.graph.output_node()
+    signature_of(module.graph.nodes)
     return result
 
 
@@ -152,7 +155,7 @@ def _as_pass_error(error: BaseException, step: PipelineStep) -> BaseException:
         return error  # KeyboardInterrupt and its like go through untouched.
     if isinstance(error, PassError):
         return error
-    hint = "" if isinstance(error, FxplugError) else " The module is as it was before this pass."
+    hint = " Graph, submodules and parameters are those from before this pass."
     wrapped = PassError(f"Pass {step.name!r} of {step.provider} failed: {_reason(error)}.{hint}")
     wrapped.__cause__ = error
     return wrapped

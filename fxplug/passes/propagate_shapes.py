@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.analyze import propagate_shapes
+from fxplug.execute import fetch_path
+from fxplug.ir import effects, map_aggregate
 from fxplug.passes.base import Pass, PassContext, PassResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fxplug.execute import GraphModule
 
 __all__ = ["PropagateShapes"]
@@ -27,15 +30,35 @@ class PropagateShapes(Pass):
         """Note shapes."""
         if context.example_inputs is None:
             return PassResult(modified=False, summary="skipped: there are no example inputs")
-        inputs = copy.deepcopy(context.example_inputs)
-        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        inputs = map_aggregate(context.example_inputs, _own_copy, frozen=False)
+        written = {id(tensor): (tensor, tensor.clone()) for tensor in _state_that_is_written(module)}
         try:
             with torch.random.fork_rng(devices=[]):
                 propagate_shapes(module, *inputs)
         finally:
             with torch.no_grad():
-                for name, buffer in module.named_buffers():
-                    if not torch.equal(buffer, buffers[name]):
-                        buffer.copy_(buffers[name])
+                # Compared by value: batch norm writes its statistics without counting up the tensor's version.
+                for tensor, before in written.values():
+                    if not tensor.is_meta and not torch.equal(tensor, before):
+                        tensor.copy_(before)
         known = sum("tensor_meta" in node.meta for node in module.graph.nodes)
         return PassResult(modified=False, summary=f"noted {known} shapes", details={"shapes": known})
+
+
+def _own_copy(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(value.requires_grad)
+
+
+def _state_that_is_written(module: GraphModule) -> Iterator[torch.Tensor]:
+    """Yield every buffer, and the parameters of modules that write their own state when they are called."""
+    yield from module.buffers()
+    for node in module.graph.find_nodes(op="call_module", sort=False):
+        effect = effects.effect_of(node, module)
+        if effect.unknown or "state" in effect.writes:
+            yield from module.get_submodule(str(node.target)).parameters()
+    for node in module.graph.find_nodes(op="get_attr", sort=False):
+        value = fetch_path(module, str(node.target))
+        if isinstance(value, torch.Tensor):
+            yield value

@@ -37,7 +37,9 @@ class Snapshot:
             for name in _TABLES:
                 state[name] = copy.copy(state[name])
             states.append((part, state))
-        return cls(copy.deepcopy(module.graph), tuple(states))
+        graph = copy.deepcopy(module.graph)
+        graph.observers = list(module.graph.observers)
+        return cls(graph, tuple(states))
 
     def restore(self, module: GraphModule) -> None:
         """Make `module` what it was; the graph is a new object that equals the former one."""
