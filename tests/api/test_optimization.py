@@ -140,7 +140,7 @@ def test_an_observer_hears_of_every_stage_in_order(model, manager):
     assert started == finished
     fused = next(event for event in events if event.subject == "fuse-conv-bn" and event.state == "finished")
     assert fused.nodes == (6, 5)
-    assert fused.summary == "folded 1 batch norms"
+    assert fused.summary == "folded 1 batch norm"
     assert fused.seconds > 0
     assert [event.steps for event in events if event.state == "progress"] == [(1, 2), (2, 2)]
 

@@ -78,7 +78,7 @@ def test_a_model_in_training_mode_is_put_into_evaluation_mode_and_that_is_said(f
     trained = fxplug("optimize", "models.py:Net", *FAST, "--training")
 
     assert "came in training mode and was put into evaluation mode" in evaluated.stdout
-    assert "folded 1 batch norms" in evaluated.stdout
+    assert "folded 1 batch norm" in evaluated.stdout
     assert "put into evaluation mode" not in trained.stdout
     assert "folded" not in trained.stdout
     assert "Warning: The model is in training mode" in trained.stderr
