@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from fxplug.codegen.literals import is_plain_name
-from fxplug.ir import qualified_name
+from fxplug.errors import CodegenError
+from fxplug.ir import is_plain_name, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fxplug.codegen.literals import ArgumentPrinter
     from fxplug.ir import Node
 
-__all__ = ["AUGMENTED", "INFIX", "PREFIX", "ExpressionEmitter"]
+__all__ = ["AUGMENTED", "INFIX", "PREFIX", "ExpressionEmitter", "symbol_of"]
 
 INFIX: dict[Any, str] = {
     operator.add: "+",
@@ -61,6 +61,16 @@ AUGMENTED: dict[Any, str] = {
 """In-place operators, written as augmented assignments."""
 
 
+_SYMBOLS = {
+    id(table): {id(key): symbol for key, symbol in table.items()} for table in (INFIX, PREFIX, AUGMENTED)
+}
+
+
+def symbol_of(table: dict[Any, str], function: Any) -> str | None:
+    """Return how a table writes a function: the very function, not one that claims to be equal."""
+    return _SYMBOLS[id(table)].get(id(function))
+
+
 class ExpressionEmitter:
     """Turns a node into the expression that computes it.
 
@@ -94,27 +104,28 @@ class ExpressionEmitter:
         return f"{callee}({self._printer.call_arguments(node.args, node.kwargs)})"
 
     def _call_method(self, node: Node) -> str:
+        if not node.args:
+            raise CodegenError(
+                f"Cannot generate code: node {node.name!r} calls the method {node.target!r} of nothing. Its first "
+                "argument must be what the method is called on."
+            )
         receiver, *rest = node.args
-        callee = self._printer.attribute(self._printer.operand(receiver), node.target)
+        callee = self._printer.attribute(self._printer.receiver(receiver), node.target)
         return f"{callee}({self._printer.call_arguments(tuple(rest), node.kwargs)})"
 
     def _call_function(self, node: Node) -> str:
         target, args, printer = node.target, node.args, self._printer
-        if not node.kwargs and _is_hashable(target):
+        if not node.kwargs:
             count = len(args)
             if count == 2:
-                symbol = INFIX.get(target)
+                symbol = symbol_of(INFIX, target)
                 if symbol is not None:
                     return f"{printer.operand(args[0])} {symbol} {printer.operand(args[1])}"
                 if target is operator.getitem:
                     return f"{printer.operand(args[0])}[{printer.text(args[1])}]"
                 if target is getattr and type(args[1]) is str and is_plain_name(args[1]):
-                    return f"{printer.operand(args[0])}.{args[1]}"
-            elif count == 1 and target in PREFIX:
-                return f"{PREFIX[target]}{printer.operand(args[0])}"
+                    return f"{printer.receiver(args[0])}.{args[1]}"
+            elif count == 1 and (symbol := symbol_of(PREFIX, target)) is not None:
+                return f"{symbol}{printer.operand(args[0])}"
         hint = qualified_name(target).replace(".", "_")
         return f"{self._table.refer(target, hint)}({printer.call_arguments(args, node.kwargs)})"
-
-
-def _is_hashable(value: Any) -> bool:
-    return getattr(type(value), "__hash__", None) is not None

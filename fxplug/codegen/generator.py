@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fxplug.codegen.emitters import AUGMENTED, ExpressionEmitter
+from fxplug.codegen.emitters import AUGMENTED, ExpressionEmitter, symbol_of
 from fxplug.codegen.globals import GlobalTable
-from fxplug.codegen.literals import ArgumentPrinter, is_plain_name
+from fxplug.codegen.literals import ArgumentPrinter
 from fxplug.codegen.signature import signature_of
 from fxplug.errors import CodegenError
-from fxplug.ir import PLAIN, Node, PythonCode, Region, common_depth, is_reserved
+from fxplug.ir import PLAIN, Node, PythonCode, Region, common_depth, exact_text, is_plain_name, is_reserved
 
 if TYPE_CHECKING:
     from fxplug.ir import Graph
@@ -36,6 +36,19 @@ class CodeGen:
         Raises:
             CodegenError: A placeholder or a node has a name that cannot stand in source.
         """
+        root_module = exact_text(root_module)
+        if not is_plain_name(root_module):
+            raise CodegenError(
+                f"Cannot generate code: {root_module!r} cannot be the name of the root's parameter. Use an identifier."
+            )
+        try:
+            return self._generate(graph, root_module)
+        except RecursionError as error:
+            raise CodegenError(
+                "Cannot generate code: an argument is nested too deeply. Put the inner parts into nodes of their own."
+            ) from error
+
+    def _generate(self, graph: Graph, root_module: str) -> PythonCode:
         nodes = list(graph.nodes)
         signature = signature_of(nodes, graph.keyword_only)
         parameters = {parameter.name for parameter in signature.parameters}
@@ -48,9 +61,13 @@ class CodeGen:
         table = GlobalTable(taken)
         printer = ArgumentPrinter(table, names)
         body = _Body(printer, ExpressionEmitter(printer, table, root), last_uses(nodes))
-        for parameter in signature.parameters:
-            if parameter.name != parameter.node.name:
-                body.add(f"{parameter.node.name} = {parameter.name}", parameter.node)
+        renamed = [
+            (entry.node.name, entry.name) for entry in signature.parameters if entry.name != entry.node.name
+        ]
+        if renamed:
+            # All at once: the new name of one parameter may be the old name of another.
+            new, old = (", ".join(names) for names in zip(*renamed, strict=True))
+            body.add(f"{new} = {old}", new if len(renamed) == 1 else "")
         for node in nodes:
             body.emit(node)
         header = signature.text(printer, "forward", root)
@@ -87,16 +104,20 @@ class _Body:
         self._region: Region = PLAIN
         self._indent = _INDENT
 
-    def add(self, statement: str, node: Node | None = None) -> None:
+    def add(self, statement: str, name: str = "") -> None:
         self.statements.append(self._indent + statement)
-        self.line_names.append(node.name if node is not None else "")
+        self.line_names.append(name)
 
     def emit(self, node: Node) -> None:
         if node.op == "placeholder":
             return
         if node.op == "output":
             self._enter(PLAIN)
-            self.add(f"return {self._printer.text(node.args[0])}", node)
+            if not node.args:
+                raise CodegenError(
+                    f"Cannot generate code: output {node.name!r} returns nothing. Give it one argument, the result."
+                )
+            self.add(f"return {self._printer.text(node.args[0])}", node.name)
             return
         name = node.name
         if not is_plain_name(name) or is_reserved(name):
@@ -110,11 +131,13 @@ class _Body:
         ending = self._freed.get(node)
         if ending is not None:
             statement += f";  {' = '.join([value.name for value in ending])} = None"
-        self.add(statement, node)
+        self.add(statement, node.name)
 
     def _statement(self, node: Node) -> str:
         symbol = (
-            AUGMENTED.get(node.target) if node.op == "call_function" and _is_binary_of_node(node) else None
+            symbol_of(AUGMENTED, node.target)
+            if node.op == "call_function" and _is_binary_of_node(node)
+            else None
         )
         if symbol is not None:
             receiver = self._printer.text(node.args[0])

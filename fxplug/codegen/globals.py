@@ -8,6 +8,7 @@ function has.
 from __future__ import annotations
 
 import builtins
+import keyword
 import math
 import operator
 import re
@@ -22,6 +23,8 @@ __all__ = ["GlobalTable", "register_named_type", "register_root"]
 
 _ROOTS: dict[str, Any] = {"builtins": builtins, "math": math, "operator": operator}
 _NAMED_TYPES: dict[type, Callable[[Any], str]] = {}
+_FUNCTION_NAMES = frozenset({"forward"})
+"""What generated source defines itself."""
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -91,16 +94,17 @@ class GlobalTable:
             holder = getattr(holder, part, None)
         if holder is not value:
             return None
-        visible, bound = (rest, value) if root == "builtins" else (path, _ROOTS[root])
+        visible = rest if root == "builtins" else path
         name = visible.partition(".")[0]
         if name in self._taken:
             return None
-        self.globals[name] = bound
+        self.globals[name] = getattr(builtins, name) if root == "builtins" else _ROOTS[root]
         return visible
 
     def _bind(self, value: Any, hint: str | None) -> str:
         base = re.sub(r"[^A-Za-z0-9_]", "_", hint or f"_fxp_{type(value).__name__}")
-        base = base if not base[0].isdigit() else f"_{base}"
+        if base[0].isdigit() or keyword.iskeyword(base) or base.startswith("__") or base in _FUNCTION_NAMES:
+            base = f"_fxp_{base}"
         name, number = base, 0
         while name in self._taken or name in self.globals or name in _ROOTS or hasattr(builtins, name):
             number += 1

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import keyword
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from fxplug.ir import Argument, Node, qualified_name
+from fxplug.ir import Argument, Node, is_plain_name, qualified_name
 
 if TYPE_CHECKING:
     from fxplug.codegen.globals import GlobalTable
 
-__all__ = ["ArgumentPrinter", "is_plain_name"]
+__all__ = ["ArgumentPrinter"]
 
 _LONGEST_INT = 10**300
-
-
-def is_plain_name(text: str) -> bool:
-    """Return whether `text` can stand in source as an identifier."""
-    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 class ArgumentPrinter:
@@ -87,13 +81,19 @@ class ArgumentPrinter:
         parts = [self.text(value) for value in args]
         odd: list[str] = []
         for key, value in kwargs.items():
-            if is_plain_name(key):
+            # Behind the first name that is no identifier all go into the dict, so that their order is kept.
+            if not odd and is_plain_name(key):
                 parts.append(f"{key} = {self.text(value)}")
             else:
                 odd.append(f"{key!r}: {self.text(value)}")
         if odd:
             parts.append("**{" + ", ".join(odd) + "}")
         return ", ".join(parts)
+
+    def receiver(self, value: Argument) -> str:
+        """Return an expression that may stand before a dot."""
+        text = self.text(value)
+        return text if isinstance(value, Node) else f"({text})"
 
     def attribute(self, base: str, name: str) -> str:
         """Return an expression that reads one attribute whose name may be any text."""
@@ -106,7 +106,14 @@ class ArgumentPrinter:
     def path(self, base: str, path: str) -> str:
         """Return an expression that reads a dotted attribute path; many paths of a model share their beginnings."""
         known = self._paths.get(path)
+        if known is not None:
+            return known
+        prefix, separator, name = path.rpartition(".")
+        known = self._paths.get(prefix) if separator else base
         if known is None:
-            prefix, _, name = path.rpartition(".")
-            known = self._paths[path] = self.attribute(self.path(base, prefix) if prefix else base, name)
+            known = base
+            for part in prefix.split("."):
+                known = self.attribute(known, part)
+            self._paths[prefix] = known
+        known = self._paths[path] = self.attribute(known, name)
         return known

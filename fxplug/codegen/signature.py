@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fxplug.codegen.literals import is_plain_name
 from fxplug.errors import CodegenError
+from fxplug.ir import find_parameter_faults, split_stars
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,28 +66,28 @@ def signature_of(nodes: Iterable[Node], keyword_only: frozenset[str] = frozenset
     """Return the signature that the placeholders among `nodes` declare.
 
     Raises:
-        CodegenError: A placeholder's target is no parameter name, or two have the same.
+        CodegenError: Python would not accept the parameters; the message names each that is wrong.
     """
-    parameters: list[Parameter] = []
+    placeholders: list[Node] = []
     returns: Any = None
-    seen: set[str] = set()
     for node in nodes:
-        if node.op == "output":
+        if node.op == "placeholder":
+            placeholders.append(node)
+        elif node.op == "output":
             returns = node.type
-        if node.op != "placeholder":
-            continue
-        name = str(node.target).lstrip("*")
-        stars = str(node.target)[: len(node.target) - len(name)]
-        if not is_plain_name(name) or len(stars) > 2:
-            raise CodegenError(
-                f"Cannot generate code: placeholder {node.name!r} has the target {node.target!r}, which is "
-                "not a parameter name. Set node.target to a Python identifier."
-            )
-        if name in seen:
-            raise CodegenError(
-                f"Cannot generate code: two placeholders have the target {name!r}. Give each parameter its "
-                "own name."
-            )
-        seen.add(name)
-        parameters.append(Parameter(name, stars, node, name in keyword_only and not stars))
+    faults = list(find_parameter_faults(placeholders, keyword_only))
+    faults += [
+        f"the default of placeholder {node.name!r} is a node, which has no value yet when the function is made; use a "
+        "constant"
+        for node in placeholders
+        if node.all_input_nodes
+    ]
+    if faults:
+        raise CodegenError(f"Cannot generate code: {'; '.join(faults)}.")
+    parameters: list[Parameter] = []
+    star = False
+    for node in placeholders:
+        stars, name = split_stars(node.target)
+        parameters.append(Parameter(name, stars, node, not stars and (star or name in keyword_only)))
+        star = star or stars == "*"
     return Signature(tuple(parameters), returns)

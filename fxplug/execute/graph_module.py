@@ -79,11 +79,14 @@ class GraphModule(nn.Module):
         """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
         paths = dict.fromkeys(node.target for node in graph.nodes if node.op in {"get_attr", "call_module"})
         holders: dict[str, tuple[Any, Any]] = {"": (self, root)}
+        # A module that runs the same constants already may have moved or converted them; its are the current ones.
+        lifted = root.graph.lifted if isinstance(root, GraphModule) else {}
+        known = {path for path, value in graph.lifted.items() if lifted.get(path) is value}
         for path in paths:
             top = path.partition(".")[0]
             if top in RESERVED_ATTRIBUTES:
                 raise _reserved(top)
-            if path in graph.lifted and not (isinstance(root, nn.Module) and has_path(root, path)):
+            if path in graph.lifted and not (path in known and has_path(root, path)):
                 # The root does not hold it, and so the root's checkpoints do not either.
                 set_path(self, path, graph.lifted[path], persistent=False)
             elif isinstance(root, nn.Module):

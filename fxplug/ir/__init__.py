@@ -16,8 +16,19 @@ from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegi
 from fxplug.ir.graph import Graph
 from fxplug.ir.lint import check_structure, find_structure_faults
 from fxplug.ir.naming import Namespace, is_reserved, qualified_name, register_namespace
-from fxplug.ir.node import OPCODES, Node, NodeOwner, Opcode, Target, argument_text, map_arg, type_text
+from fxplug.ir.node import (
+    OPCODES,
+    Node,
+    NodeOwner,
+    Opcode,
+    Target,
+    argument_text,
+    exact_text,
+    map_arg,
+    type_text,
+)
 from fxplug.ir.origins import ModuleScope, Origin, SourceLine
+from fxplug.ir.parameters import find_parameter_faults, is_plain_name, split_stars
 from fxplug.ir.printing import TABLE_HEADER, format_table, node_rows
 from fxplug.ir.regions import PLAIN, Region, RegionEntry, common_depth
 from fxplug.ir.ring import NodeList
@@ -53,6 +64,8 @@ __all__ = [
     "check_structure",
     "common_depth",
     "effects",
+    "exact_text",
+    "find_parameter_faults",
     "find_structure_faults",
     "format_table",
     "graph_from_data",
@@ -60,6 +73,7 @@ __all__ = [
     "immutable_dict",
     "immutable_list",
     "install_generator",
+    "is_plain_name",
     "is_reserved",
     "iterate_leaves",
     "map_aggregate",
@@ -67,6 +81,7 @@ __all__ = [
     "node_rows",
     "qualified_name",
     "register_namespace",
+    "split_stars",
     "type_text",
     "writes",
 ]

@@ -13,7 +13,7 @@ import copyreg
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fxplug.errors import StorageError
+from fxplug.errors import GraphError, StorageError
 from fxplug.ir.arguments import Argument, map_aggregate
 from fxplug.ir.clone import copy_meta
 from fxplug.ir.graph import Graph
@@ -42,7 +42,10 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     numbers = {node: number for number, node in enumerate(graph.nodes)}
 
     def refer(leaf: Any) -> Any:
-        return NodeRef(numbers[leaf]) if isinstance(leaf, Node) else leaf
+        if not isinstance(leaf, Node):
+            return leaf
+        # A note may name a node that is gone; nothing stands for it in a copy.
+        return NodeRef(numbers[leaf]) if leaf in numbers else None
 
     return {
         "version": FORMAT_VERSION,
@@ -77,6 +80,17 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
             f"Cannot restore a graph: its data has version {data.get('version')!r}, this fxplug reads "
             f"{FORMAT_VERSION}."
         )
+    try:
+        return _restore(data)
+    except (AttributeError, GraphError, IndexError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, StorageError):
+            raise
+        raise StorageError(
+            f"Cannot restore a graph: its data is damaged ({type(error).__name__}: {error})."
+        ) from error
+
+
+def _restore(data: dict[str, Any]) -> Graph:
     graph = Graph()
     graph.keyword_only = frozenset(data.get("keyword_only", ()))
     nodes: list[Node] = []

@@ -17,13 +17,13 @@ from fxplug.ir.collector import paused_collection
 from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
 from fxplug.ir.naming import Namespace, target_name
-from fxplug.ir.node import ERASED, OPCODES, Node, map_arg
+from fxplug.ir.node import ERASED, OPCODES, Node, exact_text, map_arg
 from fxplug.ir.printing import print_table
 from fxplug.ir.regions import PLAIN, Region
 from fxplug.ir.ring import NodeList, Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
 __all__ = ["Graph"]
@@ -94,8 +94,7 @@ class Graph:
         """Grows with every edit."""
         self.lifted: dict[str, Any] = {}
         """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
-        self.keyword_only: frozenset[str] = frozenset()
-        """Names of parameters that callers must pass by keyword."""
+        self._keyword_only: frozenset[str] = frozenset()
         self.owning_module = owning_module
 
     # -- what belongs to the graph
@@ -108,6 +107,16 @@ class Graph:
     @owning_module.setter
     def owning_module(self, module: Any) -> None:
         self._owner = None if module is None else weakref.ref(module)
+
+    @property
+    def keyword_only(self) -> frozenset[str]:
+        """Names of parameters that callers must pass by keyword."""
+        return self._keyword_only
+
+    @keyword_only.setter
+    def keyword_only(self, names: Iterable[str]) -> None:
+        self._keyword_only = frozenset(names)
+        self.version += 1
 
     @property
     def nodes(self) -> NodeList:
@@ -189,8 +198,10 @@ class Graph:
         """Hear that `attribute` of `node` is about to become `value`; return what is to be stored."""
         if attribute == "name":
             self._namespace.release(node._name)
-            value = self._namespace.create_name(str(value))
-        elif attribute in {"op", "target"} and self._index is not None and node._position is not ERASED:
+            value = self._namespace.create_name(str(exact_text(value)))
+        elif attribute in {"op", "target"}:
+            value = exact_text(value)
+        if attribute in {"op", "target"} and self._index is not None and node._position is not ERASED:
             self._unindex_node(node)
             key = (value, _index_key(node._target)) if attribute == "op" else (node._op, _index_key(value))
             self._index.setdefault(cast("tuple[str, Any]", key), {})[node] = None
@@ -233,6 +244,8 @@ class Graph:
         """
         if op not in OPCODES:
             raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
+        if op.__class__ is not str or isinstance(target, str) or name is not None:
+            op, target, name = exact_text(op), exact_text(target), exact_text(name)
         # Text for everything but call_function: a mismatch is looked into, the rest is checked once for each target.
         if (op == "call_function") is (target.__class__ is str):
             self._check_target(op, target)
@@ -443,6 +456,9 @@ class Graph:
                 )
             return val_map[used]
 
+        copied = {str(node.target) for node in g.nodes if node.op == "placeholder" and node not in val_map}
+        if g.keyword_only & copied:
+            self.keyword_only |= g.keyword_only & copied
         for node in list(g.nodes):
             if node in val_map:
                 continue
@@ -459,7 +475,7 @@ class Graph:
             memo[id(self)] = other
         other._codegen = self._codegen
         other.lifted = dict(self.lifted)
-        other.keyword_only = self.keyword_only
+        other._keyword_only = self._keyword_only
         with paused_collection():
             copies = clone_nodes(self._ring, other, other._ring)
         if memo is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fxplug.errors import VerificationError
 from fxplug.ir.arguments import iterate_leaves
 from fxplug.ir.node import OPCODES, Node
+from fxplug.ir.parameters import find_parameter_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +18,8 @@ __all__ = ["check_structure", "find_structure_faults"]
 
 
 class _HasNodes(Protocol):
-    keyword_only: frozenset[str]
+    @property
+    def keyword_only(self) -> frozenset[str]: ...
 
     @property
     def nodes(self) -> NodeList: ...
@@ -62,7 +64,8 @@ def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:
         if root is not None and node.op in {"get_attr", "call_module"}:
             yield from _check_path(node, root)
         seen.add(node)
-    yield from _check_placeholders(graph)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    yield from find_parameter_faults(placeholders, graph.keyword_only)
 
 
 def _check_node(node: Node, seen: set[Node]) -> Iterator[str]:
@@ -73,6 +76,7 @@ def _check_node(node: Node, seen: set[Node]) -> Iterator[str]:
             yield f"node {node.name!r} calls {node.target!r}, which is not callable"
     elif not isinstance(node.target, str):
         yield f"node {node.name!r} ({node.op}) has the target {node.target!r}, which is not a string"
+    yield from _check_arity(node)
     yield from _check_uses(node, seen)
 
 
@@ -92,16 +96,9 @@ def _check_uses(node: Node, seen: set[Node]) -> Iterator[str]:
             yield f"node {node.name!r} lists {user.name!r} as a user, which does not use it"
 
 
-def _check_placeholders(graph: _HasNodes) -> Iterator[str]:
-    with_default: str | None = None
-    for node in graph.nodes:
-        target = str(node.target)
-        if node.op != "placeholder" or target.startswith("*") or target in graph.keyword_only:
-            continue
-        if node.args:
-            with_default = node.name
-        elif with_default is not None:
-            yield f"placeholder {node.name!r} has no default, but stands behind {with_default!r}, which has one"
+def _check_arity(node: Node) -> Iterator[str]:
+    if node.op == "output" and len(node.args) != 1:
+        yield f"output {node.name!r} has {len(node.args)} arguments; it must have one"
 
 
 def _check_path(node: Node, root: Any) -> Iterator[str]:

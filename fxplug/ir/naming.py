@@ -104,7 +104,7 @@ class Namespace:
             number += 1
             name = f"{base}_{number}"
         used.add(name)
-        self._counts[base] = number
+        self._counts[base] = max(number, self._counts.get(base, 0))
         return name
 
     def associate(self, name: str) -> None:
@@ -157,6 +157,7 @@ def qualified_name(function: object) -> str:
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
         return f"{type(function).__module__}.{type(function).__qualname__}"
+    name = str.__str__(name)  # A subclass of str may show another text than it holds.
     found = _search_namespaces(function, name)
     if found is None:
         module = getattr(function, "__module__", None)
@@ -181,7 +182,7 @@ def target_name(target: object) -> str:
         text = target
     else:
         name = getattr(target, "__name__", None)
-        text = name if isinstance(name, str) else type(target).__name__
+        text = str.__str__(name) if isinstance(name, str) else type(target).__name__
     if text.startswith("__") and text.endswith("__") and len(text) > 4:
         text = text[2:-2]
     return snake_case(text.replace(".", "_"))

@@ -383,7 +383,12 @@ class Node:
     def __deepcopy__(self, memo: dict[int, Any]) -> Node:
         """Return the node that stands for this one in the copy of its graph, which is copied with it."""
         deepcopy(self.graph, memo)
-        return memo[id(self)]
+        copy = memo.get(id(self))
+        if copy is None:
+            raise ForeignNodeError(
+                f"Cannot copy node {self._name!r}: it does not stand in its graph any more. Copy the graph instead."
+            )
+        return copy
 
     # -- questions and text
 
@@ -419,7 +424,7 @@ class Node:
         if self._op == "output":
             if self._type is not None and maybe_return_typename is not None:
                 maybe_return_typename[0] = f" -> {type_text(self._type)}"
-            return f"return {self._args[0]}"
+            return f"return {self._args[0]}" if self._args else "return"
         annotation = f" : {type_text(self._type)}" if self._type is not None else " :"
         head = f"%{self._name}{annotation} [num_users={len(self.users)}] = {self._op}"
         if self._op == "placeholder":
@@ -433,6 +438,11 @@ class Node:
 
     def __repr__(self) -> str:
         return self._name
+
+
+def exact_text(value: Any) -> Any:
+    """Return plain text for an instance of a subclass of `str`, whose own methods could show another text."""
+    return str.__str__(value) if isinstance(value, str) and value.__class__ is not str else value
 
 
 def _take_in(
@@ -514,7 +524,7 @@ def _map_both(
         return new_args, EMPTY_DICT
     return new_args, immutable_dict(
         {
-            key: map_aggregate(value, function) if _may_contain(value) else function(value)
+            exact_text(key): map_aggregate(value, function) if _may_contain(value) else function(value)
             for key, value in kwargs.items()
         }
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,7 +48,7 @@ class PropagateShapes(Pass):
 
 def _own_copy(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
-        return value
+        return copy.deepcopy(value)
     return value.detach().clone().requires_grad_(value.requires_grad)
 
 

@@ -30,6 +30,8 @@ _STATISTICS = frozenset(
 _UNSAID: dict[str, Effect] = {
     "_copy_from": writes(1),
     "_copy_from_and_resize": writes(1),
+    "batch_norm_gather_stats": writes(3, 4),
+    "batch_norm_gather_stats_with_counts": writes(3, 4),
     "batch_norm_update_stats": writes(1, 2),
 }
 """Operators whose schema leaves out what they write."""
@@ -41,7 +43,8 @@ def overload_effect(node: Node, overload: Any) -> Effect:
     if name in _UNSAID:
         return _UNSAID[name]
     if name in _STATISTICS:
-        return statistics_effect(node, tuple(argument.name for argument in schema_of(overload).arguments))
+        parameters = tuple(argument.name for argument in schema_of(overload).arguments)
+        return statistics_effect(node, parameters).join(_schema_effect(overload))
     return _schema_effect(overload)
 
 
