@@ -8,6 +8,8 @@ The list:
 
 - ``nn.Module.__call__``: a call of a module becomes a node, or is entered.
 - ``nn.Module.__getattr__``: reading a parameter or buffer gives a proxy.
+- ``nn.Module.__setattr__``: assigning a parameter or buffer is answered for this trace alone, so that other threads
+  never see a proxy; of other assignments the trace takes note first, to put them back.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class _Originals:
 
     call: Callable[..., Any] = nn.Module.__call__
     getattr: Callable[[Any, str], Any] = nn.Module.__getattr__
+    setattr: Callable[[Any, str, Any], None] = nn.Module.__setattr__
 
 
 def original_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -47,6 +50,10 @@ class ModuleInterceptor(Protocol):
 
     def on_module_attribute(self, module: nn.Module, name: str, value: torch.Tensor) -> Any:
         """Return what stands for a parameter or buffer that was found to be `value`."""
+        ...
+
+    def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
+        """Hear that an attribute is about to be assigned; return whether that is all that happens."""
         ...
 
 
@@ -87,6 +94,16 @@ def _getattr(self: Any, name: str) -> Any:
     return interceptor.on_module_attribute(self, name, value)
 
 
+def _setattr(self: Any, name: str, value: Any) -> None:
+    session = _active.get()
+    if (
+        session is None
+        or (interceptor := session.interceptor) is None
+        or not interceptor.on_module_assignment(self, name, value)
+    ):
+        _Originals.setattr(self, name, value)
+
+
 @contextmanager
 def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
     """Ask `interceptor` about every use of a module in this thread or task while the context lasts."""
@@ -94,8 +111,10 @@ def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
     with _lock:
         if _running == 0:
             _Originals.call, _Originals.getattr = nn.Module.__call__, nn.Module.__getattr__
+            _Originals.setattr = nn.Module.__setattr__
             nn.Module.__call__ = _call
             nn.Module.__getattr__ = cast("Any", _getattr)
+            nn.Module.__setattr__ = cast("Any", _setattr)
         _running += 1
     session = _Session(interceptor)
     token = _active.set(session)
@@ -109,3 +128,4 @@ def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
             if _running == 0:
                 nn.Module.__call__ = _Originals.call
                 nn.Module.__getattr__ = cast("Any", _Originals.getattr)
+                nn.Module.__setattr__ = cast("Any", _Originals.setattr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.proxy import Proxy
+from fxplug.capture.sources import user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["ModuleStates"]
+__all__ = ["ModuleStates", "assignment_error", "updates_in_place"]
 
 
 class ModuleStates:
@@ -28,37 +28,44 @@ class ModuleStates:
     """
 
     def __init__(self) -> None:
-        self._seen: set[int] = set()
+        self._seen: dict[int, dict[str, Any]] = {}
         self._tables: list[tuple[str, bool, MutableMapping[str, Any], dict[str, Any]]] = []
 
     def remember(self, module: nn.Module, path: str) -> None:
         """Take note of what `module` at `path` holds, the first time it is entered."""
         if id(module) in self._seen:
             return
-        self._seen.add(id(module))
+        self._seen[id(module)] = {
+            **vars(module),
+            **parameters_of(module),
+            **buffers_of(module),
+            **modules_of(module),
+        }
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
         self._tables.append((path, False, vars(module), dict(vars(module))))
         for table in (parameters_of(module), buffers_of(module), modules_of(module)):
             self._tables.append((path, True, table, dict(table)))
 
-    def restore(self) -> list[tuple[str, bool, Any]]:
+    def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
+        """Return whether `module` held `value` under that name before the trace."""
+        before = self._seen.get(id(module))
+        return before is None or before.get(name) is value
+
+    def restore(self) -> list[tuple[str, bool]]:
         """Put everything back.
 
         Returns:
-            For each attribute that had been assigned: its path, whether it is a parameter, buffer or submodule, and
-            the value that it had got.
+            For each attribute that had been assigned: its path, and whether it is a parameter, buffer or submodule.
         """
-        changes: list[tuple[str, bool, Any]] = []
+        changes: list[tuple[str, bool]] = []
         for path, registered, table, before in self._tables:
             if len(table) == len(before) and all(table.get(name) is value for name, value in before.items()):
                 continue
             prefix = f"{path}." if path else ""
             names = [*before, *(name for name in table if name not in before)]
             changes += [
-                (prefix + name, registered, table.get(name))
-                for name in names
-                if table.get(name) is not before.get(name)
+                (prefix + name, registered) for name in names if table.get(name) is not before.get(name)
             ]
             table.clear()
             table.update(before)
@@ -71,16 +78,9 @@ class ModuleStates:
         Raises:
             TraceError: A parameter, buffer or submodule was assigned: later calls of the program would have seen it.
         """
-        for path, registered, value in self.restore():
-            if isinstance(value, Proxy) and _updates_in_place(value.node, path):
-                continue  # ``self.count += 1``: the update is in the graph, the assignment only repeats it.
+        for path, registered in self.restore():
             if registered:
-                raise TraceError(
-                    f"Cannot trace: forward assigned {path!r}, which is part of the module's state, and an assignment "
-                    "cannot be recorded. It was put back. Update the tensor in place (self.buffer.copy_(...)), or make "
-                    "the enclosing module a leaf.",
-                    code="FXP-T009",
-                )
+                raise assignment_error(path)
             warnings.warn(
                 f"While tracing, forward assigned the attribute {path!r}. It was put back, and the captured program "
                 "does not assign it.",
@@ -89,7 +89,17 @@ class ModuleStates:
             )
 
 
-def _updates_in_place(node: Node, path: str) -> bool:
+def assignment_error(path: str) -> TraceError:
+    """Return the error for assigning a part of a module's state."""
+    return TraceError(
+        f"Cannot trace: forward assigned {path!r}, which is part of the module's state, at {user_line(3)}, and an "
+        "assignment cannot be recorded. Update the tensor in place (self.buffer.copy_(...)), or make the enclosing "
+        "module a leaf.",
+        code="FXP-T009",
+    )
+
+
+def updates_in_place(node: Node, path: str) -> bool:
     """Return whether `node` is a chain of in-place operators on the attribute at `path`."""
     while node.op == "call_function" and node.target in AUGMENTED:
         node = node.all_input_nodes[0]

@@ -17,7 +17,7 @@ from fxplug.capture.interception import active_interceptor, intercept, original_
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
 from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
 from fxplug.capture.sources import Place, user_line
-from fxplug.capture.state import ModuleStates
+from fxplug.capture.state import ModuleStates, assignment_error, updates_in_place
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
@@ -365,7 +365,11 @@ class Tracer:
 
     def _lift_tensor(self, tensor: torch.Tensor) -> Node:
         if self._tensor_paths is None:
-            self._tensor_paths = {id(value): path for path, value in _tensors_of(self.root)}
+            self._tensor_paths = {
+                id(value): f"{prefix}.{name}" if prefix else name
+                for prefix, module, name, value in _tensors_of(self.root)
+                if self._states.held_before(module, name, value)
+            }
         path = self._tensor_paths.get(id(tensor))
         if path is None:
             index = len(self.graph.lifted)
@@ -458,6 +462,21 @@ class Tracer:
             return value
         return self.getattr(f"{path}.{name}" if path else name, value, self._attribute_proxies)
 
+    def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
+        """Hear that an attribute is about to be assigned (see `fxplug.capture.interception`)."""
+        prefix = self._paths.get(id(module))
+        if prefix is None:
+            return False  # A module that the program makes for itself.
+        path = f"{prefix}.{name}" if prefix else name
+        if name in parameters_of(module) or name in buffers_of(module):
+            if not (isinstance(value, Proxy) and updates_in_place(value.node, path)):
+                raise assignment_error(path)
+            # The update is in the graph; from now on this trace reads its result.
+            self._attribute_proxies[path] = value
+            return True
+        self._states.remember(module, prefix)
+        return False
+
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         """Return what stands for a parameter or buffer of the root at path `attr`: one proxy per path."""
         if not isinstance(attr_val, torch.Tensor):
@@ -501,13 +520,13 @@ def _is_enum(value: Any) -> bool:
     return any(base.__module__ == "enum" for base in type(value).__mro__[1:])
 
 
-def _tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the path of every tensor that hangs off a module below `root`, registered or as a plain attribute."""
+def _tensors_of(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, torch.Tensor]]:
+    """Yield (path of the module, module, name, value) of every tensor below `root`, registered or a plain attribute."""
     for prefix, module in reversed(list(root.named_modules())):
         for table in (vars(module), buffers_of(module), parameters_of(module)):
             for name, value in table.items():
                 if isinstance(value, torch.Tensor):
-                    yield (f"{prefix}.{name}" if prefix else name), value
+                    yield prefix, module, name, value
 
 
 _proxy_classes: dict[tuple[type, ...], type[Proxy]] = {}

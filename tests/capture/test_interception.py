@@ -291,7 +291,6 @@ class Counting(nn.Module):
 SHARED = "until the trace ends, a buffer that was assigned is a proxy for every thread"
 
 
-@pytest.mark.xfail(strict=True, reason=SHARED)
 def test_model_that_updates_a_buffer_can_run_while_it_is_traced():
     x = torch.randn(2, 3)
     results: list = []
