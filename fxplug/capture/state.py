@@ -28,6 +28,8 @@ class ModuleStates:
     """
 
     def __init__(self) -> None:
+        self.is_watching = True
+        """Whether the program is still running."""
         self._seen: dict[int, dict[str, Any]] = {}
         self._tables: list[tuple[str, bool, MutableMapping[str, Any], dict[str, Any]]] = []
 
@@ -58,6 +60,7 @@ class ModuleStates:
         Returns:
             For each attribute that had been assigned: its path, and whether it is a parameter, buffer or submodule.
         """
+        self.is_watching = False
         changes: list[tuple[str, bool]] = []
         for path, registered, table, before in self._tables:
             if len(table) == len(before) and all(table.get(name) is value for name, value in before.items()):

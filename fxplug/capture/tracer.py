@@ -355,11 +355,11 @@ class Tracer:
             return self.create_arg(answer)
         if isinstance(a, (int, float, str, bytes, complex)) or type(a).__module__ == "enum" or _is_enum(a):
             return a  # A subclass with its own meaning; code generation binds the object itself.
-        line = user_line()
+        # Behind the forward no line of it is on the stack any more: what is refused then is its result.
+        where = f"as an argument at {user_line()}" if self._states.is_watching else "as a result"
         raise TraceError(
-            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} as an argument at "
-            f"{line}. Convert it to tensors and plain values, or teach fxplug the type with the hook "
-            "fxplug_create_argument.",
+            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} {where}. Convert it to "
+            "tensors and plain values, or teach fxplug the type with the hook fxplug_create_argument.",
             code="FXP-T006",
         )
 

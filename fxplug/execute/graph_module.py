@@ -6,6 +6,7 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 
 from fxplug.codegen import CompiledFunction, compile_code
@@ -18,7 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["RESERVED_ATTRIBUTES", "GraphModule"]
 
-RESERVED_ATTRIBUTES = frozenset({"graph", "code", "guards"})
+RESERVED_ATTRIBUTES = frozenset(
+    {
+        "_class_name",
+        "_compile",
+        "_compiled",
+        "_graph",
+        "_take_over",
+        "add_submodule",
+        "code",
+        "delete_all_unused_submodules",
+        "delete_submodule",
+        "graph",
+        "guards",
+        "meta",
+        "print_readable",
+        "recompile",
+    }
+)
 """Names that a submodule, parameter or buffer of a graph module may not take."""
 
 
@@ -200,9 +218,31 @@ class GraphModule(nn.Module):
         if name == "graph":
             object.__setattr__(self, name, value)
             return
-        if name in RESERVED_ATTRIBUTES:
+        if name in RESERVED_ATTRIBUTES and (
+            isinstance(value, (nn.Module, torch.Tensor)) or name in {"code", "guards"}
+        ):
             raise _reserved(name)
         super().__setattr__(name, value)
+
+    def register_buffer(self, name: str, tensor: torch.Tensor | None, persistent: bool = True) -> None:  # noqa: FBT001, FBT002
+        """Add a buffer.
+
+        Raises:
+            GraphError: The name is one of the graph module's own attributes.
+        """
+        if name in RESERVED_ATTRIBUTES:
+            raise _reserved(name)
+        super().register_buffer(name, tensor, persistent)
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Add a parameter.
+
+        Raises:
+            GraphError: The name is one of the graph module's own attributes.
+        """
+        if name in RESERVED_ATTRIBUTES:
+            raise _reserved(name)
+        super().register_parameter(name, param)
 
     def __prepare_scriptable__(self) -> nn.Module:
         """Return what TorchScript compiles in this module's place.

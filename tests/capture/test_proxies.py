@@ -352,9 +352,6 @@ def test_value_of_a_foreign_type_is_refused_with_the_users_line(capture):
         capture(program)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the message points to the caller of the tracer: forward has returned by then"
-)
 def test_result_of_a_foreign_type_is_refused_as_a_result(capture):
     class Foreign:
         pass

@@ -167,16 +167,7 @@ def test_reserved_names_cannot_be_assigned_later(capture, name):
         capture(Net()).add_module(name, nn.ReLU())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "graph",
-        "code",
-        pytest.param(
-            "guards", marks=pytest.mark.xfail(strict=True, reason="only add_module and assignment look")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", sorted(RESERVED_ATTRIBUTES))
 def test_reserved_names_cannot_be_registered_later(capture, name):
     with pytest.raises((GraphError, KeyError)):
         capture(Net()).register_buffer(name, torch.ones(1))
