@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.errors import VerificationError
+from fxplug.errors import ConfigError, VerificationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +38,13 @@ class Tolerance:
     """None: by dtype, 1e-4 for float32."""
     atol: float | None = None
     """None: by dtype, 1e-4 for float32."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                raise ConfigError(
+                    f"Cannot compare with {name} = {value}: give a finite number that is not negative."
+                )
 
     def of(self, dtype: torch.dtype) -> tuple[float, float]:
         """Return rtol and atol for values of a dtype."""

@@ -25,7 +25,7 @@ from fxplug.api.isolation import (
 from fxplug.api.latency import Latency, measure_latency
 from fxplug.api.tracing import symbolic_trace
 from fxplug.api.user_errors import error_text, error_with_place
-from fxplug.errors import ConfigError, FxplugError, TraceWarning
+from fxplug.errors import ConfigError, FxplugError, PassError, TraceError, TraceWarning
 from fxplug.lower import Lowered, LoweringReport, lower
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
@@ -233,7 +233,7 @@ class _Job:
         with self._stage("run", type(self._module).__name__).running() as stage:
             try:
                 run = _observe(self._module, self._inputs, self.original)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise _example_error(self._module, self._inputs, error) from error
             stage.summary = _describe_all(run.output)
         return run
@@ -261,7 +261,18 @@ class _Job:
         """Capture the module; what the tracer warns of becomes part of the result."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", TraceWarning)
-            captured = symbolic_trace(self._module, manager=self._plan.manager)
+            try:
+                captured = symbolic_trace(self._module, manager=self._plan.manager)
+            except FxplugError:
+                raise
+            except (Exception, SystemExit) as error:
+                # Eager ran it on the example, so what it does with stand-ins for values is what fails.
+                raise TraceError(
+                    f"Cannot trace {type(self._module).__name__}: it runs on the example, but not on stand-ins for "
+                    f"values: {error_with_place(error)}. Make the module that holds this line a leaf (leaf_modules in "
+                    "the configuration), or write it in a way that can be recorded.",
+                    code="FXP-T014",
+                ) from error
         for warning in caught:
             if issubclass(warning.category, TraceWarning):
                 self._warnings.append(str(warning.message))
@@ -273,7 +284,13 @@ class _Job:
         observers = list(self._plan.manager.pass_observers())
         if self._plan.observer is not None:
             observers.append(pass_observer(self._plan.observer))
-        reports = self._plan.pipeline.run(captured, copy_values(self._inputs), observers)
+        with torch.no_grad():  # As the run that the result is compared with.
+            try:
+                reports = self._plan.pipeline.run(captured, copy_values(self._inputs), observers)
+            except SystemExit as error:
+                raise PassError(
+                    "A pass tried to end the program; it was undone, and nothing was written."
+                ) from error
         self._warnings += [
             f"Pass {report.name!r} failed and was undone: {report.error}."
             for report in reports
@@ -402,7 +419,7 @@ def _mismatch(module: nn.Module, check: Check) -> MismatchError:
     )
 
 
-def _example_error(module: nn.Module, inputs: tuple[Any, ...], error: Exception) -> ExampleError:
+def _example_error(module: nn.Module, inputs: tuple[Any, ...], error: BaseException) -> ExampleError:
     return ExampleError(
         f"Cannot run {type(module).__name__} on the example inputs ({_describe_all(inputs)}): the model raises "
         f"{error_with_place(error)}. Give inputs that the model accepts."

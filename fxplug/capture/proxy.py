@@ -42,11 +42,24 @@ class ProxyFactory(Protocol):
         ...
 
 
-def unknown_value(proxy: Proxy, what: str, remedy: str, code: str) -> TraceError:
-    """Return the error for a question that cannot be answered while a value is unknown."""
+def unknown_value(proxy: Proxy, what: str, remedy: str, code: str, *, is_probe: bool = False) -> TraceError:
+    """Return the error for a question that cannot be answered while a value is unknown.
+
+    Args:
+        proxy: Stands for the value.
+        what: What needs the answer.
+        remedy: What to do.
+        code: Of the error.
+        is_probe: Whether the question may be one by which torch only finds out what it was given.
+    """
     line = user_line(3)
     where = f" at {line} ({line.text!r})" if line is not None else ""
-    return TraceError(f"Cannot trace: {what} {proxy.node.name!r} is unknown{where}. {remedy}", code=code)
+    error = TraceError(f"Cannot trace: {what} {proxy.node.name!r} is unknown{where}. {remedy}", code=code)
+    # The program may catch it; the tracer must not believe then that all is well.
+    note = getattr(proxy.tracer, "note_refusal", None)
+    if note is not None and not is_probe:
+        note(error)
+    return error
 
 
 class Proxy:
@@ -87,6 +100,7 @@ class Proxy:
             "a Python integer is needed, but the value of",
             "Trace with that input fixed (concrete_args), or make the enclosing module a leaf.",
             "FXP-T002",
+            is_probe=True,
         )
 
     def __len__(self) -> int:

@@ -94,6 +94,7 @@ class Tracer:
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
         self._ended = False
+        self._refusals: list[TraceError] = []
 
     # -- the trace
 
@@ -187,7 +188,18 @@ class Tracer:
             states.restore()
             raise
         states.restore_and_report()
+        if self._refusals:
+            first = self._refusals[0]
+            raise TraceError(
+                f"{first.message} (An 'except' of the program caught this error and went on; with the value it would "
+                "have taken the other way.)",
+                code=first.code,
+            ) from first
         return result
+
+    def note_refusal(self, error: TraceError) -> None:
+        """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""
+        self._refusals.append(error)
 
     def _with_hooks(
         self, root: nn.Module, forward: Callable[..., Any], inputs: list[Input]

@@ -113,6 +113,8 @@ class _Application(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
+            if isinstance(error, BrokenPipeError):
+                raise  # Whoever read the output has seen enough: click ends the program quietly.
             raise as_failure(error, ctx) from error
 
 

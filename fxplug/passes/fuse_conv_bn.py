@@ -134,11 +134,22 @@ def _is_shared(module: GraphModule, path: str) -> bool:
 
 
 def _is_written(module: GraphModule, path: str) -> bool:
-    """Return whether the graph may write a parameter or buffer of the module at `path`."""
-    users = (user for node in _readers(module, path) for user in node.users)
-    return any(
-        effect.writes or effect.unknown for effect in (effects.effect_of(user, module) for user in users)
-    )
+    """Return whether the graph may write a parameter or buffer of the module at `path`.
+
+    Whatever is computed from it may be a view of it, so a write to any of that counts.
+    """
+    seen: set[Node] = set()
+    waiting = list(_readers(module, path))
+    while waiting:
+        for user in waiting.pop().users:
+            if user in seen or user.op == "output":
+                continue
+            effect = effects.effect_of(user, module)
+            if effect.writes or effect.unknown:
+                return True
+            seen.add(user)
+            waiting.append(user)
+    return False
 
 
 def _readers(module: GraphModule, path: str) -> Iterator[Node]:

@@ -115,7 +115,8 @@ class Pipeline:
         )
         for observer in observers:
             observer(event)
-        if failure is not None and (self.on_error == "raise" or not isinstance(failure, Exception)):
+        interrupted = failure is not None and not isinstance(failure, Exception)
+        if failure is not None and (self.on_error == "raise" or interrupted):
             raise _as_pass_error(failure, step)
         return PassReport(
             step.name,
@@ -156,6 +157,6 @@ def _as_pass_error(error: BaseException, step: PipelineStep) -> BaseException:
     if isinstance(error, PassError):
         return error
     hint = " Graph, submodules and parameters are those from before this pass."
-    wrapped = PassError(f"Pass {step.name!r} of {step.provider} failed: {_reason(error)}.{hint}")
+    wrapped = PassError(f"Pass {step.name!r} of {step.provider} failed: {_reason(error).rstrip('.')}.{hint}")
     wrapped.__cause__ = error
     return wrapped

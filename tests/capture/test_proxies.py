@@ -394,3 +394,15 @@ def test_copying_a_value_is_recorded(capture, function):
 
 def test_proxy_is_no_tensor_for_isinstance():
     assert not issubclass(Proxy, torch.Tensor)
+
+
+def test_refusal_that_the_program_catches_is_still_one(capture):
+    def program(x):
+        try:
+            count = len(x)
+        except Exception:
+            count = 100
+        return x * count
+
+    with pytest.raises(TraceError, match=r"length of 'x' is unknown .*'except' of the program.*FXP-T003"):
+        capture(program)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from fxplug.capture import Tracer
+from fxplug.execute import GraphModule
 from fxplug.ir import RegionEntry
 from fxplug.passes import FuseConvBN, PassContext, fold_batch_norm
 
@@ -483,3 +484,25 @@ def test_deep_model_is_folded_completely(capture):
     )
     module = assert_folds(capture, root, folded=8, tolerance=1e-4)
     assert not any(isinstance(part, nn.BatchNorm2d) for part in module.modules())
+
+
+@pytest.mark.parametrize(
+    "write", [lambda mean: mean[:2].add_(1.0), lambda mean: mean.data.add_(1.0)], ids=["slice", "data"]
+)
+def test_statistics_that_are_written_through_a_view_are_not_folded(write):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            y = self.norm(self.conv(x))
+            write(self.norm.running_mean)
+            return y
+
+    root = Model().eval()
+    module = GraphModule(root, Tracer().trace(root))
+    result = FuseConvBN().run(module, PassContext())
+
+    assert result.details["folded"] == 0
