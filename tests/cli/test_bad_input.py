@@ -338,3 +338,51 @@ def test_the_message_of_a_foreign_error_keeps_its_lines(fxplug, folder, monkeypa
     assert (
         "Cannot make the example '2': first." in fxplug("optimize", "models.py:net", "--example", "2").stderr
     )
+
+
+def write_model(folder, body):
+    lines = "\n".join(f"        {line}" for line in body)
+    (folder / "odd.py").write_text(
+        "import torch\nfrom torch import nn\n\n\nclass Odd(nn.Module):\n    def forward(self, x):\n"
+        + lines
+        + "\n"
+    )
+
+
+def test_a_model_that_exits_has_failed(refused, folder):
+    write_model(folder, ["raise SystemExit(0)"])
+
+    message = refused("odd.py:Odd", "--example", "2x8", *OUT, exit_code=FAILED)
+
+    assert "the model raises SystemExit: 0, at " in message
+
+
+def test_a_model_that_runs_on_tensors_alone_is_refused_with_its_line(refused, folder):
+    write_model(folder, ["return torch.Tensor.mul(x, 2)"])
+
+    message = refused("odd.py:Odd", "--example", "2x8", *OUT, exit_code=FAILED)
+
+    assert message.startswith(
+        "Cannot trace Odd: it runs on the example, but not on stand-ins for values: TypeError"
+    )
+    assert "odd.py:7 ('return torch.Tensor.mul(x, 2)')" in message
+    assert message.endswith("[FXP-T014]")
+
+
+def test_a_refusal_that_the_model_catches_is_an_error(refused, folder):
+    write_model(
+        folder,
+        ["try:", "    if x.sum() > 0:", "        return x", "except Exception:", "    pass", "return -x"],
+    )
+
+    message = refused("odd.py:Odd", "--example", "2x8", *OUT, exit_code=FAILED)
+
+    assert "a condition depends on a traced value" in message
+    assert "An 'except' of the program caught this error" in message
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_a_tolerance_without_a_bound_is_refused(refused, value):
+    message = refused("models.py:net", *FAST, f"--atol={value}", exit_code=WRONG_USAGE)
+
+    assert "atol" in message
