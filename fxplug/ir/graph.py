@@ -244,8 +244,10 @@ class Graph:
         """
         if op not in OPCODES:
             raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
-        if op.__class__ is not str or isinstance(target, str) or name is not None:
-            op, target, name = exact_text(op), exact_text(target), exact_text(name)
+        if not (op.__class__ is str and (name is None or name.__class__ is str)):
+            op, name = exact_text(op), exact_text(name)
+        if target.__class__ is not str and isinstance(target, str):
+            target = exact_text(target)
         # Text for everything but call_function: a mismatch is looked into, the rest is checked once for each target.
         if (op == "call_function") is (target.__class__ is str):
             self._check_target(op, target)
