@@ -30,29 +30,26 @@ class ModuleStates:
     def __init__(self) -> None:
         self.is_watching = True
         """Whether the program is still running."""
-        self._seen: dict[int, dict[str, Any]] = {}
+        self._seen: dict[int, list[dict[str, Any]]] = {}
         self._tables: list[tuple[str, bool, MutableMapping[str, Any], dict[str, Any]]] = []
 
     def remember(self, module: nn.Module, path: str) -> None:
         """Take note of what `module` at `path` holds, the first time it is entered."""
         if id(module) in self._seen:
             return
-        self._seen[id(module)] = {
-            **vars(module),
-            **parameters_of(module),
-            **buffers_of(module),
-            **modules_of(module),
-        }
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
-        self._tables.append((path, False, vars(module), dict(vars(module))))
-        for table in (parameters_of(module), buffers_of(module), modules_of(module)):
-            self._tables.append((path, True, table, dict(table)))
+        tables = (vars(module), parameters_of(module), buffers_of(module), modules_of(module))
+        copies = self._seen[id(module)] = [dict(table) for table in tables]
+        self._tables += [
+            (path, table is not tables[0], table, before)
+            for table, before in zip(tables, copies, strict=True)
+        ]
 
     def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
         """Return whether `module` held `value` under that name before the trace."""
         before = self._seen.get(id(module))
-        return before is None or before.get(name) is value
+        return before is None or any(table.get(name) is value for table in before)
 
     def restore(self) -> list[tuple[str, bool]]:
         """Put everything back.
