@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fxplug.codegen.globals import GlobalTable
+    from fxplug.codegen.holders import PathPrinter
     from fxplug.codegen.literals import ArgumentPrinter
     from fxplug.ir import Node
 
@@ -77,31 +78,30 @@ class ExpressionEmitter:
     Args:
         printer: Prints arguments.
         table: Receives the callables.
-        root: Name of the parameter that holds the root.
+        paths: Prints attribute paths of the root.
     """
 
-    def __init__(self, printer: ArgumentPrinter, table: GlobalTable, root: str) -> None:
+    def __init__(self, printer: ArgumentPrinter, table: GlobalTable, paths: PathPrinter) -> None:
         self._printer = printer
         self._table = table
-        self._root = root
-        self._functions: dict[Any, str] = {}
-        self._emitters: dict[str, Callable[[Node], str]] = {
+        self._paths = paths
+        self.by_opcode: dict[str, Callable[[Node], str]] = {
             "get_attr": self._get_attr,
             "call_function": self._call_function,
             "call_method": self._call_method,
             "call_module": self._call_module,
         }
+        """For any opcode but placeholder and output: what gives the expression for a node."""
 
     def expression(self, node: Node) -> str:
         """Return the expression for any node but placeholders and outputs."""
-        return self._emitters[node.op](node)
+        return self.by_opcode[node.op](node)
 
     def _get_attr(self, node: Node) -> str:
-        return self._printer.path(self._root, node.target)
+        return self._paths.text(node.target)
 
     def _call_module(self, node: Node) -> str:
-        callee = self._printer.path(self._root, node.target)
-        return f"{callee}({self._printer.call_arguments(node.args, node.kwargs)})"
+        return f"{self._paths.text(node.target)}({self._printer.call_arguments(node.args, node.kwargs)})"
 
     def _call_method(self, node: Node) -> str:
         if not node.args:

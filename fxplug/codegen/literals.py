@@ -26,7 +26,6 @@ class ArgumentPrinter:
     def __init__(self, table: GlobalTable, names: dict[Node, str]) -> None:
         self._table = table
         self._names = names
-        self._paths: dict[str, str] = {}
 
     def text(self, value: Argument) -> str:
         """Return an expression that evaluates to `value`, nodes standing for their values."""
@@ -78,6 +77,10 @@ class ArgumentPrinter:
 
     def call_arguments(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> str:
         """Return what stands between the parentheses of a call."""
+        if not kwargs:
+            if len(args) == 1:
+                return self.text(args[0])
+            return ", ".join([self.text(value) for value in args])
         parts = [self.text(value) for value in args]
         odd: list[str] = []
         for key, value in kwargs.items():
@@ -102,18 +105,3 @@ class ArgumentPrinter:
         escaped = name.replace("\\", "\\\\").replace('"', '\\"')
         literal = f'"{escaped}"' if name.isprintable() else repr(name)
         return f"{self._table.refer(getattr)}({base}, {literal})"
-
-    def path(self, base: str, path: str) -> str:
-        """Return an expression that reads a dotted attribute path; many paths of a model share their beginnings."""
-        known = self._paths.get(path)
-        if known is not None:
-            return known
-        prefix, separator, name = path.rpartition(".")
-        known = self._paths.get(prefix) if separator else base
-        if known is None:
-            known = base
-            for part in prefix.split("."):
-                known = self.attribute(known, part)
-            self._paths[prefix] = known
-        known = self._paths[path] = self.attribute(known, name)
-        return known

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = ["find_parameter_faults", "is_plain_name", "split_stars"]
 
+_UNASSIGNABLE = frozenset({*keyword.kwlist, "__debug__"})
+
 
 def is_plain_name(text: str) -> bool:
     """Return whether `text` can stand in source as an identifier and is read as that very text."""
-    if not text.isidentifier() or keyword.iskeyword(text) or text == "__debug__":
+    if text in _UNASSIGNABLE or not text.isidentifier():
         return False
     # Python reads other letters than ASCII in their normal form, which would be another name.
     return text.isascii() or unicodedata.normalize("NFKC", text) == text
