@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 __all__ = ["Input", "annotations_of", "call_with", "inputs_of", "name_of"]
 
@@ -36,11 +36,11 @@ class Input:
         return self.stars + self.name
 
 
-def inputs_of(function: Callable[..., Any], concrete: Mapping[str, Any]) -> list[Input]:
+def inputs_of(function: Callable[..., Any]) -> list[Input]:
     """Return the parameters of a function in order.
 
     Raises:
-        TraceError: Python does not know its signature, or `concrete` names a parameter that it does not have.
+        TraceError: Python does not know its signature.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -48,12 +48,6 @@ def inputs_of(function: Callable[..., Any], concrete: Mapping[str, Any]) -> list
         raise TraceError(
             f"Cannot trace {function!r}: Python does not know its signature ({error})."
         ) from error
-    unknown = sorted(set(concrete) - set(parameters))
-    if unknown:
-        raise TraceError(
-            f"Cannot trace {name_of(function)!r}: concrete_args names {unknown}, but its parameters are "
-            f"{list(parameters)}."
-        )
     annotations = annotations_of(function)
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     return [

@@ -1,8 +1,7 @@
 """Everything that a trace intercepts in torch, as one closed list.
 
 Each interceptor asks a context variable whether the running thread or task is tracing and otherwise does what
-the original does. They are installed while at least one trace runs anywhere, counted, and taken out again on
-every way out.
+the original does. They are installed while at least one trace runs anywhere, and taken out again on every way out.
 
 The list:
 
@@ -10,30 +9,48 @@ The list:
 - ``nn.Module.__getattr__``: reading a parameter or buffer gives a proxy.
 - ``nn.Module.__setattr__``: assigning a parameter or buffer is answered for this trace alone, so that other threads
   never see a proxy; of other assignments the trace takes note first, to put them back.
+- ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
+- The flag by which torch.fx says that it traces: libraries that ask hear yes inside a trace, and no elsewhere.
+- Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
+- Calls of torch in this thread that hold a traced value where torch expects a number (see `fxplug.capture.calls`).
 """
 
 from __future__ import annotations
 
-import threading
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+from fxplug.capture.calls import TracedCalls
+from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
+from fxplug.capture.trampolines import Patches, SlotPatch, Trampoline, patch_for
+from fxplug.capture.wrapping import body_of, hold_leaves, hold_wrapped, keep_calls_of, look_through
+from fxplug.execute import GraphModule
+from fxplug.semantics.internals import TorchFxTracer, set_torch_fx_flag, torch_fx_flag
 
-__all__ = ["ModuleInterceptor", "active_interceptor", "intercept", "original_call"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+    from types import ModuleType
+
+__all__ = [
+    "ModuleInterceptor",
+    "active_interceptor",
+    "entering",
+    "entering_module",
+    "intercept",
+    "original_call",
+]
+
+_EVERY_TRACE = "every trace"
 
 
 class _Originals:
     """What stood in ``nn.Module`` when the first of the running traces began; others may have put it there."""
 
     call: Callable[..., Any] = nn.Module.__call__
-    getattr: Callable[[Any, str], Any] = nn.Module.__getattr__
-    setattr: Callable[[Any, str, Any], None] = nn.Module.__setattr__
 
 
 def original_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -41,91 +58,185 @@ def original_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return _Originals.call(module, *args, **kwargs)
 
 
-class ModuleInterceptor(Protocol):
-    """Who is asked, while it traces, what a use of a module means."""
-
-    def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the value that stands for a call of `module`."""
-        ...
-
-    def on_module_attribute(self, module: nn.Module, name: str, value: torch.Tensor) -> Any:
-        """Return what stands for a parameter or buffer that was found to be `value`."""
-        ...
-
-    def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
-        """Hear that an attribute is about to be assigned; return whether that is all that happens."""
-        ...
+_patches = Patches()
+_running: set[Session] = set()
+_lasting: dict[tuple[type, str], Trampoline | SlotPatch] = {}
+"""Kept when nothing is installed any more: the next trace most likely needs the same ones."""
 
 
-class _Session:
-    """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
+# -- templates (see `Trampoline`): their strings in angle brackets stand for objects
 
-    __slots__ = ("interceptor",)
-
-    def __init__(self, interceptor: ModuleInterceptor) -> None:
-        self.interceptor: ModuleInterceptor | None = interceptor
-
-
-_active: ContextVar[_Session | None] = ContextVar("fxplug_active_trace", default=None)
-_lock = threading.Lock()
-_running = 0
-
-
-def active_interceptor() -> ModuleInterceptor | None:
-    """Return who traces in this thread or task, None when nobody does."""
-    session = _active.get()
-    return None if session is None else session.interceptor
+_CONSTANTS = {"<active>": active.get, "<isinstance>": isinstance, "<tensor>": torch.Tensor}
 
 
 def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    session = _active.get()
+    current: Any = "<active>"
+    session = current()
     if session is None or (interceptor := session.interceptor) is None:
-        return _Originals.call(self, *args, **kwargs)
+        original: Any = "<original>"
+        return original(self, *args, **kwargs)
     return interceptor.on_module_call(self, args, kwargs)
 
 
 def _getattr(self: Any, name: str) -> Any:
-    value = _Originals.getattr(self, name)
-    if not isinstance(value, torch.Tensor):
-        return value
-    session = _active.get()
+    current: Any = "<active>"
+    session = current()
     if session is None or (interceptor := session.interceptor) is None:
+        original: Any = "<original>"
+        return original(self, name)
+    beneath: Any = "<beneath>"
+    is_instance: Any = "<isinstance>"
+    value = beneath(self, name)
+    if not is_instance(value, "<tensor>") and not interceptor.hears_every_attribute:
         return value
     return interceptor.on_module_attribute(self, name, value)
 
 
 def _setattr(self: Any, name: str, value: Any) -> None:
-    session = _active.get()
+    current: Any = "<active>"
+    session = current()
     if (
         session is None
         or (interceptor := session.interceptor) is None
         or not interceptor.on_module_assignment(self, name, value)
     ):
-        _Originals.setattr(self, name, value)
+        original: Any = "<original>"
+        original(self, name, value)
+
+
+def _trace(*args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    outside: Any = "<outside>"
+    return outside(original, args, kwargs)
+
+
+def _outside(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function as if nothing were traced."""
+    if active.get() is None:
+        return function(*args, **kwargs)
+    token = active.set(None)
+    try:
+        return function(*args, **kwargs)
+    finally:
+        active.reset(token)
+
+
+class _Flag:
+    """What stands in for torch.fx's flag: true in the threads and tasks that trace."""
+
+    def __init__(self) -> None:
+        self.beneath = False
+        """What the flag was: torch.fx itself may be tracing, and then everybody hears so."""
+
+    def __bool__(self) -> bool:
+        return self.beneath or active_interceptor() is not None
+
+
+_FLAG = _Flag()
+
+
+class _FlagPatch:
+    """Puts the stand-in for torch.fx's flag in place.
+
+    A trace of torch.fx notes the flag when it starts, sets it, and puts back what it noted, whatever happened
+    meanwhile. The stand-in may so come back when no trace needs it any more. It then says no, until the next trace
+    takes it away.
+    """
+
+    def install(self) -> None:
+        """Put it in place."""
+        found = torch_fx_flag()
+        if found is not _FLAG:
+            _FLAG.beneath = bool(found)
+            set_torch_fx_flag(_FLAG)
+
+    def remove(self) -> None:
+        """Put back what was there, unless torch.fx has set the flag since."""
+        if torch_fx_flag() is _FLAG:
+            set_torch_fx_flag(_FLAG.beneath)
+        _FLAG.beneath = False
+
+
+_INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
+    (nn.Module, "__call__", _call, _CONSTANTS),
+    (nn.Module, "__getattr__", _getattr, _CONSTANTS),
+    (nn.Module, "__setattr__", _setattr, _CONSTANTS),
+    (TorchFxTracer, "trace", _trace, {"<outside>": _outside}),
+)
+
+
+# -- installing
+
+
+def _patch(owner: type, name: str, template: Any, constants: dict[str, Any]) -> Trampoline | SlotPatch:
+    patch = _lasting.get((owner, name))
+    if patch is None or not patch.fits(vars(owner)[name]):
+        patch = patch_for(owner, name, template, constants)
+        if patch.is_lasting:
+            _lasting[owner, name] = patch
+    if name == "__call__":
+        _Originals.call = patch.beneath
+    return patch
+
+
+def _install() -> None:
+    """Install what every trace needs."""
+    for entry in _INTERCEPTED:
+        _patches.hold(_EVERY_TRACE, entry[:2], partial(_patch, *entry))
+    _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
+    hold_wrapped(_patches, _EVERY_TRACE)
 
 
 @contextmanager
-def intercept(interceptor: ModuleInterceptor) -> Generator[None]:
-    """Ask `interceptor` about every use of a module in this thread or task while the context lasts."""
-    global _running  # noqa: PLW0603 - the count of running traces is process-wide by nature
-    with _lock:
-        if _running == 0:
-            _Originals.call, _Originals.getattr = nn.Module.__call__, nn.Module.__getattr__
-            _Originals.setattr = nn.Module.__setattr__
-            nn.Module.__call__ = _call
-            nn.Module.__getattr__ = cast("Any", _getattr)
-            nn.Module.__setattr__ = cast("Any", _setattr)
-        _running += 1
-    session = _Session(interceptor)
-    token = _active.set(session)
+def intercept(
+    interceptor: ModuleInterceptor,
+    modules: Iterable[ModuleType] = (),
+    functions: Iterable[Callable[..., Any]] = (),
+) -> Generator[None]:
+    """Ask `interceptor` about every use of a module in this thread or task while the context lasts.
+
+    Args:
+        interceptor: Who traces.
+        modules: Python modules whose functions this trace keeps as calls.
+        functions: Functions that this trace keeps as calls.
+
+    Raises:
+        TraceError: A name that some module wrapped does not exist.
+    """
+    session = Session(interceptor)
+    token = active.set(session)
     try:
-        yield
+        with _patches.lock:
+            _running.add(session)
+            _install()
+            hold_leaves(_patches, session, modules, functions)
+        with TracedCalls(session):
+            yield
     finally:
         session.interceptor = None
-        _active.reset(token)
-        with _lock:
-            _running -= 1
-            if _running == 0:
-                nn.Module.__call__ = _Originals.call
-                nn.Module.__getattr__ = cast("Any", _Originals.getattr)
-                nn.Module.__setattr__ = cast("Any", _Originals.setattr)
+        active.reset(token)
+        with _patches.lock:
+            _patches.release(session)
+            _running.discard(session)
+            if not _running:
+                _patches.release(_EVERY_TRACE)
+
+
+def entering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Hear that a function is about to be traced, and return what runs its body, even if calls of it are kept."""
+    keep_calls_of(_patches, getattr(function, "__self__", None))
+    look_through(_patches, function)
+    return body_of(_patches, function)
+
+
+def entering_module(module: nn.Module) -> None:
+    """Hear that the forward of a module is about to be traced."""
+    session = active.get()
+    kind = type(module)
+    if session is None or kind in session.classes:
+        return
+    if isinstance(module, GraphModule):
+        keep_calls_of(_patches, module)
+    elif "forward" not in vars(module):
+        session.classes.add(kind)
+    look_through(_patches, module.forward)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import nn
 
@@ -56,6 +56,8 @@ class TracePolicy:
     """(node, context) -> notes to be added to the node's ``meta``."""
     unwrap_module: Callable[[nn.Module], nn.Module | None] | None = None
     """(module) -> the module inside a wrapper; None = it is no wrapper."""
+    leaf_functions: Callable[[], Iterable[Callable[..., Any]]] | None = None
+    """() -> functions whose calls stay calls; asked once when a trace starts."""
     trace_started: Callable[[TraceEvent], None] | None = None
     """Observes the start of a trace."""
     trace_finished: Callable[[TraceEvent], None] | None = None

@@ -1,25 +1,52 @@
-"""Proxies: stand-ins for values that record what is done with them."""
+"""Proxies: stand-ins for values that record what is done with them, and what every recorder has in common."""
 
 from __future__ import annotations
 
 import copy
-import dis
 import operator
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from collections import OrderedDict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 import torch.overrides
+from torch import nn
 
-from fxplug.capture.sources import user_line
+from fxplug.capture.arguments import (
+    PLAIN_TYPES,
+    constructor_arguments,
+    container_argument,
+    is_constant,
+    is_plain_subclass,
+)
+from fxplug.capture.bytecode import find_assertion, unpacked_count
+from fxplug.capture.callsites import expects_sizes
+from fxplug.capture.mutation import refuse_writes
+from fxplug.capture.originals import original_of
+from fxplug.capture.questions import no_condition, no_iteration, unknown_value
+from fxplug.capture.scopes import Scope
+from fxplug.capture.sessions import active
+from fxplug.capture.sources import place_in_program, user_line
 from fxplug.errors import TraceError
-from fxplug.ir import Node, iterate_leaves
+from fxplug.execute.paths import set_path
+from fxplug.ir import Argument, Graph, Node, iterate_leaves
+from fxplug.semantics.internals import ScriptMethod, assert_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-__all__ = ["Attribute", "Proxy", "ProxyFactory", "no_condition", "no_iteration", "unknown_value"]
+__all__ = [
+    "Attribute",
+    "GraphAppendingTracer",
+    "Proxy",
+    "ProxyFactory",
+    "TracerBase",
+    "no_condition",
+    "no_iteration",
+    "unknown_value",
+]
 
 
 class ProxyFactory(Protocol):
@@ -42,26 +69,6 @@ class ProxyFactory(Protocol):
         ...
 
 
-def unknown_value(proxy: Proxy, what: str, remedy: str, code: str, *, is_probe: bool = False) -> TraceError:
-    """Return the error for a question that cannot be answered while a value is unknown.
-
-    Args:
-        proxy: Stands for the value.
-        what: What needs the answer.
-        remedy: What to do.
-        code: Of the error.
-        is_probe: Whether the question may be one by which torch only finds out what it was given.
-    """
-    line = user_line(3)
-    where = f" at {line} ({line.text!r})" if line is not None else ""
-    error = TraceError(f"Cannot trace: {what} {proxy.node.name!r} is unknown{where}. {remedy}", code=code)
-    # The program may catch it; the tracer must not believe then that all is well.
-    note = getattr(proxy.tracer, "note_refusal", None)
-    if note is not None and not is_probe:
-        note(error)
-    return error
-
-
 class Proxy:
     """Stands for the value of a node of unknown kind. Everything done with it is recorded as a new node.
 
@@ -72,13 +79,12 @@ class Proxy:
 
     def __init__(self, node: Node, tracer: ProxyFactory | None = None) -> None:
         self.node = node
-        self.tracer: ProxyFactory = tracer if tracer is not None else _graph_appender(node)
+        self.tracer: ProxyFactory = (
+            tracer if tracer is not None else GraphAppendingTracer(cast("Graph", node.graph))
+        )
 
     def __repr__(self) -> str:
         return f"Proxy({self.node.name})"
-
-    def __getattr__(self, name: str) -> Attribute:
-        return Attribute(self, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the value itself."""
@@ -86,22 +92,34 @@ class Proxy:
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-        count = _unpacked_count(frame)
+        count = unpacked_count(frame.f_code, frame.f_lasti)
         if count is not None:
             return iter([self[index] for index in range(count)])
         return self.tracer.iter(self)
 
     def __bool__(self) -> bool:
+        if getattr(self.tracer, "trace_asserts", False):
+            answer = _record_assertion(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+            if answer is not None:
+                return answer
         return self.tracer.to_bool(self)
 
+    def __getattr__(self, name: str) -> Attribute:
+        return Attribute(self, name)
+
     def __index__(self) -> int:
-        raise unknown_value(
+        error = unknown_value(
             self,
             "a Python integer is needed, but the value of",
             "Trace with that input fixed (concrete_args), or make the enclosing module a leaf.",
             "FXP-T002",
             is_probe=True,
         )
+        session = active.get()
+        if session is None or not expects_sizes(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            raise error
+        session.probe(self, error)
+        return 1
 
     def __len__(self) -> int:
         raise unknown_value(
@@ -139,6 +157,12 @@ class Proxy:
         copied = memo[id(self)] = self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
         return copied
 
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
     __hash__ = object.__hash__
 
     @classmethod
@@ -147,8 +171,11 @@ class Proxy:
     ) -> Any:
         kwargs = kwargs or {}
         tracer = _tracer_of(args, kwargs)
-        if torch.overrides.is_tensor_method_or_property(function):
+        if _is_method(function):
             return tracer.create_proxy("call_method", function.__name__, args, kwargs)
+        if type(function) is ScriptMethod:
+            script: Any = function
+            return tracer.create_proxy("call_method", script.name, (script.owner, *args), kwargs)
         return tracer.create_proxy("call_function", function, args, kwargs)
 
 
@@ -156,20 +183,18 @@ class Attribute(Proxy):
     """An attribute of a traced value. It becomes a node only when it is used other than by being called."""
 
     def __init__(self, root: Proxy, attr: str) -> None:
-        self.root = root
-        self.attr = attr
-        self.tracer = root.tracer
         self._node: Node | None = None
+        self.root, self.attr = root, attr
+        self.tracer = root.tracer
 
     @property
     def node(self) -> Node:
         """The node that reads the attribute, made when it is first asked for."""
-        made = self._node
-        if made is None:
-            made = self._node = self.tracer.create_proxy(
-                "call_function", getattr, (self.root, self.attr), {}
-            ).node
-        return made
+        known = self._node
+        if known is None:
+            read: Proxy = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
+            known = self._node = read.node
+        return known
 
     def __repr__(self) -> str:
         return f"Attribute({self.root!r}.{self.attr})"
@@ -177,6 +202,9 @@ class Attribute(Proxy):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the method that the attribute names."""
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
+
+
+_is_method = lru_cache(maxsize=4096)(torch.overrides.is_tensor_method_or_property)
 
 
 def _tracer_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProxyFactory:
@@ -191,85 +219,209 @@ def _tracer_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProxyFactory:
     )
 
 
-class _Appender:
-    """Records plain nodes in the graph of the proxies it is used with."""
+def _record_assertion(proxy: Proxy, frame: FrameType) -> bool | None:
+    """Record the assertion whose condition `proxy` stands for; None when `frame` asks for another reason."""
+    assertion = find_assertion(frame.f_code, frame.f_lasti)
+    if assertion is None:
+        return None
+    line = user_line()
+    message = assertion.message
+    if message is None:
+        message = f"{line.text or 'assertion'} ({line})" if line is not None else "assertion"
+    condition: Any = proxy
+    if not assertion.passes_if:
+        condition = proxy.tracer.create_proxy("call_function", operator.not_, (proxy,), {})
+    proxy.tracer.create_proxy("call_function", assert_function, (condition, message), {})
+    return assertion.passes_if
 
-    def __init__(self, node: Node) -> None:
-        self._graph: Any = node.graph
 
-    def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
-        """Append a node."""
-        node = self._graph.create_node(kind, target, _nodes_for(args), _nodes_for(kwargs))
+class TracerBase:
+    """Turns what is done with proxies into nodes of a graph.
+
+    `Tracer` captures whole programs; `GraphAppendingTracer` lets proxies made by hand write to a graph. A subclass
+    with another purpose sets `graph` and overrides what it wants to do differently.
+    """
+
+    graph: Graph
+    """The graph that is written to."""
+    record_stack_traces: bool = True
+    """Always so: every node of a trace knows its origin, and ``node.stack_trace`` is a view of it."""
+    proxy_buffer_attributes: bool = True
+    """Always so: what is done with buffers is part of the graph."""
+    check_mutable_operations: bool = False
+    """Whether a call of a function or method that changes one of its arguments is refused."""
+    trace_asserts: bool = False
+    """Whether ``assert`` on a traced value is recorded instead of refused."""
+    traced_func_name: str = "forward"
+    """The method of a module that is traced."""
+
+    def create_node(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Argument, ...],
+        kwargs: dict[str, Argument],
+        name: str | None = None,
+        type_expr: Any = None,
+    ) -> Node:
+        """Record one node; its arguments must be arguments of the graph already (see `create_arg`)."""
+        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
+        if self.check_mutable_operations:
+            refuse_writes(node)
+        return node
+
+    def create_proxy(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+        proxy_factory_fn: Callable[[Node], Proxy] | None = None,
+    ) -> Proxy:
+        """Record one node from arguments that may hold proxies, and return the proxy that stands for it."""
+        node_args = cast("tuple[Argument, ...]", self.create_arg(args))
+        node_kwargs = cast("dict[str, Argument]", self.create_arg(kwargs))
+        node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
+        return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
+
+    def proxy(self, node: Node) -> Proxy:
+        """Return a new proxy that stands for `node`."""
         return Proxy(node, self)
 
+    # -- arguments
+
+    def create_arg(self, a: Any) -> Argument:
+        """Turn a value of the program into an argument of the graph.
+
+        Proxies become their nodes, tensors, parameters and modules become reads of the root, containers are
+        converted element by element, a dataclass becomes a call of its class, plain values stay what they are. A
+        value whose class has a method ``__fx_create_arg__(tracer)`` says itself what it becomes.
+
+        Raises:
+            TraceError: The value is of a kind that no graph can hold.
+        """
+        kind = type(a)
+        if kind is Proxy:
+            return a.node
+        if kind in PLAIN_TYPES:
+            return a
+        if kind is list:
+            return [self.create_arg(element) for element in a]
+        if kind is tuple:
+            return tuple([self.create_arg(element) for element in a])
+        if isinstance(a, Proxy):
+            return a.node
+        if isinstance(a, torch.Tensor):
+            return self._lift_tensor(a)
+        if isinstance(a, nn.Module):
+            return self.create_node("get_attr", self._path_of(a), (), {})
+        if hasattr(kind, "__fx_create_arg__"):
+            return a.__fx_create_arg__(self)
+        converted = container_argument(a, self.create_arg)
+        if converted is not NotImplemented:
+            return converted
+        return self._foreign_argument(a)
+
+    def _foreign_argument(self, a: Any) -> Argument:
+        """Return the argument for a value that is neither plain nor a container of others."""
+        parts = constructor_arguments(a)
+        if parts is not None:
+            named = {name: self.create_arg(part) for name, part in parts.items()}
+            return self.create_node("call_function", type(a), (), named)
+        if is_constant(a) or is_plain_subclass(a):
+            return original_of(a)
+        raise TraceError(
+            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} {self._where()}. Convert it to "
+            "tensors and plain values, or teach fxplug the type with the hook fxplug_create_argument.",
+            code="FXP-T006",
+        )
+
+    def _where(self) -> str:
+        return f"as an argument at {user_line()}"
+
+    def _lift_tensor(self, tensor: torch.Tensor) -> Node:
+        """Record a read of the root that gives `tensor`, of a constant where the root does not hold it."""
+        owner = self.graph.owning_module
+        for known in (owner.named_parameters, owner.named_buffers) if isinstance(owner, nn.Module) else ():
+            for path, value in known(remove_duplicate=False):
+                if value is tensor:
+                    return self.create_node("get_attr", path, (), {})
+        return self._lift(tensor, "_tensor_constant")
+
+    def _lift(self, value: Any, prefix: str) -> Node:
+        path = self.get_fresh_qualname(prefix)
+        self.graph.lifted[path] = value
+        owner = self.graph.owning_module
+        if isinstance(owner, nn.Module):
+            # It took in what its graph needs when it was made; this came later.
+            set_path(owner, path, value, persistent=False)
+        return self.create_node("get_attr", path, (), {})
+
+    def _path_of(self, module: nn.Module) -> str:
+        owner = self.graph.owning_module
+        if isinstance(owner, nn.Module):
+            for path, known in owner.named_modules():
+                if known is module:
+                    return path
+        raise TraceError(
+            f"Cannot record a use of {type(module).__name__}{place_in_program()}: the module is no part of the module "
+            "that the graph belongs to. Put it there first (graph_module.add_submodule(...)).",
+            code="FXP-T007",
+        )
+
+    def get_fresh_qualname(self, prefix: str) -> str:
+        """Return `prefix` with the first number that makes it a name which neither root nor graph has yet."""
+        holder = self._holder()
+        numbers: dict[str, int] = vars(self).setdefault("_fresh_numbers", {})
+        number = numbers.get(prefix, 0)
+        while f"{prefix}{number}" in self.graph.lifted or hasattr(holder, f"{prefix}{number}"):
+            number += 1
+        numbers[prefix] = number
+        return f"{prefix}{number}"
+
+    def _holder(self) -> Any:
+        return self.graph.owning_module
+
+    # -- questions that need a value
+
     def to_bool(self, obj: Proxy) -> bool:
+        """Answer whether a value is true. By default: it is not known."""
         raise no_condition(obj)
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
+        """Answer a request to iterate. By default: it is not known how many elements there are."""
         raise no_iteration(obj)
 
     def keys(self, obj: Proxy) -> Any:
-        return self.create_proxy("call_method", "keys", (obj,), {})
+        """Answer a request for keys by recording it."""
+        return Attribute(obj, "keys")()
 
 
-def _graph_appender(node: Node) -> ProxyFactory:
-    return _Appender(node)
+class GraphAppendingTracer(TracerBase):
+    """Lets proxies made by hand write to a graph, at its insertion point.
 
+    Args:
+        graph: The graph.
 
-def _nodes_for(value: Any) -> Any:
-    return _map(value, _node_of)
+    Example:
+        A rule written with operators on proxies, applied to a node::
 
+            tracer = GraphAppendingTracer(graph)
+            with graph.inserting_before(node):
+                clipped = Proxy(node.args[0], tracer).clamp(min=0)
+            node.replace_all_uses_with(clipped.node)
+    """
 
-def _node_of(leaf: Any) -> Any:
-    return leaf.node if isinstance(leaf, Proxy) else leaf
-
-
-def _map(value: Any, function: Callable[[Any], Any]) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_map(element, function) for element in value)
-    if isinstance(value, list):
-        return [_map(element, function) for element in value]
-    if isinstance(value, dict):
-        return {key: _map(element, function) for key, element in value.items()}
-    if isinstance(value, slice):
-        return slice(_map(value.start, function), _map(value.stop, function), _map(value.step, function))
-    return function(value)
-
-
-def no_condition(proxy: Proxy) -> TraceError:
-    """Return the error for a condition on a traced value."""
-    return unknown_value(
-        proxy,
-        "a condition depends on a traced value;",
-        "Trace with that branch fixed (concrete_args), rewrite it with torch.where, or make the enclosing "
-        "module a leaf.",
-        "FXP-T001",
-    )
-
-
-def no_iteration(proxy: Proxy) -> TraceError:
-    """Return the error for iterating over a traced value."""
-    return unknown_value(
-        proxy,
-        "iterating needs to know how many elements there are;",
-        "Unpack it into a fixed number of names (a, b = value), index it, or make the enclosing module a "
-        "leaf.",
-        "FXP-T005",
-    )
-
-
-def _unpacked_count(frame: FrameType) -> int | None:
-    """Return into how many names the calling instruction unpacks, None when it is another instruction."""
-    raw = frame.f_code.co_code
-    offset = frame.f_lasti
-    if offset < 0 or dis.opname[raw[offset]] != "UNPACK_SEQUENCE":
-        return None
-    count, shift = raw[offset + 1], 8
-    while offset >= 2 and dis.opname[raw[offset - 2]] == "EXTENDED_ARG":  # Numbers above 255 take several.
-        offset -= 2
-        count |= raw[offset + 1] << shift
-        shift += 8
-    return count
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.scope = Scope("", None)
+        """No module: nodes made by hand belong to none."""
+        self.module_stack: OrderedDict[str, tuple[str, Any]] = OrderedDict()
+        """Always empty, for the same reason."""
+        self.node_name_to_scope: dict[str, tuple[str, Any]] = {}
+        """Always empty, for the same reason."""
 
 
 # -- operators

@@ -14,12 +14,13 @@ from fxplug.ir import ModuleScope, Origin, SourceLine
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["Place", "user_line"]
+__all__ = ["Place", "caller_level", "carrier_name", "place_in_program", "user_line"]
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _TORCH_MODULES = str(Path(_TORCH, "nn", "modules")) + os.sep
 _MODULE_BASE = str(Path(_TORCH_MODULES, "module.py"))
+_TRACER = str(Path(__file__).with_name("tracer.py"))
 
 _is_carrier: dict[str, bool] = {}
 
@@ -31,6 +32,17 @@ def _carries(filename: str) -> bool:
         inside_torch = filename.startswith(_TORCH) and not filename.startswith(_TORCH_MODULES)
         known = _is_carrier[filename] = filename.startswith(_OURS) or inside_torch or filename == _MODULE_BASE
     return known
+
+
+def carrier_name(filename: str) -> str:
+    """Return another name of a source file, under which code in it only passes calls on.
+
+    Tracebacks find the lines under it, and whoever judges a file by its directory judges it the same.
+    """
+    directory, base = os.path.split(filename)
+    name = os.path.join(directory, os.curdir, base)  # A Path would drop the dot.
+    _is_carrier[name] = True
+    return name
 
 
 class Place:
@@ -101,10 +113,46 @@ class Place:
 
 
 def user_line(depth: int = 2) -> SourceLine | None:
-    """Return the innermost line of the user's program on the stack."""
-    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    """Return the innermost line of the user's program on the stack.
+
+    A line inside torch.nn counts only where the program has none of its own, as when such a module is the root.
+    """
+    return _user_lines(depth + 1)[0]
+
+
+def place_in_program(depth: int = 2) -> str:
+    """Return where in the user's program the caller is, and where in torch it went from there, for a message."""
+    line, inside = _user_lines(depth + 1)
+    if line is None:
+        return ""
+    text = f" at {line} ({line.text!r})"
+    return text if inside is None else f"{text}, inside torch at {inside} ({inside.text!r})"
+
+
+def caller_level() -> int:
+    """Return the ``stacklevel`` at which a warning of the caller points at a line outside fxplug and torch."""
+    level = 0
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        if not _carries(frame.f_code.co_filename):
-            return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+        level += 1
+        if not frame.f_code.co_filename.startswith((_OURS, _TORCH)):
+            break
         frame = frame.f_back
-    return None
+    return level
+
+
+def _user_lines(depth: int) -> tuple[SourceLine | None, SourceLine | None]:
+    """Return the innermost line of the program, and the innermost one inside torch.nn if that is further in."""
+    frame: FrameType | None = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+    inside: SourceLine | None = None
+    while frame is not None:
+        code = frame.f_code
+        if not _carries(code.co_filename):
+            line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
+            if not code.co_filename.startswith(_TORCH):
+                return line, inside
+            inside = inside or line
+        elif inside is not None and code.co_name == "trace" and code.co_filename == _TRACER:
+            break  # What lies further out only started the trace.
+        frame = frame.f_back
+    return inside, None

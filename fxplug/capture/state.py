@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from operator import is_
+from typing import TYPE_CHECKING, Any, cast
 
-from fxplug.capture.sources import user_line
+import torch
+
+from fxplug.capture.sources import caller_level, user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
@@ -35,16 +38,17 @@ class ModuleStates:
 
     def remember(self, module: nn.Module, path: str) -> None:
         """Take note of what `module` at `path` holds, the first time it is entered."""
-        if id(module) in self._seen:
-            return
+        if id(module) in self._seen or isinstance(module, torch.jit.ScriptModule):
+            return  # What is compiled assigns nothing that Python sees.
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
+        # Plain attributes first; what is registered is told apart by `registered`.
         tables = (vars(module), parameters_of(module), buffers_of(module), modules_of(module))
-        copies = self._seen[id(module)] = [dict(table) for table in tables]
-        self._tables += [
-            (path, table is not tables[0], table, before)
-            for table, before in zip(tables, copies, strict=True)
-        ]
+        copies = self._seen[id(module)] = [cast("dict[str, Any]", table).copy() for table in tables]
+        registered = False
+        for table, before in zip(tables, copies, strict=True):
+            self._tables.append((path, registered, table, before))
+            registered = True
 
     def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
         """Return whether `module` held `value` under that name before the trace."""
@@ -60,7 +64,12 @@ class ModuleStates:
         self.is_watching = False
         changes: list[tuple[str, bool]] = []
         for path, registered, table, before in self._tables:
-            if len(table) == len(before) and all(table.get(name) is value for name, value in before.items()):
+            # By identity: values may define any == of their own.
+            if (
+                len(table) == len(before)
+                and all(map(is_, table.values(), before.values()))
+                and all(map(is_, table, before))
+            ):
                 continue
             prefix = f"{path}." if path else ""
             names = [*before, *(name for name in table if name not in before)]
@@ -85,7 +94,7 @@ class ModuleStates:
                 f"While tracing, forward assigned the attribute {path!r}. It was put back, and the captured program "
                 "does not assign it.",
                 TraceWarning,
-                stacklevel=4,
+                stacklevel=caller_level(),
             )
 
 

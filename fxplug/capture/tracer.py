@@ -2,64 +2,50 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
-import operator
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from fxplug.capture.inputs import Input, annotations_of, call_with, inputs_of, name_of
-from fxplug.capture.interception import active_interceptor, intercept, original_call
+from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
+from fxplug.capture.arguments import is_constant
+from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
+from fxplug.capture.inputs import Input, annotations_of, inputs_of, name_of
+from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
+from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
-from fxplug.capture.proxy import Attribute, Proxy, no_condition, no_iteration
+from fxplug.capture.proxy import Proxy
+from fxplug.capture.proxyable import ProxyableClassMeta
+from fxplug.capture.pytrees import InputPlan, NestedCall
+from fxplug.capture.reading import RootReader
+from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
+from fxplug.capture.scopes import TraceViews
 from fxplug.capture.sources import Place, user_line
 from fxplug.capture.state import ModuleStates, assignment_error, updates_in_place
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import (
-    HigherOrderOperator,
-    OpOverload,
-    assert_function,
-    buffers_of,
-    has_backward_hooks,
-    has_forward_hooks,
-    parameters_of,
-)
+from fxplug.semantics.internals import buffers_of, parameters_of, paths_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Tracer"]
 
-_DIRECT = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
-_CONSTANTS = (
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    torch.finfo,
-    torch.iinfo,
-    OpOverload,
-    HigherOrderOperator,
-    range,
-)
 
-
-class Tracer:
+class Tracer(TraceViews, RootReader):
     """Captures a module or function as a graph.
 
-    Subclasses may override `is_leaf_module`, `call_module`, `create_arg`, `create_proxy`, `getattr`,
-    `to_bool`, `iter` and `keys`, as in torch.fx; a `policy` customises a trace without a subclass, and
-    several can be combined.
+    Subclasses may override every public method, as in torch.fx; a `policy` customises a trace without a
+    subclass, and several can be combined.
 
     Args:
-        autowrap_modules: Python modules whose functions stay calls. Kept for torch.fx's signature.
-        autowrap_functions: Functions that stay calls. Kept for torch.fx's signature.
+        autowrap_modules: Python modules whose public functions stay calls when they receive a traced value.
+        autowrap_functions: Further functions that do (see `wrap`).
         param_shapes_constant: Whether shapes of parameters are read as constants.
         policy: Answers of others to the tracer's questions.
     """
@@ -82,12 +68,23 @@ class Tracer:
         """The graph that is being recorded."""
         self.context = TraceContext(None)
         """Handed to the policy."""
-        # A subclass with its own create_arg hears of every argument; otherwise proxies are unwrapped on the spot.
-        self._converts_plainly = type(self).create_arg is Tracer.create_arg
         self._reset()
 
     def _reset(self) -> None:
+        # A subclass with its own create_arg hears of every argument; otherwise proxies are unwrapped on the spot. One
+        # that leaves nodes alone too, and then the calls of modules, spares them the way through methods that it might
+        # have replaced.
+        replaced = self._replaced_methods()
+        self._converts_plainly = "create_arg" not in replaced
+        self._records_plainly = replaced.isdisjoint(("create_node", "proxy"))
+        self._calls_plainly = replaced <= {"getattr"}
         self._paths: dict[int, str] = {}
+        self._leaf_classes: dict[type, bool] = {}
+        self._reads_plainly = "getattr" not in replaced
+        self.hears_every_attribute = not self._reads_plainly
+        """Whether reads of submodules matter too (see `fxplug.capture.interception`)."""
+        self._reading: tuple[Any, str | None] = (None, None)
+        self._fresh_numbers: dict[str, int] = {}
         self._tensor_paths: dict[int, str] | None = None
         self._attribute_proxies: dict[str, Proxy] = {}
         self._kept_alive: list[Any] = []
@@ -96,17 +93,25 @@ class Tracer:
         self._ended = False
         self._refusals: list[TraceError] = []
 
+    def _replaced_methods(self) -> set[str]:
+        """Return which of the methods that a trace may do without are not those that this class was made with."""
+        kind, own = type(self), vars(self)
+        return {name for name, made in _METHODS.items() if getattr(kind, name) is not made or name in own}
+
     # -- the trace
 
     def trace(
-        self, root: nn.Module | Callable[..., Any], concrete_args: Mapping[str, Any] | None = None
+        self,
+        root: nn.Module | Callable[..., Any],
+        concrete_args: Mapping[str, Any] | Sequence[Any] | None = None,
     ) -> Graph:
         """Run `root` with proxies and return what it does.
 
         Args:
-            root: A module, whose forward is traced, or a function.
-            concrete_args: Parameter name -> value to be used instead of a proxy. The parameter stays in the
-                signature.
+            root: A module, whose forward is traced (see `traced_func_name`), or a function.
+            concrete_args: Parameter name -> value to be used instead of a proxy, or one value for each parameter in
+                order. `PH` stands for a value that stays an input. Lists, dicts and the like may hold values and `PH`
+                at any depth. The parameters stay in the signature, and other values for them are errors.
 
         Returns:
             The graph; its paths refer to `root` (see `Tracer.root`).
@@ -123,7 +128,9 @@ class Tracer:
         if policy.trace_started is not None:
             policy.trace_started(TraceEvent(self.context))
         try:
-            graph = self._trace(root, dict(concrete_args or {}))
+            if self.check_mutable_operations:
+                self.graph.observers.append(self._refuse_writes)
+            graph = self._trace(root, concrete_args)
         except BaseException as error:
             self._finish(started, None, error)
             raise
@@ -132,6 +139,9 @@ class Tracer:
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
             self._ended = True
+            self.graph.observers = [
+                observer for observer in self.graph.observers if observer != self._refuse_writes
+            ]
         self._finish(started, graph, None)
         return graph
 
@@ -140,18 +150,16 @@ class Tracer:
             seconds = time.perf_counter() - started
             self.policy.trace_finished(TraceEvent(self.context, graph, error, seconds))
 
-    def _trace(self, root: nn.Module | Callable[..., Any], concrete: dict[str, Any]) -> Graph:
-        if isinstance(root, nn.Module):
-            if _has_own_call(type(root)):
-                raise TraceError(
-                    f"Cannot trace {type(root).__name__}: it has a __call__ of its own, around the forward that would "
-                    "be traced. Trace a module or function that calls it.",
-                    code="FXP-T010",
-                )
+    def _trace(
+        self,
+        root: nn.Module | Callable[..., Any],
+        concrete_args: Mapping[str, Any] | Sequence[Any] | None,
+    ) -> Graph:
+        is_module = isinstance(root, nn.Module)
+        if is_module:
             self.root = root
-            function: Callable[..., Any] = root.forward
-            for name, module in root.named_modules():
-                self._paths.setdefault(id(module), name)
+            function = function_of(root, self.traced_func_name)
+            self._paths = paths_below(root)
             self._place = Place(_TRACE_CODE, None, ModuleScope("", type(root)))
         elif callable(root):
             self.root = nn.Module()
@@ -160,30 +168,31 @@ class Tracer:
             raise TraceError(
                 f"Cannot trace {root!r}: pass a module or a function, not a {type(root).__name__}."
             )
-        inputs = inputs_of(function, concrete)
-        values = [self._create_input(entry, concrete) for entry in inputs]
-        self.graph.keyword_only = frozenset(entry.name for entry in inputs if entry.keyword_only)
-        annotation = annotations_of(function).get("return")
-        with intercept(self), paused_collection():
-            result = self._run(function, inputs, values)
+        source = signature_source(function, self.root if is_module else None)
+        run, values = self.create_args_for_root(function, is_module, concrete_args)
+        ask = self.policy.leaf_functions
+        kept = (*self.autowrap_functions, *(ask() if ask is not None else ()))
+        with intercept(self, self.autowrap_modules, kept), paused_collection():
+            result = self._run(run, values)
         try:
             returned = self.create_arg(result)
         except TraceError as error:
             raise TraceError(
-                f"Cannot record what {name_of(function)!r} returns: {error.message}", code=error.code
+                f"Cannot record what {name_of(source)!r} returns: {error.message}", code=error.code
             ) from error
+        # The leaves of a nested result are returned as a list, whatever was said of the result.
+        annotation = None if isinstance(run, NestedCall) else annotations_of(source).get("return")
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
         output.origins = ()
         return self.graph
 
-    def _run(self, function: Callable[..., Any], inputs: list[Input], values: list[Any]) -> Any:
+    def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
         states = self._states = ModuleStates()
         try:
             if isinstance(self.context.root, nn.Module):
                 states.remember(self.context.root, "")
-                function = self._with_hooks(self.context.root, function, inputs)
-            result = call_with(function, inputs, values)
+            result = run(*values)
         except BaseException:
             states.restore()
             raise
@@ -201,22 +210,61 @@ class Tracer:
         """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""
         self._refusals.append(error)
 
-    def _with_hooks(
-        self, root: nn.Module, forward: Callable[..., Any], inputs: list[Input]
-    ) -> Callable[..., Any]:
-        """Return what runs the hooks of the root too, so that their work is part of the graph."""
-        _refuse_backward_hooks(root, "the root")
-        if not has_forward_hooks(root):
-            return forward
-        if any(entry.stars for entry in inputs):
-            raise TraceError(
-                "Cannot trace a root that has forward hooks and takes a variable number of arguments: hooks receive "
-                "them one by one. Remove the hooks, or wrap the module in one with fixed parameters.",
-                code="FXP-T010",
-            )
-        return partial(original_call, root)
+    def _refuse_writes(self, event: str, node: Node) -> None:
+        if event != "created":
+            return
+        try:
+            refuse_writes(node)
+        except TraceError as error:
+            self.note_refusal(error)
+            raise
 
-    def _create_input(self, entry: Input, concrete: Mapping[str, Any]) -> Any:
+    # -- inputs
+
+    def create_args_for_root(
+        self,
+        root_fn: Callable[..., Any],
+        is_module: bool,  # noqa: FBT001 - torch.fx's public signature
+        concrete_args: Mapping[str, Any] | Sequence[Any] | None = None,
+    ) -> tuple[Callable[..., Any], list[Any]]:
+        """Record one placeholder for each input, and return what is run and with which values.
+
+        Args:
+            root_fn: The function that is traced; that of a module takes the module first.
+            is_module: Whether a module is traced, `root`.
+            concrete_args: As in `trace`.
+
+        Returns:
+            What is called, and the values that it is called with, all of them by position: the module first if there
+            is one, then a proxy or a concrete value for each input.
+        """
+        root = self.root if is_module else None
+        source = signature_source(root_fn, root)
+        inputs = inputs_of(source)
+        plan = InputPlan(inputs, concrete_by_name(source, inputs, concrete_args))
+        values: list[Any] = [] if root is None else [root]
+        checks: list[tuple[str, Proxy, Any]] = []
+        for entry in plan.entries:
+            proxy = self._create_input(entry.input)
+            if isinstance(entry.value, PHBase):
+                if notes := notes_of(entry.value):
+                    proxy.node.meta.update(notes)
+                values.append(proxy)
+            else:
+                checks.append((entry.path, proxy, entry.value))
+                values.append(entry.value)
+        self.graph.keyword_only = frozenset(
+            entry.input.name for entry in plan.entries if entry.input.keyword_only
+        )
+        # Behind all inputs, so that these stand together.
+        for path, proxy, value in checks:
+            record_check(self, path, proxy, value)
+        run = RootCall(root_fn, root, inputs)
+        if not plan.specs:
+            return run, values
+        return NestedCall(run, len(values) - len(plan.entries), plan.specs, self.graph), values
+
+    def _create_input(self, entry: Input) -> Proxy:
         default: tuple[Any, ...] = ()
         if isinstance(entry.default, torch.Tensor):
             raise TraceError(
@@ -228,22 +276,7 @@ class Tracer:
             default = (self.create_arg(entry.default),)
         proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
         proxy.node.origins = ()
-        if entry.name not in concrete:
-            return proxy
-        self._fix_input(entry.name, proxy, concrete[entry.name])
-        return concrete[entry.name]
-
-    def _fix_input(self, name: str, proxy: Proxy, value: Any) -> None:
-        """Record that a parameter has the value it was traced with: any other one is an error when the graph runs."""
-        if not isinstance(value, (bool, int, float, str, bytes, type(None))):
-            raise TraceError(
-                f"Cannot fix the parameter {name!r} to a {type(value).__name__}: concrete_args takes numbers, strings, "
-                "booleans and None. Bind other values with functools.partial or in a wrapping function."
-            )
-        compare = operator.is_ if value is None else operator.eq
-        same = self.create_proxy("call_function", compare, (proxy, value), {})
-        message = f"{name} was fixed to {value!r} when the program was traced"
-        self.create_proxy("call_function", assert_function, (same, message), {})
+        return proxy
 
     # -- nodes and proxies
 
@@ -257,16 +290,17 @@ class Tracer:
         type_expr: Any = None,
     ) -> Node:
         """Record one node; its arguments must be arguments of the graph already (see `create_arg`)."""
-        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr)
-        origin = self._place.origin()
-        if origin is not None:
-            node.origins = (origin,)
-        hook = self.policy.node_created
-        if hook is not None:
-            notes = hook(node, self.context)
-            if notes:
-                node.meta.update(notes)
+        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr, self._place.origin(2))
+        if self.policy.node_created is not None:
+            self._note(node)
         return node
+
+    def _note(self, node: Node) -> None:
+        """Let the policy annotate a new node."""
+        hook = self.policy.node_created
+        notes = hook(node, self.context) if hook is not None else None
+        if notes:
+            node.meta.update(notes)
 
     def create_proxy(
         self,
@@ -284,114 +318,60 @@ class Tracer:
             TraceError: The trace is over.
         """
         if self._ended:
-            raise TraceError(
-                f"Cannot record {kind} {target!r}: the trace is over, and a value that was traced is used behind it. "
-                "Look for a traced value that the program keeps in a list, an attribute or a global.",
-                code="FXP-T011",
-            )
-        create_arg = self.create_arg
+            raise _trace_is_over(kind, target)
         if self._converts_plainly:
-            node_args = tuple(
-                [
-                    value.node
-                    if value.__class__ is Proxy
-                    else value
-                    if value.__class__ in _DIRECT
-                    else create_arg(value)
-                    for value in args
-                ]
-            )
-        else:
-            node_args = tuple([create_arg(value) for value in args])
-        node_kwargs = {key: create_arg(value) for key, value in kwargs.items()} if kwargs else {}
-        node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
-        return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
+            node_args = self._plain_arguments(args)
+            node_kwargs = {key: self.create_arg(value) for key, value in kwargs.items()} if kwargs else kwargs
+        else:  # It is asked about the whole first, as in torch.fx.
+            node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
+        if not self._records_plainly:
+            node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
+            return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
+        origin = self._place.origin(2)
+        node = self.graph.create_node(kind, target, node_args, node_kwargs, name, type_expr, origin)
+        if self.policy.node_created is not None:
+            self._note(node)
+        if proxy_factory_fn is not None:
+            return proxy_factory_fn(node)
+        return Proxy(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+
+    def _plain_arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+        """Convert arguments as `create_arg` does, most of them without calling it."""
+        return tuple(
+            [
+                value.node
+                if value.__class__ is Proxy
+                else value
+                if value.__class__ in _DIRECT
+                else self.create_arg(value)
+                for value in args
+            ]
+        )
 
     def proxy(self, node: Node) -> Proxy:
         """Return a new proxy that stands for `node`."""
+        return self._mixed(Proxy, node)(node, self)
+
+    def _mixed(self, kind: type[Proxy], node: Node) -> Any:
+        """Return a class of proxies with what the policy mixes into it for `node`."""
         mixins = self.policy.proxy_mixins
-        if mixins is None:
-            return Proxy(node, self)
-        return _mixed_proxy_class(mixins(node, "unknown", self.context))(node, self)
-
-    def create_arg(self, a: Any) -> Argument:
-        """Turn a value of the program into an argument of the graph.
-
-        Proxies become their nodes, tensors and parameters become reads of the root, containers are converted
-        element by element, plain values stay what they are.
-
-        Raises:
-            TraceError: The value is of a kind that no graph can hold.
-        """
-        kind = type(a)
-        if kind is Proxy:
-            return a.node
-        if kind in _DIRECT:
-            return a
-        if isinstance(a, Proxy):
-            return a.node
-        if isinstance(a, torch.Tensor):
-            return self._lift_tensor(a)
-        if isinstance(a, nn.Module):
-            return self.create_node("get_attr", self.path_of_module(a), (), {})
-        converted = self._convert_container(a)
-        if converted is not NotImplemented:
-            return converted
-        if callable(a) or isinstance(a, _CONSTANTS):
-            return a
-        return self._foreign_argument(a)
-
-    def _convert_container(self, a: Any) -> Argument:
-        if isinstance(a, tuple):
-            elements = [self.create_arg(element) for element in a]
-            if type(a) is tuple or not hasattr(a, "_fields"):
-                return tuple(elements)
-            return type(a)(*elements)
-        if isinstance(a, list):
-            return [self.create_arg(element) for element in a]
-        if isinstance(a, dict):
-            for key in a:
-                if isinstance(key, Proxy):
-                    raise TraceError(
-                        f"Cannot record a dict: its key {key!r} is a traced value. Use plain keys."
-                    )
-            return {key: self.create_arg(element) for key, element in a.items()}
-        if isinstance(a, slice):
-            return slice(self.create_arg(a.start), self.create_arg(a.stop), self.create_arg(a.step))
-        return NotImplemented
+        return kind if mixins is None else _mixed_proxy_class(mixins(node, "unknown", self.context), kind)
 
     def _foreign_argument(self, a: Any) -> Argument:
+        if isinstance(type(a), ProxyableClassMeta):
+            return self._lift(a, f"_{type(a).__name__}_constant_")
+        if isinstance(a, torch.ScriptObject):
+            return self._lift(a, "_torchbind_obj")
         hook = self.policy.create_argument
-        answer = hook(a, self.context) if hook is not None else None
-        if answer is not None and type(answer) is not type(a):
-            return self.create_arg(answer)
-        if isinstance(a, (int, float, str, bytes, complex)) or type(a).__module__ == "enum" or _is_enum(a):
-            return a  # A subclass with its own meaning; code generation binds the object itself.
-        # Behind the forward no line of it is on the stack any more: what is refused then is its result.
-        where = f"as an argument at {user_line()}" if self._states.is_watching else "as a result"
-        raise TraceError(
-            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} {where}. Convert it to "
-            "tensors and plain values, or teach fxplug the type with the hook fxplug_create_argument.",
-            code="FXP-T006",
-        )
+        if hook is not None and not is_constant(a):
+            answer = hook(a, self.context)
+            if answer is not None and type(answer) is not type(a):
+                return self.create_arg(answer)
+        return super()._foreign_argument(a)
 
-    def _lift_tensor(self, tensor: torch.Tensor) -> Node:
-        if self._tensor_paths is None:
-            self._tensor_paths = {
-                id(value): f"{prefix}.{name}" if prefix else name
-                for prefix, module, name, value in _tensors_of(self.root)
-                if self._states.held_before(module, name, value)
-            }
-        path = self._tensor_paths.get(id(tensor))
-        if path is None:
-            index = len(self.graph.lifted)
-            path = f"_tensor_constant{index}"
-            while path in self.graph.lifted or hasattr(self.root, path):
-                index += 1
-                path = f"_tensor_constant{index}"
-            self.graph.lifted[path] = tensor
-            self._tensor_paths[id(tensor)] = path
-        return self.create_node("get_attr", path, (), {})
+    def _where(self) -> str:
+        # Behind the forward no line of it is on the stack any more: what is refused then is its result.
+        return super()._where() if self._states.is_watching else "as a result"
 
     # -- modules
 
@@ -415,6 +395,9 @@ class Tracer:
                 code="FXP-T007",
             )
         return path
+
+    def _path_of(self, module: nn.Module) -> str:
+        return self.path_of_module(module)
 
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -441,8 +424,9 @@ class Tracer:
     ) -> Any:
         """Run the forward of module `m` at `path`, so that what it does is recorded."""
         former = self._place
-        _refuse_backward_hooks(m, f"module {path!r}")
+        refuse_backward_hooks(m, f"module {path!r}")
         self._states.remember(m, path)
+        entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
         try:
@@ -457,22 +441,62 @@ class Tracer:
 
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
-        unwrap = self.policy.unwrap_module
+        policy = self.policy
+        if self._calls_plainly and policy.unwrap_module is None and policy.is_leaf_module is None:
+            kind = type(module)
+            is_leaf = self._leaf_classes.get(kind)
+            if is_leaf is None:
+                is_leaf = self._leaf_classes[kind] = self.is_leaf_module(module, "")
+            if is_leaf:
+                return self._record_leaf(module, kind, args, kwargs)
+        unwrap = policy.unwrap_module
         inner = unwrap(module) if unwrap is not None else None
         if inner is not None and inner is not module:
             return self.on_module_call(inner, args, kwargs)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            entering_module(module)  # A subclass may call this without `enter_module`.
             return original_call(module, *args, **kwargs)
 
         return self.call_module(module, forward, args, kwargs)
 
-    def on_module_attribute(self, module: nn.Module, name: str, value: torch.Tensor) -> Any:
-        """Hear that a parameter or buffer was read (see `fxplug.capture.interception`)."""
+    def _record_leaf(
+        self, module: nn.Module, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Proxy:
+        """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
         path = self._paths.get(id(module))
         if path is None:
-            return value
-        return self.getattr(f"{path}.{name}" if path else name, value, self._attribute_proxies)
+            path = self.path_of_module(module)
+        if self._ended:
+            raise _trace_is_over("call_module", path)
+        if len(args) == 1 and args[0].__class__ is Proxy:
+            node_args: tuple[Argument, ...] = (args[0].node,)
+        else:
+            node_args = self._plain_arguments(args)
+        node_kwargs = {key: self.create_arg(value) for key, value in kwargs.items()} if kwargs else kwargs
+        place = self._place
+        former = place.scope
+        place.scope = ModuleScope(path, kind, former)
+        try:
+            origin = place.origin(_FRAMES_OF_A_LEAF)
+            node = self.graph.create_node("call_module", path, node_args, node_kwargs, None, None, origin)
+        finally:
+            place.scope = former
+        if self.policy.node_created is not None:
+            self._note(node)
+        return Proxy(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+
+    def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Hear that a parameter or buffer was read (see `fxplug.capture.interception`)."""
+        prefix = self._paths.get(id(module))
+        path = None if prefix is None else f"{prefix}.{name}" if prefix else name
+        if self._reads_plainly:
+            return value if path is None else self._read(path, value, self._attribute_proxies)
+        former, self._reading = self._reading, (value, path)
+        try:
+            return self.getattr(name, value, self._attribute_proxies)
+        finally:
+            self._reading = former
 
     def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
         """Hear that an attribute is about to be assigned (see `fxplug.capture.interception`)."""
@@ -489,68 +513,33 @@ class Tracer:
         self._states.remember(module, prefix)
         return False
 
-    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
-        """Return what stands for a parameter or buffer of the root at path `attr`: one proxy per path."""
-        if not isinstance(attr_val, torch.Tensor):
-            return attr_val
-        proxy = parameter_proxy_cache.get(attr)
-        if proxy is None:
-            proxy = parameter_proxy_cache[attr] = self.create_proxy("get_attr", attr, (), {})
-        return proxy
-
-    # -- questions that need a value
-
-    def to_bool(self, obj: Proxy) -> bool:
-        """Answer whether a value is true. By default: it is not known."""
-        raise no_condition(obj)
-
-    def iter(self, obj: Proxy) -> Iterator[Any]:
-        """Answer a request to iterate. By default: it is not known how many elements there are."""
-        raise no_iteration(obj)
-
-    def keys(self, obj: Proxy) -> Any:
-        """Answer a request for keys by recording it."""
-        return Attribute(obj, "keys")()
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tracer:
+        """Return a tracer that is configured alike; Python modules and the policy are shared."""
+        memo.update({id(module): module for module in self.autowrap_modules})
+        memo[id(self.policy)] = self.policy
+        other = memo[id(self)] = type(self).__new__(type(self))
+        vars(other).update(copy.deepcopy(vars(self), memo))
+        return other
 
 
-def _has_own_call(kind: type) -> bool:
-    bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
-    # torch's own subclasses, such as a torch.fx.GraphModule, only wrap errors.
-    return any("__call__" in vars(base) and not base.__module__.startswith("torch.") for base in bases)
-
-
-def _refuse_backward_hooks(module: nn.Module, what: str) -> None:
-    if has_backward_hooks(module):
-        raise TraceError(
-            f"Cannot trace into {what} ({type(module).__name__}): it has backward hooks, which run on gradients and "
-            "cannot be recorded. Remove them, or make the module a leaf.",
-            code="FXP-T010",
-        )
-
-
-def _is_enum(value: Any) -> bool:
-    return any(base.__module__ == "enum" for base in type(value).__mro__[1:])
-
-
-def _tensors_of(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, torch.Tensor]]:
-    """Yield (path of the module, module, name, value) of every tensor below `root`, registered or a plain attribute."""
-    for prefix, module in reversed(list(root.named_modules())):
-        for table in (vars(module), buffers_of(module), parameters_of(module)):
-            for name, value in table.items():
-                if isinstance(value, torch.Tensor):
-                    yield prefix, module, name, value
+def _trace_is_over(kind: str, target: Any) -> TraceError:
+    return TraceError(
+        f"Cannot record {kind} {target!r}: the trace is over, and a value that was traced is used behind it. "
+        "Look for a traced value that the program keeps in a list, an attribute or a global.",
+        code="FXP-T011",
+    )
 
 
 _proxy_classes: dict[tuple[type, ...], type[Proxy]] = {}
 
 
-def _mixed_proxy_class(mixins: tuple[type, ...]) -> type[Proxy]:
+def _mixed_proxy_class(mixins: tuple[type, ...], kind: type[Proxy]) -> type[Proxy]:
     if not mixins:
-        return Proxy
-    known = _proxy_classes.get(mixins)
+        return kind
+    known = _proxy_classes.get((*mixins, kind))
     if known is None:
-        name = "".join(mixin.__name__ for mixin in mixins) + "Proxy"
-        known = _proxy_classes[mixins] = type(name, (*mixins, Proxy), {})
+        name = "".join(mixin.__name__ for mixin in mixins) + kind.__name__
+        known = _proxy_classes[(*mixins, kind)] = type(name, (*mixins, kind), {})
     return known
 
 
@@ -559,5 +548,20 @@ def is_tracing() -> bool:
     return active_interceptor() is not None
 
 
+_FRAMES_OF_A_LEAF = 4
+"""How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
+_METHODS: dict[str, Any] = {
+    name: getattr(Tracer, name)
+    for name in (
+        "call_module",
+        "create_arg",
+        "create_node",
+        "create_proxy",
+        "getattr",
+        "is_leaf_module",
+        "path_of_module",
+        "proxy",
+    )
+}
 _TRACE_CODE = Tracer.trace.__code__
 _ENTER_CODE = Tracer.enter_module.__code__

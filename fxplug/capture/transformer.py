@@ -69,6 +69,7 @@ class Transformer(Interpreter):
         super().__init__(module, garbage_collect_values=False)
         self.new_graph = Graph()
         """The graph that is being written."""
+        self.new_graph.generate_code_as(self.graph)
         self.tracer = _GraphWriter(self.new_graph, module)
         """Records the new nodes."""
 
@@ -76,7 +77,7 @@ class Transformer(Interpreter):
         """Run the graph and return a module with what was written."""
         self.new_graph.lifted = dict(self.graph.lifted)
         self.new_graph.keyword_only = self.graph.keyword_only
-        self.run()
+        self.run(enable_io_processing=False)
         module = GraphModule(self.module, self.new_graph)
         module.train(self.module.training)
         return module

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from fxplug.codegen.compiled import CompiledFunction, compile_code
 from fxplug.codegen.emitters import AUGMENTED
-from fxplug.codegen.generator import CodeGen, last_uses
+from fxplug.codegen.generator import CodeGen
 from fxplug.codegen.globals import register_named_type, register_root
+from fxplug.codegen.pytree import PyTreeCodeGen, TreeParameter
+from fxplug.codegen.readable import as_identifier
 from fxplug.codegen.signature import Parameter, Signature, signature_of
-from fxplug.ir import install_generator
+from fxplug.ir import install_generator, last_uses
 
 __all__ = [
     "AUGMENTED",
     "CodeGen",
     "CompiledFunction",
     "Parameter",
+    "PyTreeCodeGen",
     "Signature",
+    "TreeParameter",
+    "as_identifier",
     "compile_code",
     "last_uses",
     "register_named_type",

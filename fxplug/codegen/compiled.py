@@ -57,9 +57,16 @@ def compile_code(code: PythonCode, *, name: str = "fxplug", version: int = 0) ->
             f"Cannot compile the generated code: {error}. This is a fault of the graph's code generator; "
             f"graph.python_code().src shows the source."
         ) from error
-    namespace: dict[str, Any] = {**code.globals, "__name__": "fxplug.generated"}
+    # Without a __name__: Dynamo would import the module of that name to find the globals.
+    namespace: dict[str, Any] = dict(code.globals)
     exec(compiled, namespace)  # noqa: S102 - the one place where generated source becomes a function
-    function = cast("FunctionType", namespace.pop(code.function_name))
+    function = cast("FunctionType | None", namespace.pop(code.function_name, None))
+    if function is None:
+        raise CodegenError(
+            f"Cannot use the generated code: it defines no function {code.function_name!r}. The code generator of the "
+            "graph must begin it with a 'def' of that name (gen_fn_def)."
+        )
+    function.__module__ = "fxplug.generated"
     linecache.cache[filename] = (len(code.src), None, code.src.splitlines(keepends=True), filename)
     weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
     return CompiledFunction(code, function, filename, version)

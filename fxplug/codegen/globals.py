@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.ir import qualified_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 __all__ = ["GlobalTable", "register_named_type", "register_root"]
 
@@ -53,12 +53,13 @@ class GlobalTable:
 
     Args:
         taken: Every name that the function binds itself (parameters and values).
+        given: Globals that are there in any case.
     """
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, taken: set[str], given: Mapping[str, Any]) -> None:
         self._taken = taken
         self._known: dict[int, tuple[Any, str]] = {}
-        self.globals: dict[str, Any] = {}
+        self.globals: dict[str, Any] = dict(given)
         """Name -> object."""
 
     def refer(self, value: Any, hint: str | None = None) -> str:
@@ -96,9 +97,10 @@ class GlobalTable:
             return None
         visible = rest if root == "builtins" else path
         name = visible.partition(".")[0]
-        if name in self._taken:
+        found = getattr(builtins, name) if root == "builtins" else _ROOTS[root]
+        if name in self._taken or self.globals.get(name, found) is not found:
             return None
-        self.globals[name] = getattr(builtins, name) if root == "builtins" else _ROOTS[root]
+        self.globals[name] = found
         return visible
 
     def _bind(self, value: Any, hint: str | None) -> str:

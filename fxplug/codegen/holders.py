@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from fxplug.ir import is_plain_name, is_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from fxplug.codegen.literals import ArgumentPrinter
 
 __all__ = ["PathPrinter", "name_holders"]
 
 
-def name_holders(paths: Iterable[str], taken: set[str]) -> dict[str, str]:
+def name_holders(paths: Iterable[str], taken: set[str], given: Container[str] = ()) -> dict[str, str]:
     """Return a local name for every module below the root's own attributes from which several paths read.
 
     Reading ``layer1.0`` once for the ten paths that begin with it makes the source shorter, which Python compiles
@@ -25,22 +25,25 @@ def name_holders(paths: Iterable[str], taken: set[str]) -> dict[str, str]:
     Args:
         paths: Dotted paths, one for each use.
         taken: Names that the function has; the new ones are added.
+        given: More names that are not free.
     """
     counts = Counter([path.rpartition(".")[0] for path in paths])
     holders: dict[str, str] = {}
     for prefix, count in counts.items():
         if count > 1 and "." in prefix:
-            holders[prefix] = name = _free_name(prefix, taken)
+            holders[prefix] = name = _free_name(prefix, taken, given)
             taken.add(name)
     return holders
 
 
-def _free_name(prefix: str, taken: set[str]) -> str:
-    base = re.sub(r"[^A-Za-z0-9_]", "_", prefix)
+def _free_name(prefix: str, taken: set[str], given: Container[str]) -> str:
+    base = prefix.replace(".", "_")
+    if not (base.isascii() and base.isidentifier()):
+        base = re.sub(r"[^A-Za-z0-9_]", "_", base)
     if not is_plain_name(base) or is_reserved(base) or base in taken or base.startswith("__"):
         base = f"_fxp_{base}"
     name, number = base, 0
-    while name in taken:
+    while name in taken or name in given:
         number += 1
         name = f"{base}_{number}"
     return name
@@ -59,23 +62,24 @@ class PathPrinter:
         self._printer = printer
         self._holders = holders
         self._root = root
-        self._known: dict[str, str] = {}
+        self.known: dict[str, str] = {}
+        """Path -> the expression that was given for it."""
         self.pending: list[str] = []
         """Statements that must run before the expressions that were printed last; whoever writes them empties it."""
 
     def text(self, path: str) -> str:
         """Return an expression that reads `path`."""
-        known = self._known.get(path)
+        known = self.known.get(path)
         if known is not None:
             return known
         prefix, dot, name = path.rpartition(".")
         if dot:
-            base = self._known.get(prefix)
+            base = self.known.get(prefix)
             if base is None:
                 base = self._open(prefix)
         else:
             base = self._root
-        known = self._known[path] = (
+        known = self.known[path] = (
             f"{base}.{name}" if is_plain_name(name) else self._printer.attribute(base, name)
         )
         return known
@@ -88,13 +92,13 @@ class PathPrinter:
             end = prefix.find(".", start)
             end = len(prefix) if end < 0 else end
             walked = prefix[:end]
-            known = self._known.get(walked)
+            known = self.known.get(walked)
             if known is None:
                 known = self._printer.attribute(text, prefix[start:end])
                 holder = self._holders.get(walked)
                 if holder is not None:
                     self.pending.append(f"{holder} = {known}")
                     known = holder
-                self._known[walked] = known
+                self.known[walked] = known
             text = known
         return text

@@ -10,10 +10,20 @@ from fxplug.ir.arguments import (
     iterate_leaves,
     map_aggregate,
 )
-from fxplug.ir.code import CodeGenerator, PythonCode, install_generator
+from fxplug.ir.code import (
+    PLAIN_STYLE,
+    CodeGenerator,
+    CodeTransformer,
+    PythonCode,
+    SourceStyle,
+    Transformation,
+    install_generator,
+)
 from fxplug.ir.data import NodeRef, graph_from_data, graph_to_data
+from fxplug.ir.description import argument_text
 from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegistry, effects, writes
 from fxplug.ir.graph import Graph
+from fxplug.ir.lifetimes import last_uses
 from fxplug.ir.lint import check_structure, find_structure_faults
 from fxplug.ir.naming import Namespace, is_reserved, qualified_name, register_namespace
 from fxplug.ir.node import (
@@ -22,28 +32,38 @@ from fxplug.ir.node import (
     NodeOwner,
     Opcode,
     Target,
-    argument_text,
     exact_text,
     map_arg,
-    type_text,
+)
+from fxplug.ir.normalization import (
+    ArgsKwargsPair,
+    CallTypes,
+    NormalizationRegistry,
+    bind_arguments,
+    normalization,
 )
 from fxplug.ir.origins import ModuleScope, Origin, SourceLine
 from fxplug.ir.parameters import find_parameter_faults, is_plain_name, split_stars
 from fxplug.ir.printing import TABLE_HEADER, format_table, node_rows
 from fxplug.ir.regions import PLAIN, Region, RegionEntry, common_depth
 from fxplug.ir.ring import NodeList
+from fxplug.ir.text import printable, tensor_text, type_text
 
 __all__ = [
     "EMPTY_DICT",
     "OPCODES",
     "OUTSIDE",
     "PLAIN",
+    "PLAIN_STYLE",
     "PURE",
     "RANDOM",
     "TABLE_HEADER",
     "UNKNOWN",
+    "ArgsKwargsPair",
     "Argument",
+    "CallTypes",
     "CodeGenerator",
+    "CodeTransformer",
     "Effect",
     "EffectRegistry",
     "Graph",
@@ -53,14 +73,18 @@ __all__ = [
     "NodeList",
     "NodeOwner",
     "NodeRef",
+    "NormalizationRegistry",
     "Opcode",
     "Origin",
     "PythonCode",
     "Region",
     "RegionEntry",
     "SourceLine",
+    "SourceStyle",
     "Target",
+    "Transformation",
     "argument_text",
+    "bind_arguments",
     "check_structure",
     "common_depth",
     "effects",
@@ -76,12 +100,16 @@ __all__ = [
     "is_plain_name",
     "is_reserved",
     "iterate_leaves",
+    "last_uses",
     "map_aggregate",
     "map_arg",
     "node_rows",
+    "normalization",
+    "printable",
     "qualified_name",
     "register_namespace",
     "split_stars",
+    "tensor_text",
     "type_text",
     "writes",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.ir.arguments import EMPTY_DICT, immutable_dict
 from fxplug.ir.node import Node, map_arg
+from fxplug.ir.notes import map_notes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,17 +93,5 @@ def copy_meta(meta: Mapping[str, Any], mapping: Mapping[Node, Node] | None = Non
 
     Containers are copied, values are shared, and nodes that `mapping` knows are replaced.
     """
-    return {key: _copy_note(value, mapping or {}) for key, value in meta.items()}
-
-
-def _copy_note(value: Any, mapping: Mapping[Node, Node]) -> Any:
-    kind = type(value)
-    if kind is dict:
-        return {key: _copy_note(element, mapping) for key, element in value.items()}
-    if kind is list:
-        return [_copy_note(element, mapping) for element in value]
-    if kind is tuple:
-        return tuple([_copy_note(element, mapping) for element in value])
-    if kind is set:
-        return set(value)
-    return mapping.get(value, value) if kind is Node else value
+    known = mapping or {}
+    return map_notes(meta, lambda value: known.get(value, value) if type(value) is Node else value)

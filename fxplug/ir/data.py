@@ -15,9 +15,10 @@ from typing import Any, cast
 
 from fxplug.errors import GraphError, StorageError
 from fxplug.ir.arguments import Argument, map_aggregate
-from fxplug.ir.clone import copy_meta
+from fxplug.ir.code import CodeTransformer, Transformation
 from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node
+from fxplug.ir.notes import map_notes
 from fxplug.ir.origins import Origin
 
 __all__ = ["FORMAT_VERSION", "NodeRef", "graph_from_data", "graph_to_data"]
@@ -58,9 +59,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
                 "args": map_aggregate(node.args, refer),
                 "kwargs": dict(map_aggregate(node.kwargs, refer)),
                 "type": node.type,
-                "meta": None
-                if node._meta is None
-                else map_aggregate(copy_meta(node._meta), refer, frozen=False),
+                "meta": None if node._meta is None else map_notes(node._meta, refer),
                 "region": node.region,
                 "origins": [origin.to_data() for origin in node.origins],
             }
@@ -124,16 +123,28 @@ def _restore(data: dict[str, Any]) -> Graph:
     for node, entry in zip(nodes, data["nodes"], strict=True):
         # Notes may name nodes that come later, so they are restored when all nodes stand.
         if entry["meta"] is not None:
-            node.meta = map_aggregate(copy_meta(entry["meta"]), resolve, frozen=False)
+            node.meta = map_notes(entry["meta"], resolve)
     return graph
 
 
 def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    return _restore_graph, (graph_to_data(graph),), {"lifted": graph.lifted}
+    kind = graph._tracer_cls
+    # A tracer defined inside a function cannot be found again; how a graph was made is no part of what it does.
+    findable = kind is not None and "<locals>" not in kind.__qualname__
+    state = {
+        "lifted": graph.lifted,
+        "_codegen": graph._codegen,
+        "_tracer_cls": kind if findable else None,
+        "_tracer_extras": graph._tracer_extras,
+    }
+    transformers = [entry.transformer for entry in graph._transformations]
+    return _restore_graph, (graph_to_data(graph), transformers), state
 
 
-def _restore_graph(data: dict[str, Any]) -> Graph:
-    return graph_from_data(data)
+def _restore_graph(data: dict[str, Any], transformers: list[CodeTransformer | None]) -> Graph:
+    graph = graph_from_data(data)
+    graph._transformations = tuple([Transformation(graph, transformer) for transformer in transformers])
+    return graph
 
 
 copyreg.pickle(Graph, _reduce_graph)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
 from fxplug.ir.arguments import EMPTY_DICT, Argument
 from fxplug.ir.clone import clone_nodes, copy_meta
-from fxplug.ir.code import CodeGenerator, PythonCode, default_generator
+from fxplug.ir.code import CodeOwner
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
+    from fxplug.ir.origins import Origin
+
 __all__ = ["Graph"]
+
+
+_OPCODES = frozenset(OPCODES)
 
 
 class _InsertionPoint:
@@ -61,7 +66,7 @@ def _beside(insertion: tuple[Node, bool], node: Node) -> tuple[Node, bool]:
     return (node._next if before else node._prev), before
 
 
-class Graph:
+class Graph(CodeOwner):
     """The program: nodes in the order in which they run.
 
     A graph refers to a root (a module with parameters and submodules) only by dotted paths; `owning_module`
@@ -75,6 +80,7 @@ class Graph:
         tracer_cls: type | None = None,
         tracer_extras: dict[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self._sentinel = Node(self, "", "root", "")
         self._sentinel._position = ERASED  # It is no node to work with: nobody may use, move or erase it.
         self._ring = Ring(self._sentinel)
@@ -84,14 +90,11 @@ class Graph:
         self._candidates: dict[Any, str] = {}
         self._index: dict[tuple[str, Any], dict[Node, None]] | None = None
         self._owner: weakref.ref[Any] | None = None
-        self._codegen: CodeGenerator | None = None
         self._tracer_cls = tracer_cls
         self._tracer_extras = tracer_extras
         self._region: Region = PLAIN
         self.observers: list[Callable[[str, Node], None]] = []
         """Called with (event, node) after each ``"created"``, ``"erased"`` and ``"changed"``."""
-        self.version = 0
-        """Grows with every edit."""
         self.lifted: dict[str, Any] = {}
         """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
         self._keyword_only: frozenset[str] = frozenset()
@@ -223,6 +226,7 @@ class Graph:
         kwargs: Mapping[str, Argument] | None = None,
         name: str | None = None,
         type_expr: Any = None,
+        origin: Origin | None = None,
     ) -> Node:
         """Make a node at the insertion point.
 
@@ -234,6 +238,7 @@ class Graph:
             name: A wish for the name; the node gets the nearest free one. By default it is made from the
                 target.
             type_expr: Annotation of the value.
+            origin: Where in a program the node comes from.
 
         Returns:
             The new node.
@@ -242,7 +247,7 @@ class Graph:
             GraphError: The opcode or the target does not fit.
             ForeignNodeError: An argument is a node of another graph, or erased.
         """
-        if op not in OPCODES:
+        if op not in _OPCODES:
             raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
         if not (op.__class__ is str and (name is None or name.__class__ is str)):
             op, name = exact_text(op), exact_text(name)
@@ -251,7 +256,6 @@ class Graph:
         # Text for everything but call_function: a mismatch is looked into, the rest is checked once for each target.
         if (op == "call_function") is (target.__class__ is str):
             self._check_target(op, target)
-        candidate = name if name is not None else self._candidate(op, target)
         node = Node(
             self,
             "",
@@ -262,12 +266,24 @@ class Graph:
             type_expr,
             self._region,
         )
-        node._name = self._namespace.create_name(candidate)
-        self._link(node)
+        if name is None:
+            name = self._candidate(op, target)
+        node._name = self._namespace.create_name(name)
+        node._origin = origin
+        anchor, before = self._insertion
+        self._ring.insert_after(node, anchor._prev if before else anchor)
+        self.version += 1
+        if self._index is not None:
+            self._index_node(node)
+        if self.observers:
+            for observer in self.observers:
+                observer("created", node)
         return node
 
     def _candidate(self, op: str, target: Any) -> str:
         """Return the text from which a node with this target is named."""
+        if target.__class__ is str:
+            return target_name(target)
         try:
             candidate = self._candidates.get(target)
         except TypeError:  # An unhashable callable.
@@ -288,30 +304,21 @@ class Graph:
         elif not isinstance(target, str):
             raise GraphError(f"Cannot create a {op} node for {target!r}: its target must be a string.")
 
-    def _link(self, node: Node) -> None:
-        anchor, before = self._insertion
-        self._ring.insert_after(node, anchor._prev if before else anchor)
-        self.version += 1
-        if self._index is not None:
-            self._index_node(node)
-        for observer in self.observers:
-            observer("created", node)
-
-    def inserting_before(self, node: Node | None = None) -> _InsertionPoint:
-        """Put new nodes before `node` (None: at the start of the graph).
+    def inserting_before(self, n: Node | None = None) -> _InsertionPoint:
+        """Put new nodes before the node `n` (None: at the start of the graph).
 
         Takes effect at once; as a context it lasts until the context ends.
 
         Raises:
             ForeignNodeError: The node does not stand in this graph.
         """
-        if node is None:
+        if n is None:
             return self.inserting_after(self._sentinel)
-        self._check_own(node)
-        return _InsertionPoint(self, node, before=True)
+        self._check_own(n)
+        return _InsertionPoint(self, n, before=True)
 
-    def inserting_after(self, node: Node | None = None) -> _InsertionPoint:
-        """Put each new node directly behind `node` (None: at the end of the graph).
+    def inserting_after(self, n: Node | None = None) -> _InsertionPoint:
+        """Put each new node directly behind the node `n` (None: at the end of the graph).
 
         Takes effect at once; as a context it lasts until the context ends. Several nodes made at one such
         point end up in reverse order, as in torch.fx; use `inserting_before` the following node to keep their
@@ -320,10 +327,10 @@ class Graph:
         Raises:
             ForeignNodeError: The node does not stand in this graph.
         """
-        if node is None:
+        if n is None:
             return self.inserting_before(self._sentinel)
-        self._check_own(node)
-        return _InsertionPoint(self, node, before=False)
+        self._check_own(n)
+        return _InsertionPoint(self, n, before=False)
 
     def _check_own(self, node: Node) -> None:
         if node is not self._sentinel and (node.graph is not self or node._position is ERASED):
@@ -475,7 +482,7 @@ class Graph:
         other = Graph(tracer_cls=self._tracer_cls, tracer_extras=self._tracer_extras)
         if memo is not None:
             memo[id(self)] = other
-        other._codegen = self._codegen
+        other.generate_code_as(self)
         other.lifted = dict(self.lifted)
         other._keyword_only = self._keyword_only
         with paused_collection():
@@ -484,21 +491,6 @@ class Graph:
             memo.update({id(node): copy for node, copy in copies.items()})
         other._namespace = self._namespace.copy()
         return other
-
-    # -- code
-
-    def set_codegen(self, codegen: CodeGenerator) -> None:
-        """Use another code generator for this graph."""
-        self._codegen = codegen
-        self.version += 1
-
-    def python_code(self, root_module: str = "self") -> PythonCode:
-        """Return Python source that computes this graph, with the globals it needs.
-
-        Args:
-            root_module: Name of the parameter that stands for the root.
-        """
-        return (self._codegen or default_generator()).generate(self, root_module)
 
     # -- upkeep
 
@@ -511,7 +503,10 @@ class Graph:
         check_structure(self, self.owning_module)
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
-        """Remove nodes whose value nobody uses and that do nothing else.
+        """Remove nodes whose value nobody uses and that do nothing else, in this graph and in those it takes as values.
+
+        Graphs are values where a ``get_attr`` node reads a graph module, as the branches of a condition are. Inputs and
+        the output stay.
 
         Args:
             is_impure_node: Says for a node whether it must be kept; by default the effect registry is asked.
@@ -528,6 +523,13 @@ class Graph:
             if not keep:
                 self.erase_node(node)
                 changed = True
+        for path in {node.target for node in self.find_nodes(op="get_attr")}:
+            holder: Any = root
+            for part in path.split("."):
+                holder = getattr(holder, part, None)
+            nested = getattr(holder, "graph", None)
+            if isinstance(nested, Graph):
+                changed = nested.eliminate_dead_code(is_impure_node) or changed
         return changed
 
     def print_tabular(self) -> None:

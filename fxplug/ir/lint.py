@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.errors import VerificationError
 from fxplug.ir.arguments import iterate_leaves
@@ -45,9 +45,9 @@ def check_structure(graph: _HasNodes, root: Any = None) -> None:
 def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:
     """Yield a sentence for each invariant that does not hold.
 
-    Checked are: opcodes and targets; unique names; every input defined earlier in the same graph; users and
-    inputs that agree; placeholders in an order that Python accepts; one output, at the end; targets that
-    exist on `root`.
+    Checked are: opcodes and targets; unique names; nodes and inputs that belong to the graph, every input defined
+    earlier; users and inputs that agree; placeholders in an order that Python accepts; nothing behind the output;
+    targets that exist on `root`. A graph may have no output: it returns None.
     """
     seen: set[Node] = set()
     names: dict[str, Node] = {}
@@ -56,6 +56,8 @@ def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:
         if node.name in names:
             yield f"two nodes are named {node.name!r}"
         names[node.name] = node
+        if cast("object", node.graph) is not graph:
+            yield f"node {node.name!r} stands in this graph, but says that it belongs to another"
         if output is not None:
             yield f"node {node.name!r} stands behind the output"
         if node.op == "output":

@@ -69,30 +69,42 @@ class Namespace:
             The candidate itself where it is free and not reserved, else its base with the next free number.
         """
         used = self._used
-        counts = self._counts
-        number = counts.get(candidate)
-        if number is None or candidate not in used or candidate[-1].isdigit():
-            return self._create_new(candidate)
+        if candidate not in used:
+            if (
+                candidate not in _RESERVED
+                and candidate.isidentifier()
+                and candidate.isascii()
+                and not (candidate[-1].isdigit() and candidate.rpartition("_")[2].isdigit())
+            ):
+                used.add(candidate)
+                if candidate not in self._counts:
+                    self._counts[candidate] = 0
+                return candidate
+            return self._create_odd(candidate)
+        number = self._counts.get(candidate)
+        if number is None or candidate[-1].isdigit():
+            return self._create_odd(candidate)
         # A base that was given before: the hot path of a trace.
         number += 1
         name = f"{candidate}_{number}"
         while name in used:
             number += 1
             name = f"{candidate}_{number}"
-        counts[candidate] = number
+        self._counts[candidate] = number
         used.add(name)
         return name
 
-    def _create_new(self, candidate: str) -> str:
+    def _create_odd(self, candidate: str) -> str:
+        """Return a fresh name near a candidate that is taken, reserved, numbered, or no identifier."""
+        used = self._used
         if not (candidate.isidentifier() and candidate.isascii()):
             candidate = _FORBIDDEN.sub("_", candidate) or "_unnamed"
             candidate = f"_{candidate}" if candidate[0].isdigit() else candidate
         base, separator, tail = candidate.rpartition("_")
         # A base is not empty and does not end in a digit-free underscore run of its own: "_1" has no counter.
         digits = tail if separator and base and tail.isdigit() and len(tail) <= _MOST_DIGITS else None
-        base = base if digits is not None else candidate
-        used = self._used
         if digits is None:
+            base = candidate
             number = self._counts.get(base, 0)
         else:
             number = self._counts.get(base, 0) if candidate in used else int(digits)
@@ -180,9 +192,11 @@ def target_name(target: object) -> str:
     """Return the text from which the name of a node with this target is made."""
     if isinstance(target, str):
         text = target
+        if text.islower() and text[:2] != "__":
+            return text.replace(".", "_")
     else:
         name = getattr(target, "__name__", None)
         text = str.__str__(name) if isinstance(name, str) else type(target).__name__
-    if text.startswith("__") and text.endswith("__") and len(text) > 4:
+    if text[:2] == "__" and text.endswith("__") and len(text) > 4:
         text = text[2:-2]
     return snake_case(text.replace(".", "_"))

@@ -18,8 +18,7 @@ from fxplug.ir.arguments import (
     iterate_leaves,
     map_aggregate,
 )
-from fxplug.ir.effects import effects
-from fxplug.ir.naming import qualified_name
+from fxplug.ir.description import NodeDescription
 from fxplug.ir.regions import PLAIN, Region
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ class NodeOwner(Protocol):
         ...
 
 
-class Node:
+class Node(NodeDescription):
     """One step of a graph.
 
     ``args`` and ``kwargs`` are immutable; assigning new ones keeps the use-def chains right: every node named
@@ -124,11 +123,19 @@ class Node:
         self._prev: Node = self
         self._next: Node = self
         self._position: float = 0
+        # A tuple around the only input would be a tenth of the node's memory.
+        self._inputs: Node | tuple[Node, ...]
+        if not kwargs and args.__class__ is tuple and len(args) == 1 and (used := args[0]).__class__ is Node:
+            # Most nodes of a network take the value of one other.
+            if used.graph is not graph or used._position is ERASED:
+                raise _foreign(used, graph)
+            self._args, self._kwargs, self._inputs = args, EMPTY_DICT, used
+            used.users[self] = None
+            return
         self._args, self._kwargs, inputs = _take_in(graph, args, kwargs)
         for used in inputs:
             used.users[self] = None
-        # A tuple around the only input would be a tenth of the node's memory.
-        self._inputs: Node | tuple[Node, ...] = inputs[0] if len(inputs) == 1 else inputs
+        self._inputs = inputs[0] if len(inputs) == 1 else inputs
 
     # -- what the node is
 
@@ -271,31 +278,31 @@ class Node:
         self._inputs = inputs[0] if len(inputs) == 1 else inputs
         self.graph.node_changed(self)
 
-    def update_arg(self, index: int, argument: Argument) -> None:
-        """Replace the positional argument at `index`.
+    def update_arg(self, idx: int, arg: Argument) -> None:
+        """Replace the positional argument at `idx`.
 
         Raises:
             IndexError: There is no such argument.
         """
         args = list(self._args)
-        args[index] = argument
+        args[idx] = arg
         self._assign(tuple(args), self._kwargs)
 
-    def insert_arg(self, index: int, argument: Argument) -> None:
-        """Insert a positional argument before `index`.
+    def insert_arg(self, idx: int, arg: Argument) -> None:
+        """Insert a positional argument before `idx`.
 
         Raises:
-            IndexError: `index` is negative or beyond the end.
+            IndexError: `idx` is negative or beyond the end.
         """
-        if not 0 <= index <= len(self._args):
+        if not 0 <= idx <= len(self._args):
             raise IndexError(
-                f"Cannot insert an argument of node {self._name!r} at {index}: it has {len(self._args)}."
+                f"Cannot insert an argument of node {self._name!r} at {idx}: it has {len(self._args)}."
             )
-        self._assign((*self._args[:index], argument, *self._args[index:]), self._kwargs)
+        self._assign((*self._args[:idx], arg, *self._args[idx:]), self._kwargs)
 
-    def update_kwarg(self, key: str, argument: Argument) -> None:
+    def update_kwarg(self, key: str, arg: Argument) -> None:
         """Replace or add the keyword argument `key`."""
-        self._assign(self._args, {**self._kwargs, key: argument})
+        self._assign(self._args, {**self._kwargs, key: arg})
 
     def replace_input_with(self, old_input: Node, new_input: Node) -> None:
         """Use `new_input` wherever `old_input` stands in the arguments."""
@@ -354,15 +361,15 @@ class Node:
         """The node before this one; the sentinel before the first."""
         return self._prev
 
-    def prepend(self, node: Node) -> None:
-        """Move `node` directly before this one."""
-        if node is not self:
-            self.graph.place_node(node, self._prev if self._prev is not node else node._prev)
+    def prepend(self, x: Node) -> None:
+        """Move the node `x` directly before this one."""
+        if x is not self:
+            self.graph.place_node(x, self._prev if self._prev is not x else x._prev)
 
-    def append(self, node: Node) -> None:
-        """Move `node` directly behind this one."""
-        if node is not self:
-            self.graph.place_node(node, self)
+    def append(self, x: Node) -> None:
+        """Move the node `x` directly behind this one."""
+        if x is not self:
+            self.graph.place_node(x, self)
 
     def __lt__(self, other: Node) -> bool:
         if not isinstance(cast("object", other), Node):
@@ -389,55 +396,6 @@ class Node:
                 f"Cannot copy node {self._name!r}: it does not stand in its graph any more. Copy the graph instead."
             )
         return copy
-
-    # -- questions and text
-
-    def is_impure(self, impure_random: bool = True) -> bool:  # noqa: FBT001, FBT002 - torch.fx's public signature
-        """Return whether the node does more than compute its value, so that it may not be removed.
-
-        Args:
-            impure_random: Whether drawing random numbers counts; removing such a node changes all later
-                draws.
-        """
-        if self._op == "placeholder":
-            return True
-        effect = effects.effect_of(self)
-        if effect.random and not impure_random:
-            return bool(effect.writes) or effect.outside or effect.unknown
-        return effect.must_be_kept
-
-    def format_node(
-        self,
-        placeholder_names: list[str] | None = None,
-        maybe_return_typename: list[str] | None = None,
-    ) -> str | None:
-        """Return the line that stands for this node in ``str(graph)``.
-
-        Args:
-            placeholder_names: Where given, placeholders are appended to it and None is returned for them.
-            maybe_return_typename: Where given, receives the annotation of the output as ``" -> type"``.
-        """
-        if self._op == "placeholder" and placeholder_names is not None:
-            annotation = f" : {type_text(self._type)}" if self._type is not None else ""
-            placeholder_names.append(f"{self._target}{annotation}")
-            return None
-        if self._op == "output":
-            if self._type is not None and maybe_return_typename is not None:
-                maybe_return_typename[0] = f" -> {type_text(self._type)}"
-            return f"return {self._args[0]}" if self._args else "return"
-        annotation = f" : {type_text(self._type)}" if self._type is not None else " :"
-        head = f"%{self._name}{annotation} [num_users={len(self.users)}] = {self._op}"
-        if self._op == "placeholder":
-            default = f"(default={self._args[0]})" if self._args else ""
-            return f"{head}[target={self._target}]{default}"
-        if self._op == "get_attr":
-            return f"{head}[target={self._target}]"
-        target = self._target if isinstance(self._target, str) else qualified_name(self._target)
-        arguments = f"(args = {argument_text(self._args)}, kwargs = {argument_text(self._kwargs)})"
-        return f"{head}[target={target}]{arguments}"
-
-    def __repr__(self) -> str:
-        return self._name
 
 
 def exact_text(value: Any) -> Any:
@@ -566,38 +524,3 @@ def map_arg(argument: Argument, function: Callable[[Node], Argument]) -> Argumen
         return function(leaf) if isinstance(leaf, Node) else leaf
 
     return map_aggregate(argument, visit)
-
-
-def input_nodes_of(argument: Argument) -> list[Node]:
-    """Return the nodes named in a nested argument, each once, in order."""
-    return list(dict.fromkeys(leaf for leaf in iterate_leaves(argument) if isinstance(leaf, Node)))
-
-
-def argument_text(argument: Argument) -> str:
-    """Return the text of an argument in ``str(graph)``: nodes by name behind a percent sign, callables qualified."""
-    if isinstance(argument, Node):
-        return f"%{argument.name}"
-    if isinstance(argument, tuple):
-        values = cast("tuple[Any, ...]", argument)
-        if hasattr(values, "_fields"):
-            pairs = zip(cast("Any", values)._fields, values, strict=True)
-            return f"{type(values).__name__}({', '.join(f'{key}={argument_text(value)}' for key, value in pairs)})"
-        inner = ", ".join(argument_text(value) for value in values)
-        return f"({inner},)" if len(values) == 1 else f"({inner})"
-    if isinstance(argument, list):
-        return f"[{', '.join(argument_text(value) for value in cast('list[Any]', argument))}]"
-    if isinstance(argument, dict):
-        items = cast("dict[Any, Any]", argument).items()
-        return "{" + ", ".join(f"{key}: {argument_text(value)}" for key, value in items) + "}"
-    if isinstance(argument, slice):
-        parts = (argument_text(part) for part in (argument.start, argument.stop, argument.step))
-        return f"slice({', '.join(parts)})"
-    return str(argument)
-
-
-def type_text(annotation: Any) -> str:
-    """Return a readable form of an annotation."""
-    if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
-        module = annotation.__module__
-        return annotation.__name__ if module == "builtins" else f"{module}.{annotation.__name__}"
-    return str(annotation)

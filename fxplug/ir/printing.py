@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fxplug.ir.naming import qualified_name
+from fxplug.ir.text import plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,8 +25,8 @@ def node_rows(nodes: Iterable[Node]) -> list[tuple[str, str, str, str, str]]:
             node.op,
             node.name,
             node.target if isinstance(node.target, str) else qualified_name(node.target),
-            str(node.args),
-            str(node.kwargs),
+            plain_text(node.args),
+            plain_text(node.kwargs),
         )
         for node in nodes
     ]

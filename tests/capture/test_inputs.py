@@ -1,6 +1,7 @@
 """Inputs: defaults, annotations, keyword-only parameters, concrete_args."""
 
 # Annotations are what is tested, so they are no text here: no `from __future__ import annotations`.
+import copy
 import functools
 import inspect
 import math
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fxplug.capture import Tracer
+from fxplug.capture import PH, PHWithMeta, Tracer
 from fxplug.errors import FxplugError, TraceError
 
 
@@ -176,19 +177,88 @@ def test_concrete_argument_takes_the_place_of_a_proxy(capture, flag, expected):
     assert [target for target, _, _ in inputs(module)] == ["x", "flag", "offset"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="only numbers, text and None are taken, where torch.fx takes pytrees too"
-)
 def test_concrete_argument_may_be_nested(capture):
     module = capture(lambda x, options: x * options["factor"][0], {"options": {"factor": [4]}})
 
     assert module(torch.ones(1), {"factor": [4]}).item() == 4
 
 
-@pytest.mark.parametrize("value", [[1], {"a": 1}, object()], ids=["list", "dict", "object"])
-def test_concrete_argument_that_cannot_be_checked_is_refused(capture, value):
-    with pytest.raises(TraceError, match=rf"Cannot fix the parameter 'flag' to a {type(value).__name__}"):
+@pytest.mark.parametrize("value", [torch.ones(1), nn.ReLU(), torch.nn.Parameter(torch.ones(1))])
+def test_concrete_argument_that_a_module_should_hold_is_refused(capture, value):
+    with pytest.raises(
+        TraceError, match=rf"Cannot fix the parameter 'flag' to a {type(value).__name__}: .*\[FXP-T031\]$"
+    ):
         capture(branches, {"flag": value})
+
+
+class Flag:
+    """A value without an equality of its own."""
+
+    def __bool__(self):
+        return True
+
+
+def test_concrete_argument_of_a_foreign_type_has_to_be_the_very_object(capture):
+    flag = Flag()
+    module = capture(branches, {"flag": flag})
+
+    for same in (module, copy.copy(module), copy.deepcopy(module)):
+        assert same(torch.ones(1), flag).item() == 2
+        with pytest.raises(AssertionError, match="flag was fixed to one particular Flag when"):
+            same(torch.ones(1), Flag())
+
+
+@pytest.mark.parametrize(
+    ("fixed", "same", "other"),
+    [
+        (torch.float32, torch.float, torch.float64),
+        (torch.device("cpu"), torch.device("cpu"), torch.device("meta")),
+        (torch.Size([2, 3]), torch.Size([2, 3]), torch.Size([2, 4])),
+        (range(3), range(3), range(4)),
+        (slice(1, 2), slice(1, 2), slice(1, 3)),
+        (2 + 1j, 2 + 1j, 2j),
+        (torch.relu, torch.relu, torch.sigmoid),
+        (nn.Linear, nn.Linear, nn.Conv1d),
+        (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL),
+        (..., ..., None),
+    ],
+    ids=str,
+)
+def test_concrete_argument_is_compared_by_value_or_identity(capture, fixed, same, other):
+    module = capture(lambda x, flag: x, {"flag": fixed})
+
+    assert module(torch.ones(1), same).item() == 1
+    with pytest.raises(AssertionError, match="flag was fixed to "):
+        module(torch.ones(1), other)
+
+
+def test_concrete_arguments_by_position(capture):
+    module = capture(branches, (PH, False, 3))
+
+    assert module(torch.ones(1), False, 3).item() == -2
+    with pytest.raises(AssertionError, match="offset was fixed to 3"):
+        module(torch.ones(1), False)
+
+
+@pytest.mark.parametrize("given", [(PH,), (PH, True, 1, 2)], ids=["too few", "too many"])
+def test_wrong_number_of_concrete_arguments_is_refused(capture, given):
+    with pytest.raises(TraceError, match=rf"has {len(given)} values for its 3 parameters \['x', 'flag'"):
+        capture(branches, given)
+
+
+def test_checks_stand_behind_all_inputs(capture):
+    module = capture(lambda x, flag, offset: x, {"x": 1, "flag": True})
+
+    assert [node.op for node in module.graph.nodes][:4] == ["placeholder"] * 3 + ["call_function"]
+
+
+def test_a_placeholder_that_is_given_is_an_input_like_any_other(capture):
+    module = capture(branches, {"x": PH, "flag": True, "offset": PHWithMeta("the offset")})
+
+    assert module(torch.ones(1), True, 5).item() == 6
+    nodes = {node.target: node for node in module.graph.find_nodes(op="placeholder")}
+    assert nodes["offset"].meta["ph_key"] == "the offset"
+    assert "ph_key" not in nodes["x"].meta
 
 
 def test_concrete_keyword_only_argument(capture):
@@ -229,11 +299,12 @@ def test_check_of_a_concrete_argument_is_no_dead_code(capture):
         module(torch.ones(1), False)
 
 
-@pytest.mark.xfail(strict=True, reason="nan is compared with ==, which it never is")
 def test_concrete_argument_may_be_nan(capture):
     module = capture(lambda x, limit: x, {"limit": math.nan})
 
     assert module(torch.ones(1), math.nan).item() == 1
+    with pytest.raises(AssertionError, match="limit was fixed to nan when the program was traced"):
+        module(torch.ones(1), 1.0)
 
 
 def test_concrete_args_are_not_changed(capture):

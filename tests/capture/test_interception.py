@@ -9,7 +9,9 @@ import gc
 import sys
 import threading
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -66,11 +68,12 @@ def names(graph):
     return [node.name for node in graph.nodes]
 
 
-def is_pristine(call=nn.Module.__call__, read=nn.Module.__getattr__):
-    return nn.Module.__call__ is call and nn.Module.__getattr__ is read
+@pytest.fixture
+def is_pristine(pristine_module_class):
+    return pristine_module_class
 
 
-def test_module_class_is_untouched_after_a_trace():
+def test_module_class_is_untouched_after_a_trace(is_pristine):
     inside = []
     Tracer().trace(Calling(lambda: inside.append(is_pristine())))
 
@@ -78,8 +81,19 @@ def test_module_class_is_untouched_after_a_trace():
     assert is_pristine()
 
 
+def test_functions_of_the_module_class_stay_the_same_objects_while_a_trace_runs():
+    before = [nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__]
+    inside: list = []
+    Tracer().trace(
+        Calling(lambda: inside.extend([nn.Module.__call__, nn.Module.__getattr__, nn.Module.__setattr__]))
+    )
+
+    assert len(inside) == 3
+    assert all(one is other for one, other in zip(inside, before, strict=True))
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_module_class_is_untouched_after_an_exception(error):
+def test_module_class_is_untouched_after_an_exception(error, is_pristine):
     def fail():
         raise error
 
@@ -89,13 +103,13 @@ def test_module_class_is_untouched_after_an_exception(error):
     assert not is_tracing()
 
 
-def test_module_class_is_untouched_after_a_refused_program():
+def test_module_class_is_untouched_after_a_refused_program(is_pristine):
     with pytest.raises(TraceError):
         Tracer().trace(lambda x: x if x else -x)
     assert is_pristine()
 
 
-def test_module_class_is_untouched_after_a_result_that_no_graph_holds():
+def test_module_class_is_untouched_after_a_result_that_no_graph_holds(is_pristine):
     with pytest.raises(TraceError):
         Tracer().trace(lambda x: object())
     assert is_pristine()
@@ -143,13 +157,37 @@ def test_trace_of_torch_fx_inside_a_trace():
     assert names(inner[0]) == names(torch.fx.Tracer().trace(Net()))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="modules that the inner trace enters are called through torch.fx, which refuses"
-)
 def test_trace_inside_a_trace_of_torch_fx():
-    outer = torch.fx.Tracer().trace(Calling(lambda: Tracer().trace(Net())))
+    inner = []
+    outer = torch.fx.Tracer().trace(Calling(lambda: inner.append(Tracer().trace(Net()))))
 
     assert names(outer) == PLAIN
+    assert str(inner[0]) == str(Tracer().trace(Net()))
+
+
+def test_trace_of_torch_fx_is_not_kept_alive_by_a_trace_inside_it():
+    root = Calling(lambda: Tracer().trace(Net()))
+    torch.fx.Tracer().trace(root)
+    ended = weakref.ref(root)
+    del root
+    gc.collect()
+    assert ended() is None
+
+
+def test_trace_of_torch_fx_inside_a_trace_reads_tensors():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.weight
+
+    inner = []
+    outer = Tracer().trace(Calling(lambda: inner.append(torch.fx.Tracer().trace(Scaled()))))
+
+    assert names(outer) == PLAIN
+    assert names(inner[0]) == ["x", "weight", "mul", "output"]
 
 
 def test_what_others_put_into_the_module_class_is_there_after_a_trace():
@@ -179,6 +217,53 @@ def test_what_others_put_into_the_module_class_is_called_while_a_trace_runs():
         in_another_thread = Calling(lambda: run_in_thread(lambda: Net()(torch.ones(8))))
         Tracer().trace(in_another_thread)
         assert seen.count(Block) == 3
+    finally:
+        nn.Module.__call__ = original
+
+
+class CallsModules:
+    """Calls modules, and is no function."""
+
+    def __init__(self, original):
+        self.original = original
+        self.seen: list = []
+
+    def __get__(self, instance, owner):
+        return self if instance is None else partial(self, instance)
+
+    def __call__(self, module, *args, **kwargs):
+        self.seen.append(type(module))
+        return self.original(module, *args, **kwargs)
+
+
+def test_what_is_no_function_in_the_module_class_is_put_back_too():
+    original = nn.Module.__call__
+    profiled = CallsModules(original)
+    serial = str(Tracer().trace(Net()))
+    nn.Module.__call__ = profiled  # type: ignore[method-assign]
+    try:
+        assert str(Tracer().trace(Net())) == serial
+        assert nn.Module.__call__ is profiled
+        in_another_thread = Calling(lambda: run_in_thread(lambda: Net()(torch.ones(8))))
+        Tracer().trace(in_another_thread)
+        assert profiled.seen.count(Block) == 3 + 3
+    finally:
+        nn.Module.__call__ = original
+
+
+def test_what_others_put_into_the_module_class_while_a_trace_runs_stays():
+    original = nn.Module.__call__
+
+    def profiled(self, *args, **kwargs):
+        return original(self, *args, **kwargs)
+
+    def put():
+        nn.Module.__call__ = profiled
+
+    try:
+        graph = Tracer().trace(Calling(put))
+        assert nn.Module.__call__ is profiled
+        assert names(graph) == PLAIN
     finally:
         nn.Module.__call__ = original
 
@@ -257,7 +342,7 @@ class Crowd:
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_eight_tracing_threads_beside_eight_inference_threads():
+def test_eight_tracing_threads_beside_eight_inference_threads(is_pristine):
     net, other = Net(), Calling(lambda: None)
     x = torch.randn(2, 8)
     with torch.no_grad():
@@ -316,7 +401,7 @@ def test_model_that_updates_a_buffer_can_be_traced_twice_at_once():
 
 
 @pytest.mark.usefixtures("hasty_threads")
-def test_failing_traces_do_not_disturb_others():
+def test_failing_traces_do_not_disturb_others(is_pristine):
     net = Net()
     serial = str(Tracer().trace(net))
 
@@ -332,7 +417,7 @@ def test_failing_traces_do_not_disturb_others():
     assert is_pristine()
 
 
-def test_one_tracer_per_asyncio_task():
+def test_one_tracer_per_asyncio_task(is_pristine):
     net = Net()
     serial = str(Tracer().trace(net))
     seen = []

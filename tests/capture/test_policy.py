@@ -100,6 +100,24 @@ def test_policy_comes_before_the_subclass():
     assert module_calls(tracer.trace(Block())) == ["linear"]
 
 
+# -- functions
+
+
+def test_function_that_the_policy_names_stays_a_call():
+    def helper(x):
+        return x if x.sum() > 0 else -x
+
+    asked = []
+
+    def functions():
+        asked.append(None)
+        return [helper]
+
+    graph = trace(lambda x: helper(helper(x)), leaf_functions=functions)
+    assert [node.target for node in graph.find_nodes(op="call_function")] == [helper, helper]
+    assert len(asked) == 1
+
+
 # -- arguments
 
 

@@ -327,16 +327,22 @@ def test_refusal_in_a_helper_shows_the_helper(capture):
         capture(lambda x: length(x) + 1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the line inside torch.nn is shown, and not the one of the user that led to it"
-)
 def test_refusal_inside_torch_nn_shows_the_users_line(capture):
     class Norm(nn.BatchNorm2d):
         def forward(self, x):
             return super().forward(x)  # the user's line
 
-    with pytest.raises(TraceError, match="# the user's line"):
+    with pytest.raises(
+        TraceError,
+        match=r"# the user's line\"\), inside torch at .*batchnorm\.py:\d+ in _check_input_dim \('if ",
+    ):
         capture(Norm(3))
+
+
+def test_refusal_in_a_root_of_torch_nn_shows_the_line_in_torch(capture):
+    with pytest.raises(TraceError, match=r"is unknown at .*activation\.py:\d+ in ") as caught:
+        capture(nn.MultiheadAttention(4, 2))
+    assert __file__ not in str(caught.value)
 
 
 def test_value_of_a_foreign_type_is_refused_with_the_users_line(capture):

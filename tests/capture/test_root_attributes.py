@@ -392,7 +392,6 @@ def test_parametrised_weight_is_computed_by_the_graph(capture):
     torch.testing.assert_close(module(x), root(x))
 
 
-@pytest.mark.xfail(strict=True, reason="param_shapes_constant is taken and ignored")
 def test_shapes_of_parameters_may_be_constants(capture):
     class Root(Scaled):
         def forward(self, x):
@@ -401,7 +400,6 @@ def test_shapes_of_parameters_may_be_constants(capture):
     assert capture(Root(), tracer=Tracer(param_shapes_constant=True))(torch.ones(1)).item() == 1
 
 
-@pytest.mark.xfail(strict=True, reason="autowrap_functions is taken and ignored")
 def test_autowrapped_function_stays_a_call(capture):
     def helper(x):
         return x + 1

@@ -80,7 +80,7 @@ def test_the_lines_of_the_source_are_mapped_to_nodes():
 
     texts = code.src.splitlines()
     assert {texts[line - 1].strip(): name for line, name in code.lines.items()} == {
-        "input_1 = input": "input_1",
+        "input_1 = input;  input = None": "input_1",
         "neg = -input_1;  input_1 = None": "neg",
         "return neg": "output",
     }
@@ -151,9 +151,6 @@ def test_values_are_freed_after_their_last_use(run):
     assert run(graph, 2, 3) == ({"mul"}, {"seen"})
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a parameter whose node has another name lives until the function returns"
-)
 def test_a_parameter_whose_node_has_another_name_is_freed_too(run):
     def names(*_):
         return {name for name, value in sys._getframe(1).f_locals.items() if value is not None}

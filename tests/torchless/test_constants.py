@@ -401,6 +401,35 @@ def test_parameters_may_be_called_like_the_nodes_of_others(names):
     check_parameters(names, [])
 
 
+@given(st.lists(NAMES, min_size=5, max_size=5, unique=True), CONSTANTS, CONSTANTS)
+@example(
+    ["slice", "int", "getattr", "self", "nan"], slice(math.nan, int, -0.0), [complex(math.nan, -0.0), len]
+)
+def test_any_kind_of_parameter_goes_with_any_constants(names, default, constant):
+    assume(apart(names))
+    plain, optional, rest, keyword_only, more = names
+    graph = Graph()
+    nodes = [
+        graph.placeholder(plain),
+        graph.placeholder(optional, default_value=default),
+        graph.placeholder("*" + rest),
+        graph.placeholder(keyword_only, default_value=constant),
+        graph.placeholder("**" + more),
+    ]
+    graph.keyword_only = frozenset({keyword_only})
+    graph.output([*nodes, constant])
+    function, value = function_of(graph), object()
+
+    omitted = function(None, value)
+    given_all = function(None, value, value, value, **{keyword_only: value, "no parameter": value})
+
+    assert omitted[0] is value
+    assert (omitted[2], omitted[4]) == ((), {})
+    assert same([default, constant, constant], [omitted[1], omitted[3], omitted[5]])
+    assert given_all[:5] == [value, value, (value,), value, {"no parameter": value}]
+    assert same(constant, given_all[5])
+
+
 @pytest.mark.parametrize("name", SPECIAL_NAMES, ids=ascii)
 def test_special_parameter_names_work_with_everything_that_needs_a_global(name):
     check_parameters(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import operator
+import types
 import weakref
 
 import pytest
@@ -553,3 +554,59 @@ def test_an_abandoned_graph_is_collected(graph):
     gc.collect()
 
     assert gone() is None
+
+
+# -- dead code in graphs that are values
+
+
+def held(graph):
+    """Return what a graph takes as a module with a graph of its own."""
+    return types.SimpleNamespace(graph=graph)
+
+
+def dead(owner=None):
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.call_function(operator.neg, (x,), name="dead")
+    graph.output(x)
+    if owner is not None:
+        graph.owning_module = owner
+    return graph
+
+
+class Root:
+    pass
+
+
+def never_impure(node):
+    return False
+
+
+def test_dead_code_in_a_graph_that_is_a_value_is_removed_too():
+    root = Root()
+    root.branches = types.SimpleNamespace(first=held(dead()), second=held(dead()), third=held(dead()))
+    graph = Graph(root)
+    used = graph.get_attr("branches.first")
+    graph.get_attr("branches.second")  # Nobody takes it.
+    graph.output(used)
+
+    assert graph.eliminate_dead_code(never_impure) is True
+    assert [len(branch.graph.nodes) for branch in vars(root.branches).values()] == [2, 3, 3]
+    assert graph.eliminate_dead_code(never_impure) is False
+
+
+def test_what_is_no_graph_is_left_alone():
+    root = Root()
+    root.weight = types.SimpleNamespace(graph="none")
+    graph = Graph(root)
+    graph.output((graph.get_attr("weight"), graph.get_attr("missing.path")))
+
+    assert graph.eliminate_dead_code(never_impure) is False
+
+
+def test_inputs_and_the_output_stay_whatever_is_said_of_them():
+    graph = dead()
+    graph.placeholder("unused")
+
+    assert graph.eliminate_dead_code(never_impure) is True
+    assert [node.op for node in graph.nodes] == ["placeholder", "output", "placeholder"]

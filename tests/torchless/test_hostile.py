@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from fxplug.ir import Graph, Origin, SourceLine
+
 SCRIPT = r'''
-import ast, contextlib, json, sys
+import ast, contextlib, copy, io, json, sys, traceback
 
 CANARY = "fxplug.canary"
 PAYLOAD = f"__import__('sys').audit({CANARY!r})"
@@ -51,7 +53,9 @@ sys.addaudithook(watch)
 import fxplug.ir
 from fxplug.codegen import compile_code
 from fxplug.errors import FxplugError
-from fxplug.ir import Graph, RegionEntry, graph_from_data, graph_to_data
+from fxplug.ir import (
+    Graph, ModuleScope, Origin, RegionEntry, SourceLine, find_structure_faults, graph_from_data, graph_to_data
+)
 
 
 class Str(str):
@@ -272,6 +276,67 @@ def region_context(text):
     return graph
 
 
+def meta(text):
+    graph = Graph()
+    node = graph.call_function(take, (1,))
+    node.meta[text] = [text, {text: (text,)}]
+    node.meta["stack_trace"] = text
+    node.meta["nn_module_stack"] = {text: (text, text)}
+    graph.output(node)
+    return graph
+
+
+def origin(text):
+    graph = Graph()
+    node = graph.call_function(take, (1,))
+    text = text.replace("\ud800", "?")
+    named = type("Named", (), {})
+    named.__qualname__ = text
+    scope = ModuleScope(text, text, ModuleScope("outer", named))
+    node.origins = (Origin(SourceLine(text, 1, text), module=scope, made_by=text),)
+    graph.output(node)
+    return graph
+
+
+def dict_keys(text):
+    graph = Graph()
+    inner = graph.call_function(take, ({text: 1, (text, 2): {text: 3}},), {"k": {text: {text: 4}}})
+    graph.output({text: inner, "plain": {text: inner}})
+    return graph
+
+
+def type_of_a_node(text):
+    class Named:
+        pass
+    Named.__name__ = Named.__qualname__ = str.__str__(text).replace("\0", "").encode("ascii", "replace").decode()
+    Named.__module__ = text
+    graph = Graph()
+    x = graph.placeholder("x", type_expr=Named, default_value=1)
+    graph.output(graph.call_function(take, (x,), type_expr=list[Named]), type_expr=Named)
+    return graph
+
+
+def lifted(text):
+    graph = Graph()
+    graph.lifted[text] = [text]
+    graph.output(graph.get_attr(text))
+    return graph
+
+
+def owner(text):
+    """Has targets that its owner lacks, so that messages speak of both."""
+    kind = type("Owner", (), {})
+    kind.__name__ = kind.__qualname__ = str.__str__(text).replace("\0", "").encode("ascii", "replace").decode()
+    graph = Graph()
+    graph.output(graph.call_module(text, (graph.get_attr("missing." + text),)))
+    owners.append(kind())
+    graph.owning_module = owners[-1]
+    return graph
+
+
+owners = []
+
+
 def restored(text):
     graph = Graph()
     graph.output(graph.call_function(take, (1,), name="total"))
@@ -292,6 +357,7 @@ BUILDERS = [
     placeholder, starred, default, node_name, assigned_name, placeholder_name, keyword, get_attr, call_module,
     deep_path, call_method, getattr_call, annotation, constant, function_name, function_module, class_name,
     instance_of_a_named_class, region_argument, region_context, restored, file_name, root_name,
+    meta, origin, dict_keys, type_of_a_node, lifted, owner,
 ]
 
 
@@ -305,6 +371,23 @@ def leaks(source):
     return "__import__" in names or any(not isinstance(statement, ast.FunctionDef) for statement in tree.body)
 
 
+def look_at(graph):
+    """Show and copy a graph in every way that there is."""
+    str(graph), repr(graph)
+    with contextlib.redirect_stdout(io.StringIO()):
+        graph.print_tabular()
+    list(find_structure_faults(graph))
+    for node in graph.nodes:
+        repr(node), node.format_node(), node.stack_trace, list(node.meta), node.is_impure(), node.origins
+        graph.find_nodes(op=node.op, target=node.target)
+    restored = graph_from_data(graph_to_data(copy.deepcopy(graph)))
+    str(restored), restored.python_code()
+    try:
+        graph.lint()
+    except FxplugError as error:
+        "".join(traceback.format_exception_only(error))
+
+
 def attempt(builder, text):
     """Return what came of it, and what should not have happened."""
     global armed
@@ -314,7 +397,7 @@ def attempt(builder, text):
     try:
         built = builder(text)
         graph, options = built if isinstance(built, tuple) else (built, {})
-        str(graph)
+        look_at(graph)
         code = graph.python_code(*([options["root"]] if "root" in options else []))
         source = code.src
         compiled = compile_code(code, name=options.get("name", "hostile"))
@@ -385,6 +468,12 @@ PLACES = [
     "restored",
     "file_name",
     "root_name",
+    "meta",
+    "origin",
+    "dict_keys",
+    "type_of_a_node",
+    "lifted",
+    "owner",
 ]
 SUBCLASSES = ("Str", "ShownAsCode", "Formatted")
 MAY_BE_REFUSED = {"placeholder", "starred", "restored", "root_name"}
@@ -427,6 +516,16 @@ def test_text_of_a_subclass_is_neither_executed_nor_copied_into_source(results, 
 
 def test_integers_of_a_subclass_are_bound_and_not_printed(results):
     assert results["integers: Int"] == ["ran", []]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="linecache asks for the file, and raises UnicodeEncodeError for such a name"
+)
+def test_a_file_name_that_no_system_can_encode_is_shown():
+    node = Graph().call_function(print, ())
+    node.origins = (Origin(SourceLine("\ud800.py", 1, "forward")),)
+
+    assert "forward" in node.stack_trace
 
 
 def test_what_is_watched_for_would_be_seen(run_script):

@@ -152,8 +152,9 @@ def test_two_iterations_on_one_node_both_survive_it(graph):
 
     graph.erase_node(node)
 
-    assert [one.name for one in forward] == ["d", "e"]
-    assert [one.name for one in backward] == ["b", "a"]
+    # Bounded: an iteration that loses its place may go round and round.
+    assert [one.name for one in itertools.islice(forward, 9)] == ["d", "e"]
+    assert [one.name for one in itertools.islice(backward, 9)] == ["b", "a"]
 
 
 def test_abandoned_iterators_leave_nothing_behind(graph):
@@ -183,9 +184,9 @@ def test_an_iterator_that_is_kept_goes_on_after_many_changes(graph):
         graph.erase_node(by_name(graph, name))
     late = graph.placeholder("z")
 
-    assert list(kept) == [late]
+    assert list(itertools.islice(kept, 9)) == [late]
     graph.placeholder("after_the_end")
-    assert list(kept) == []
+    assert list(itertools.islice(kept, 9)) == []
 
 
 # -- against a list

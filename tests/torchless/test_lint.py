@@ -267,3 +267,9 @@ def test_lint_asks_the_owning_module(graph):
         graph.lint()
     with pytest.raises(VerificationError):
         check_structure(graph, owner)
+
+
+def test_a_node_that_says_it_belongs_to_another_graph_is_found(graph):
+    parts(graph)[1].graph = Graph()
+
+    assert "node 'neg' stands in this graph, but says that it belongs to another" in faults(graph)

@@ -122,6 +122,18 @@ def test_a_name_that_was_given_is_given_again_in_a_new_namespace(candidates):
     assert [other.create_name(name) for name in names] == names
 
 
+@given(st.lists(CANDIDATES, max_size=20), st.randoms())
+def test_a_name_that_is_given_back_can_be_given_again(candidates, random):
+    namespace = Namespace()
+    names = [namespace.create_name(candidate) for candidate in candidates]
+    random.shuffle(names)
+
+    for name in names:
+        namespace.release(name)
+        assert name not in namespace
+        assert namespace.create_name(name) == name
+
+
 def test_names_are_counted():
     namespace = Namespace()
 

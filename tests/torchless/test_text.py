@@ -140,3 +140,26 @@ def test_a_graph_with_an_empty_output_can_be_printed():
     graph.create_node("output", "output")
 
     assert "return" in str(graph)
+
+
+class Size(tuple):
+    """A tuple that shows itself in its own way."""
+
+    __slots__ = ()
+
+    def __repr__(self):
+        return f"Size({list(self)})"
+
+
+VALUES = [
+    (), (1,), (1, "a"), [1, [None]], {"k": (1, [2])}, {1: {2: 3}}, slice(1, None, "x"), "text", 3.0, None, ...,
+    Size((1, 2)), [Size((1,))], Point(1, (2,)), {"k": Point("a", [])}, [[], {}, ()], {"a", }, [int],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_what_is_returned_is_shown_as_python_shows_it(value):
+    graph = Graph()
+
+    assert graph.output(value).format_node() == f"return {value}"
+    assert node_rows(graph.nodes)[0][3] == str((value,))

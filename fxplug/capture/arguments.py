@@ -1,0 +1,83 @@
+"""From values of a program to arguments of a graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from fxplug.errors import TraceError
+from fxplug.ir import Argument, Node, iterate_leaves
+from fxplug.semantics.internals import HigherOrderOperator, OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["PLAIN_TYPES", "constructor_arguments", "container_argument", "is_constant", "is_plain_subclass"]
+
+PLAIN_TYPES: frozenset[type] = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
+"""Exact types of values that stand in a graph as they are."""
+
+_CONSTANTS = (
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.finfo,
+    torch.iinfo,
+    OpOverload,
+    HigherOrderOperator,
+    range,
+)
+
+
+def container_argument(value: Any, convert: Callable[[Any], Argument]) -> Argument:
+    """Return a tuple, list, dict or slice with every element converted, NotImplemented for anything else.
+
+    Args:
+        value: A value of the program.
+        convert: Turns an element into an argument.
+
+    Raises:
+        TraceError: A key of a dict is, or holds, a traced value.
+    """
+    if isinstance(value, tuple):
+        elements = [convert(element) for element in cast("tuple[Any, ...]", value)]
+        if type(value) is tuple or not hasattr(value, "_fields"):
+            return tuple(elements)
+        return type(value)(*elements)
+    if isinstance(value, list):
+        return [convert(element) for element in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        given = cast("dict[Any, Any]", value)
+        for key in given:
+            if type(key) is not str and any(isinstance(leaf, Node) for leaf in iterate_leaves(convert(key))):
+                raise TraceError(f"Cannot record a dict: its key {key!r} is a traced value. Use plain keys.")
+        return {key: convert(element) for key, element in given.items()}
+    if isinstance(value, slice):
+        return slice(convert(value.start), convert(value.stop), convert(value.step))
+    return NotImplemented
+
+
+def is_constant(value: Any) -> bool:
+    """Return whether a value can stand in a graph as it is: something to be called, or a constant of torch."""
+    return callable(value) or isinstance(value, _CONSTANTS)
+
+
+def is_plain_subclass(value: Any) -> bool:
+    """Return whether a value is a number, text or enum with a class of its own; the object itself stands in a graph."""
+    if isinstance(value, (int, float, str, bytes, complex)):
+        return True
+    return any(base.__module__ == "enum" for base in type(value).__mro__)
+
+
+def constructor_arguments(value: Any) -> dict[str, Any] | None:
+    """Return what a dataclass is made of, by the names that its constructor takes; None for anything else."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return None
+    fields = dataclasses.fields(value)
+    made_by_fields = getattr(type(value), "__dataclass_params__").init  # noqa: B009 - no name of its type
+    if not made_by_fields or not all(field.init for field in fields):
+        return None
+    return {field.name: getattr(value, field.name) for field in fields}

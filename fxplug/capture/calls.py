@@ -1,0 +1,74 @@
+"""Calls of torch that hold a traced value where torch expects a number.
+
+Torch hands a call over to a traced value only where it has understood the other arguments. For ``table[:n]`` or
+``torch.tensor(n)`` it has not, when ``n`` stands for a number that is unknown: a mode of torch hears of the call before
+anything is looked at. For ``torch.zeros(n, 3)`` torch wants a number first, only to find out that these are sizes. It
+gets one then (see `fxplug.capture.callsites`), and the mode sees to it that nothing comes of it.
+"""
+
+from __future__ import annotations
+
+from types import MethodWrapperType
+from typing import TYPE_CHECKING, Any
+
+from torch.overrides import TorchFunctionMode
+
+from fxplug.capture.sessions import Session, active
+from fxplug.capture.shims import traced_value
+from fxplug.ir import iterate_leaves
+from fxplug.semantics.internals import remove_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["TracedCalls"]
+
+
+class TracedCalls(TorchFunctionMode):
+    """Records every call of torch that has a traced value among its arguments; makes the others.
+
+    Args:
+        session: The trace for which it does so.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session = session
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Hear of a call."""
+        named = kwargs or {}
+        # An attribute of a tensor can be set to a tensor only: what torch says to that is the better answer.
+        if active.get() is self._session and not isinstance(func, MethodWrapperType):
+            proxy = traced_value(args, named)
+            if proxy is not None:
+                if self._session.probes:
+                    self._settle(args, named)
+                return type(proxy).__torch_function__(func, types, args, named)
+        return func(*args, **named)
+
+    def _settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take back the numbers that were given out for this call."""
+        leaves = list(iterate_leaves((args, kwargs)))
+        for proxy, error in self._session.probes:
+            if not any(leaf is proxy for leaf in leaves):
+                raise error
+        self._session.settle()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        """Take the mode away, and nothing that the program may have put on top of it.
+
+        Raises:
+            TraceError: A number that was given out to find out about a call may have been used as one.
+        """
+        remove_mode(self)
+        if error is None and self._session.probes:
+            raise self._session.probes[0][1]

@@ -1,0 +1,36 @@
+"""Classes whose construction from traced values is recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxplug.capture.proxy import Proxy
+from fxplug.ir import iterate_leaves
+
+__all__ = ["ProxyableClassMeta"]
+
+
+class ProxyableClassMeta(type):
+    """Metaclass of classes whose construction can stand in a graph.
+
+    Called with a proxy among its arguments, such a class makes no instance: the call becomes a node with the class as
+    its target, and what is done with the result is recorded like everything else. Called without one, it makes an
+    instance as any class does. No switch is set for it, so that it works in any number of threads at once.
+
+    Example:
+        ::
+
+            class Pair(metaclass=ProxyableClassMeta):
+                def __init__(self, left, right):
+                    self.left, self.right = left, right
+
+            graph = Tracer().trace(lambda x: Pair(x, x + 1))
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return an instance, or the proxy that stands for one."""
+        for value in (*args, *kwargs.values()):
+            for leaf in iterate_leaves(value):
+                if isinstance(leaf, Proxy):
+                    return leaf.tracer.create_proxy("call_function", cls, args, kwargs)
+        return super().__call__(*args, **kwargs)

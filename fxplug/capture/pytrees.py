@@ -1,0 +1,235 @@
+"""Programs with nested inputs, traced as graphs with flat ones.
+
+A parameter whose concrete value is a list, dict or another structure known to torch's pytrees becomes one input for
+each leaf. The function that is generated from the graph takes the same structure, and returns what the program
+returned.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fxplug.capture.concrete import PH
+from fxplug.capture.proxy import Proxy
+from fxplug.codegen import PyTreeCodeGen, TreeParameter
+from fxplug.errors import GraphError, TraceError
+from fxplug.semantics.internals import flatten_tree, flatten_tree_with_paths, unflatten_tree
+
+if TYPE_CHECKING:
+    from fxplug.capture.inputs import Input
+    from fxplug.capture.roots import RootCall
+    from fxplug.ir import Graph
+    from fxplug.semantics.internals import TreeSpec
+
+__all__ = ["InputPlan", "InputTrees", "NestedCall", "OutputTree", "PlannedInput"]
+
+
+@dataclass(frozen=True)
+class PlannedInput:
+    """One input of the graph."""
+
+    input: Input
+    """Its placeholder."""
+    path: str
+    """How it is called in messages."""
+    value: Any
+    """What it is traced with; a placeholder (see `PH`) where it stays an input."""
+
+
+class InputPlan:
+    """Which inputs a graph has: one for each parameter, or for each leaf of the value that it is traced with.
+
+    Args:
+        inputs: The parameters.
+        concrete: Name of a parameter -> value, where one was given.
+
+    Raises:
+        TraceError: A structure was given for a parameter that stands behind a variable number of others.
+    """
+
+    def __init__(self, inputs: list[Input], concrete: dict[str, Any]) -> None:
+        self.specs: dict[str, TreeSpec] = {}
+        """Name of each nested parameter -> its structure."""
+        self.entries: list[PlannedInput] = []
+        """The inputs in order."""
+        taken = {entry.name for entry in inputs}
+        star: str | None = None
+        for entry in inputs:
+            value = concrete.get(entry.name, PH)
+            paths, spec = flatten_tree_with_paths(value)
+            if spec.is_leaf():
+                star = entry.target if entry.stars == "*" else star
+                self.entries.append(PlannedInput(entry, entry.name, value))
+                continue
+            if star is not None and not entry.stars:
+                raise TraceError(
+                    f"Cannot give the parameter {entry.name!r} a structure: it stands behind {star}, and how many "
+                    f"values that receives is unknown. Give {star} a tuple in concrete_args too.",
+                    code="FXP-T031",
+                )
+            self.specs[entry.name] = spec
+            for path, leaf in paths:
+                self._add_leaf(entry, path, leaf, taken)
+
+    def _add_leaf(self, entry: Input, path: str, leaf: Any, taken: set[str]) -> None:
+        number = 1
+        while f"{entry.name}_{number}" in taken:
+            number += 1
+        name = f"{entry.name}_{number}"
+        taken.add(name)
+        # Stars and annotation are those of the whole.
+        behind = entry.keyword_only or bool(entry.stars)
+        own = dataclasses.replace(entry, name=name, stars="", annotation=None, keyword_only=behind)
+        self.entries.append(PlannedInput(own, entry.name + path, leaf))
+
+
+class InputTrees:
+    """Takes nested values apart.
+
+    Args:
+        specs: Name of each nested parameter -> its structure.
+    """
+
+    def __init__(self, specs: dict[str, TreeSpec]) -> None:
+        self.specs = specs
+
+    def __call__(self, values: tuple[Any, ...]) -> list[Any]:
+        """Return the leaves of one value for each nested parameter.
+
+        Raises:
+            GraphError: A value has another structure than the one that was traced.
+            TraceError: A value is traced itself, so that it cannot be taken apart.
+        """
+        leaves: list[Any] = []
+        for (name, spec), value in zip(self.specs.items(), values, strict=True):
+            if isinstance(value, Proxy):
+                raise TraceError(
+                    f"Cannot trace into a captured program with nested inputs: the value of {name!r} is a single "
+                    "traced value. Give concrete_args the structure, with fxplug.PH for its values, or make the "
+                    "module a leaf.",
+                    code="FXP-T031",
+                )
+            try:
+                leaves += spec.flatten_up_to(value)
+            except (ValueError, TypeError, KeyError) as error:
+                raise GraphError(
+                    f"Cannot run the captured program: the value of {name!r} has another structure than the one that "
+                    f"was traced ({error}). Pass the same structure, or trace the program again with this one.",
+                    code="FXP-G020",
+                ) from error
+        return leaves
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _input_trees, ({name: _skeleton(spec) for name, spec in self.specs.items()},)
+
+
+class OutputTree:
+    """Puts a nested result together.
+
+    Args:
+        spec: Its structure.
+    """
+
+    def __init__(self, spec: TreeSpec) -> None:
+        self.spec = spec
+
+    def __call__(self, leaves: Any) -> Any:
+        """Return the result for what the graph returns.
+
+        Raises:
+            GraphError: The graph returns something else than one value for each leaf.
+        """
+        found: list[Any] = list(leaves) if isinstance(leaves, (tuple, list)) else [leaves]
+        if len(found) != self.spec.num_leaves:
+            raise GraphError(
+                f"Cannot put the result together: the graph returns {len(found)} values, and the program returned "
+                f"{self.spec.num_leaves}. If the graph was changed on purpose, give its function flat results: "
+                "graph.set_codegen(fxplug.CodeGen())."
+            )
+        return unflatten_tree(found, self.spec)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _output_tree, (_skeleton(self.spec),)
+
+
+def _skeleton(spec: TreeSpec) -> Any:
+    """Return a structure without values: plain containers, where a `TreeSpec` is torch's own."""
+    return unflatten_tree([None] * spec.num_leaves, spec)
+
+
+def _input_trees(skeletons: dict[str, Any]) -> InputTrees:
+    return InputTrees({name: flatten_tree(skeleton)[1] for name, skeleton in skeletons.items()})
+
+
+def _output_tree(skeleton: Any) -> OutputTree:
+    return OutputTree(flatten_tree(skeleton)[1])
+
+
+class NestedCall:
+    """Runs a root with one value for each leaf of its inputs, and takes its result apart.
+
+    Args:
+        call: Runs it with one value for each parameter.
+        skipped: How many values precede those of the parameters.
+        specs: Name of each nested parameter -> its structure.
+        graph: Whose function is to take and return the structures.
+    """
+
+    def __init__(self, call: RootCall, skipped: int, specs: dict[str, TreeSpec], graph: Graph) -> None:
+        self._call = call
+        self._skipped = skipped
+        self._specs = specs
+        self._graph = graph
+
+    def __call__(self, *args: Any) -> Any:
+        """Return the leaves of the result.
+
+        Raises:
+            TraceError: The program changes a structure that it was given: callers of the graph would not see it.
+        """
+        values, before = self._values(args)
+        result = self._call(*args[: self._skipped], *values)
+        for entry, value, leaves in zip(self._call.inputs, values, before, strict=True):
+            if leaves is not None:
+                self._check_unchanged(entry, value, leaves)
+        outputs, spec = flatten_tree(result)
+        parameters = [self._parameter(entry) for entry in self._call.inputs]
+        self._graph.set_codegen(PyTreeCodeGen(parameters, InputTrees(self._specs), OutputTree(spec)))
+        return outputs
+
+    def _values(self, args: tuple[Any, ...]) -> tuple[list[Any], list[list[Any] | None]]:
+        """Return one value for each parameter, and the leaves of those that are nested."""
+        given = iter(args[self._skipped :])
+        values: list[Any] = []
+        before: list[list[Any] | None] = []
+        for entry in self._call.inputs:
+            spec = self._specs.get(entry.name)
+            if spec is None:
+                values.append(next(given))
+                before.append(None)
+                continue
+            leaves = [next(given) for _ in range(spec.num_leaves)]
+            values.append(unflatten_tree(leaves, spec))
+            before.append(leaves)
+        return values, before
+
+    def _check_unchanged(self, entry: Input, value: Any, leaves: list[Any]) -> None:
+        found, spec = flatten_tree(value)
+        if spec == self._specs[entry.name] and all(map(_is_same, found, leaves)):
+            return
+        raise TraceError(
+            f"Cannot trace: the program changes the {type(value).__name__} that it is given as {entry.name!r}, and "
+            "callers of the captured program would not see the change. Copy it first, and change the copy.",
+            code="FXP-T032",
+        )
+
+    def _parameter(self, entry: Input) -> TreeParameter:
+        spec = self._specs.get(entry.name)
+        leaves = None if spec is None else spec.num_leaves
+        return TreeParameter(entry.name, entry.stars, leaves, entry.default, entry.keyword_only)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other

@@ -1,0 +1,80 @@
+"""Which trace runs in this thread or task: the one context variable that everything intercepted asks."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fxplug.semantics.internals import DISABLED_DISPATCH
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fxplug.errors import TraceError
+
+__all__ = ["ModuleInterceptor", "Session", "active", "active_interceptor"]
+
+_DISPATCH = "__torch_function__"
+
+
+class ModuleInterceptor(Protocol):
+    """Who is asked, while it traces, what a use of a module means."""
+
+    hears_every_attribute: bool
+    """Whether it is asked about submodules that are read, and not only about parameters and buffers."""
+
+    def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the value that stands for a call of `module`."""
+        ...
+
+    def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Return what stands for a parameter, buffer or submodule that was found to be `value`."""
+        ...
+
+    def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
+        """Hear that an attribute is about to be assigned; return whether that is all that happens."""
+        ...
+
+
+class Session:
+    """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
+
+    __slots__ = ("classes", "interceptor", "leaves", "namespaces", "probes")
+
+    def __init__(self, interceptor: ModuleInterceptor) -> None:
+        self.interceptor: ModuleInterceptor | None = interceptor
+        self.leaves: dict[int, Any] = {}
+        """Id -> callable, of what this trace keeps as a call and others do not."""
+        self.namespaces: set[int] = set()
+        """The globals, by id, that have been looked through."""
+        self.classes: set[type] = set()
+        """The classes of modules whose forward needs no further look."""
+        self.probes: list[tuple[Any, TraceError]] = []
+        """Traced values that torch was given a number for, and what is to be said if nobody hears of the call."""
+
+    def probe(self, proxy: Any, error: TraceError) -> None:
+        """Let torch take a traced value for a number, until it is heard what it wanted it for.
+
+        Args:
+            proxy: The traced value.
+            error: What is to be said if it is not heard.
+        """
+        # Otherwise torch would take it for the tuple of all sizes, and have no place for further ones.
+        vars(proxy)[_DISPATCH] = DISABLED_DISPATCH
+        self.probes.append((proxy, error))
+
+    def settle(self) -> None:
+        """Hear what torch wanted the numbers for: the values are traced values again."""
+        for proxy, _ in self.probes:
+            vars(proxy).pop(_DISPATCH, None)
+        self.probes.clear()
+
+
+active: ContextVar[Session | None] = ContextVar("fxplug_active_trace", default=None)
+"""The trace of the running thread or task."""
+
+
+def active_interceptor() -> ModuleInterceptor | None:
+    """Return who traces in this thread or task, None when nobody does."""
+    session = active.get()
+    return None if session is None else session.interceptor

@@ -1,0 +1,156 @@
+"""Stand-ins for callables that are not written in Python, put into the globals of modules while traces run.
+
+Python offers no place in which a call of ``len`` or ``math.sqrt`` could be intercepted: it calls a method of the traced
+value, and accepts nothing but a number from it. What stands in a module's globals is the only handle. Outside of a
+trace, in this thread or any other, a stand-in does what the original does.
+"""
+
+from __future__ import annotations
+
+from functools import update_wrapper
+from types import FunctionType, new_class
+from typing import TYPE_CHECKING, Any
+
+from fxplug.capture.originals import note_shim, original_of
+from fxplug.capture.proxy import Proxy
+from fxplug.capture.sessions import Session, active
+from fxplug.ir import iterate_leaves
+from fxplug.semantics.internals import DYNAMO_INLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["call_leaf", "shim_for", "traced_value"]
+
+
+def call_leaf(
+    session: Session,
+    target: Any,
+    original: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    always: bool,
+) -> Any:
+    """Record a call of what is kept as a call, if it receives a traced value; otherwise make it.
+
+    Args:
+        session: The trace that runs here, or ran.
+        target: Of the node.
+        original: What makes the call.
+        args: Of the call.
+        kwargs: Of the call.
+        always: Whether every trace keeps it, and not only those that say so.
+    """
+    if session.interceptor is not None and (always or id(target) in session.leaves):
+        proxy = traced_value(args, kwargs)
+        if proxy is not None:
+            recorded = proxy.tracer.create_proxy("call_function", target, args, kwargs)
+            if isinstance(recorded, Proxy):
+                recorded.node.meta["is_wrapped"] = (
+                    True  # As in torch.fx: what captures it again keeps it again.
+                )
+            return recorded
+    return original(*args, **kwargs)
+
+
+def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:
+    """Return the first traced value among the arguments of a call, at any depth, None when there is none."""
+    for value in args:
+        if isinstance(value, Proxy):
+            return value
+    for leaf in iterate_leaves((args, kwargs)):
+        if isinstance(leaf, Proxy):
+            return leaf
+    return None
+
+
+def _function_shim(original: Callable[..., Any], *, always: bool) -> FunctionType:
+    def shim(*args: Any, **kwargs: Any) -> Any:
+        session = active.get()
+        if session is None:
+            return original(*args, **kwargs)
+        return call_leaf(session, original, original, args, kwargs, always=always)
+
+    update_wrapper(shim, original)
+    setattr(shim, DYNAMO_INLINE, original)
+    return shim
+
+
+class _ClassShim(type):
+    """The type of stand-ins for classes: to everything but ``is`` and a class pattern they are the class."""
+
+    def __new__(cls, name: str, bases: tuple[Any, ...], namespace: dict[str, Any], **options: Any) -> Any:
+        """Make a stand-in; or the class that a program derives from one, and which has nothing to do with it."""
+        if _ORIGINAL in namespace:
+            return super().__new__(cls, name, bases, namespace)
+        return new_class(name, tuple(map(original_of, bases)), options, lambda body: body.update(namespace))
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        original = _class_behind(cls)
+        session = active.get()
+        if session is None:
+            return original(*args, **kwargs)
+        return call_leaf(session, original, original, args, kwargs, always=_is_always(cls))
+
+    def __getattribute__(cls, name: str) -> Any:
+        return getattr(_class_behind(cls), name)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _class_behind(cls))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(original_of(subclass), _class_behind(cls))
+
+    def __eq__(cls, other: object) -> bool:
+        return original_of(other) is _class_behind(cls)
+
+    def __hash__(cls) -> int:
+        return hash(_class_behind(cls))
+
+    def __repr__(cls) -> str:
+        return repr(_class_behind(cls))
+
+    def __or__(cls, other: Any) -> Any:
+        return _class_behind(cls) | original_of(other)
+
+    def __ror__(cls, other: Any) -> Any:
+        return original_of(other) | _class_behind(cls)
+
+    def __getitem__(cls, item: Any) -> Any:
+        return _class_behind(cls)[item]
+
+
+_ORIGINAL = "<original>"
+_ALWAYS = "<always>"
+
+
+def _class_behind(shim: type) -> Any:
+    return type.__getattribute__(shim, "__dict__")[_ORIGINAL]
+
+
+def _is_always(shim: type) -> bool:
+    return type.__getattribute__(shim, "__dict__")[_ALWAYS]
+
+
+_shims: dict[tuple[int, bool], Any] = {}
+"""(Id of the original, whether always) -> its stand-in, one for all modules. They are kept, and with them what they
+stand for."""
+
+
+def shim_for(original: Any, *, always: bool) -> Any:
+    """Return the stand-in for a callable.
+
+    Args:
+        original: What it stands for.
+        always: Whether every trace keeps its calls, and not only those that say so.
+    """
+    shim = _shims.get((id(original), always))
+    if shim is None:
+        if isinstance(original, type):
+            shim = _ClassShim(original.__name__, (), {_ORIGINAL: original, _ALWAYS: always})
+        else:
+            shim = _function_shim(original, always=always)
+        _shims[id(original), always] = shim
+        note_shim(shim, original)
+    return shim

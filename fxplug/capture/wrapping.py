@@ -1,0 +1,387 @@
+"""Functions that stay calls: `wrap`, what libraries registered with ``torch.fx.wrap``, and a tracer's own.
+
+A function that is written in Python is caught wherever it is called from: its code is exchanged while traces run (see
+`fxplug.capture.trampolines`). Everything else can be caught in the globals of modules only (see
+`fxplug.capture.shims`): what a module wraps, in that module; what a tracer keeps, in the module that defines it, unless
+that is ``builtins``, and in those of the functions and modules that it traces.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import weakref
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import nn
+
+from fxplug.capture.originals import original_of
+from fxplug.capture.sessions import Session, active
+from fxplug.capture.shims import call_leaf, shim_for, traced_value
+from fxplug.capture.sources import carrier_name
+from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
+from fxplug.errors import TraceError
+from fxplug.execute import GraphModule
+from fxplug.semantics.internals import torch_fx_wrapped_functions, torch_fx_wrapped_methods
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from fxplug.capture.trampolines import Patch
+
+__all__ = ["body_of", "hold_leaves", "hold_wrapped", "look_through", "wrap"]
+
+T = TypeVar("T")
+
+_functions: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Python functions that were wrapped."""
+_names: dict[tuple[int, str], dict[str, Any]] = {}
+"""(Id of the globals, name) -> the globals, of what was wrapped by name."""
+_objects: dict[int, tuple[Any, dict[str, Any]]] = {}
+"""Id -> (the callable, globals of the module that wrapped it), of what is not written in Python."""
+
+
+def wrap(fn_or_name: T) -> T:
+    """Keep calls of a function as calls: a trace records them as one node, and does not look inside.
+
+    A call is recorded if a traced value is among its arguments, at any depth of tuples, lists and dicts; other calls
+    are made while tracing, as always. It works wherever the function is called from, and for traces that start
+    afterwards. The function itself is neither replaced nor changed outside of traces.
+
+    Args:
+        fn_or_name: A function, as a decorator too, anywhere; or the name of a callable that the calling module has
+            among its globals when a trace starts, or of one of Python's builtins, such as ``"len"``. With a name, the
+            call must stand at the top level of the module.
+
+    Returns:
+        What was passed.
+
+    Raises:
+        TraceError: It is nothing that can be kept as a call, or a name that is given inside a function.
+
+    Example:
+        ::
+
+            import fxplug as fx
+
+            fx.wrap("len")
+
+            @fx.wrap
+            def resize(image, size): ...
+    """
+    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    namespace = caller.f_globals
+    if isinstance(fn_or_name, str):
+        if caller.f_code.co_name != "<module>":
+            raise TraceError(
+                f"Cannot wrap {fn_or_name!r} by its name inside {caller.f_code.co_name!r}: names are looked up among "
+                "the globals of a module. Call wrap at the top level of the module, or pass the function itself.",
+                code="FXP-T020",
+            )
+        _names[id(namespace), fn_or_name] = namespace
+        return fn_or_name
+    value: Any = original_of(fn_or_name)
+    reason = _why_not(value)
+    if reason is not None:
+        raise TraceError(f"Cannot wrap {fn_or_name!r}: {reason}", code="FXP-T020")
+    if isinstance(value, FunctionType):
+        _functions.add(value)
+    else:
+        _objects[id(value)] = (value, namespace)
+    return fn_or_name
+
+
+def _why_not(value: Any) -> str | None:
+    """Return why calls of `value` cannot be kept, with what to do, or None if they can."""
+    if isinstance(value, nn.Module):
+        return "it is a module. Make it a leaf (leaf_modules in the configuration, or a tracer's is_leaf_module)."
+    if isinstance(value, MethodType):
+        return f"it is a bound method. Wrap the function behind it, {value.__func__.__qualname__}."
+    if isinstance(value, type) and type(value) is not type:
+        return f"it is a class with a metaclass, {type(value).__name__}. Wrap a function that makes its instances."
+    if not callable(value):
+        return f"it is a {type(value).__name__}, which cannot be called. Pass a function, or the name of one."
+    return None
+
+
+# -- what is installed while any trace runs
+
+
+def hold_wrapped(patches: Patches, holder: object) -> None:
+    """Install what keeps calls of all wrapped functions, until `holder` releases it.
+
+    Raises:
+        TraceError: A module wrapped a name that it does not have, or that is not callable.
+    """
+    for function in list(_functions):
+        _hold_standing(patches, holder, function, {}, None)
+    for value, namespace in list(_objects.values()):
+        _hold_standing(patches, holder, value, namespace, None)
+    for (_, name), namespace in list(_names.items()):
+        value = _resolve(namespace, name)
+        if value is not None:
+            _hold_standing(patches, holder, value, namespace, name)
+    for name, namespace in torch_fx_wrapped_functions():
+        value = original_of(namespace.get(name, getattr(builtins, name, None)))
+        # What torch.fx itself would refuse is for torch.fx to complain about.
+        if value is not None and _why_not(value) is None:
+            _hold_standing(patches, holder, value, namespace, name)
+    for owner, name in torch_fx_wrapped_methods():
+        key = ("method", id(owner), name)
+        patches.hold(holder, key, lambda owner=owner, name=name: _method_patch(owner, name))
+
+
+def _resolve(namespace: Mapping[str, Any], name: str) -> Any:
+    missing = object()
+    value = original_of(namespace.get(name, getattr(builtins, name, missing)))
+    module = namespace.get("__name__")
+    if value is missing:
+        is_gone = getattr(sys.modules.get(str(module)), "__dict__", None) is not namespace
+        if is_gone or getattr(namespace.get("__spec__"), "_initializing", False):
+            return None  # Or another thread is importing the module, and the name is on its way.
+        raise TraceError(
+            f"Cannot trace: module {module!r} called wrap({name!r}), but has no such name. Correct the name there.",
+            code="FXP-T020",
+        )
+    reason = _why_not(value)
+    if reason is not None:
+        raise TraceError(
+            f"Cannot trace: module {module!r} called wrap({name!r}), which is {value!r}: {reason}",
+            code="FXP-T020",
+        )
+    return value
+
+
+def _hold_standing(
+    patches: Patches, holder: object, value: Any, namespace: dict[str, Any], name: str | None
+) -> None:
+    """Keep calls of something for every trace, under `name`, or under all names that `namespace` has for it."""
+    if isinstance(value, FunctionType):
+        _kept.add(value)
+        _hold_function(patches, holder, value)
+        return
+    for found in [name] if name is not None else _names_of(value, namespace):
+        _hold_name(patches, holder, namespace, found, value, always=True)
+    home = _home_of(value)
+    if name is None and home is not None:
+        _hold_name(patches, holder, vars(home), value.__name__, value, always=True)
+
+
+def _names_of(value: Any, namespace: Mapping[str, Any]) -> list[str]:
+    names = [name for name, found in list(namespace.items()) if original_of(found) is value]
+    own = str(getattr(value, "__name__", None))
+    if not names and getattr(builtins, own, None) is value and own not in namespace:
+        names.append(own)
+    return names
+
+
+def _hold_name(
+    patches: Patches,
+    holder: object,
+    namespace: dict[str, Any],
+    name: str,
+    value: Any,
+    *,
+    always: bool = False,
+) -> None:
+    if isinstance(value, FunctionType):
+        return  # Caught itself.
+    shim = shim_for(value, always=always)
+    patches.hold(holder, (id(namespace), name), lambda: NamespacePatch(namespace, {name: (value, shim)}))
+
+
+def _home_of(value: Any) -> ModuleType | None:
+    """Return the module in which others find a function that is not written in Python, as they find ``math.sqrt``."""
+    home = sys.modules.get(str(getattr(value, "__module__", None)))
+    if home is None or home is builtins or isinstance(value, type):
+        return None
+    return home if original_of(vars(home).get(getattr(value, "__name__", ""))) is value else None
+
+
+# -- Python functions
+
+
+_kept: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Those of which every trace keeps the calls: wrapped themselves, or by a name."""
+_trampolines: weakref.WeakKeyDictionary[Any, Trampoline] = weakref.WeakKeyDictionary()
+"""Kept for the next trace, which most likely needs the same ones."""
+
+
+def _leaf(*args: Any, **kwargs: Any) -> Any:
+    current: Any = "<active>"
+    original: Any = "<original>"
+    session = current()
+    if session is None:
+        return original(*args, **kwargs)
+    call: Any = "<call>"
+    return call(session, "<reference>", original, args, kwargs)
+
+
+def _call(
+    session: Session,
+    reference: Callable[[], Any],
+    original: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    function = reference()
+    return call_leaf(session, function, original, args, kwargs, always=function in _kept)
+
+
+def _hold_function(patches: Patches, holder: object, function: FunctionType) -> None:
+    patches.hold(holder, id(function), lambda: _trampoline_for(function))
+
+
+def _trampoline_for(function: FunctionType) -> Trampoline:
+    trampoline = _trampolines.get(function)
+    if trampoline is None or not trampoline.fits(function):
+        trampoline = Trampoline(
+            function,
+            _leaf,
+            {"<active>": active.get, "<call>": _call},
+            carrier_name(function.__code__.co_filename),
+            shows_signature=True,
+        )
+        if trampoline.is_lasting:
+            _trampolines[function] = trampoline
+    return trampoline
+
+
+def body_of(patches: Patches, function: Any) -> Any:
+    """Return what runs the body of a function or method, even if calls of it are kept as calls."""
+    if isinstance(function, MethodType):
+        body = body_of(patches, function.__func__)
+        return function if body is function.__func__ else MethodType(body, function.__self__)
+    if isinstance(function, FunctionType):
+        trampoline = patches.find(id(function))
+        return trampoline.original if isinstance(trampoline, Trampoline) else function
+    return function
+
+
+def _method(*args: Any, **kwargs: Any) -> Any:
+    call: Any = "<call>"
+    return call("<original>", args, kwargs)
+
+
+def _method_patch(owner: type, name: str) -> Patch:
+    def call(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session = active.get()
+        if session is not None and session.interceptor is not None:
+            proxy = traced_value(args, kwargs)
+            if proxy is not None:
+                return proxy.tracer.create_proxy("call_method", name, args, kwargs)
+        return original(*args, **kwargs)
+
+    return patch_for(owner, name, _method, {"<call>": call})
+
+
+# -- what one trace keeps
+
+
+def hold_leaves(
+    patches: Patches,
+    session: Session,
+    modules: Iterable[ModuleType] = (),
+    functions: Iterable[Callable[..., Any]] = (),
+) -> None:
+    """Keep calls of functions for one trace, until `session` releases what it holds.
+
+    Args:
+        patches: Where it is installed.
+        session: The trace.
+        modules: Whose public functions are kept, those that they only import included.
+        functions: Further functions.
+
+    Raises:
+        TraceError: One of `functions` is nothing that can be kept as a call.
+    """
+    for module in modules:
+        if _is_compiled(module):
+            session.leaves.update(_hold_module(patches, session, module))
+            continue
+        for name, value in _public_functions(module):
+            session.leaves[id(value)] = value
+            _hold_name(patches, session, vars(module), name, value)
+            if isinstance(value, FunctionType):
+                _hold_function(patches, session, value)
+    for function in functions:
+        value = original_of(function)
+        reason = _why_not(value)
+        if reason is not None:
+            raise TraceError(f"Cannot keep calls of {function!r}: {reason}", code="FXP-T020")
+        session.leaves[id(value)] = value
+        home = _home_of(value)
+        if isinstance(value, FunctionType):
+            _hold_function(patches, session, value)
+        elif home is not None and _is_compiled(home):
+            _hold_module(patches, session, home)
+        elif home is not None:
+            _hold_name(patches, session, vars(home), value.__name__, value)
+
+
+def look_through(patches: Patches, function: Callable[..., Any]) -> None:
+    """Catch what this trace keeps, and is not written in Python, in the globals of a function that it enters."""
+    session = active.get()
+    namespace: dict[str, Any] | None = getattr(function, "__globals__", None)
+    if session is None or namespace is None or id(namespace) in session.namespaces:
+        return
+    session.namespaces.add(id(namespace))
+    kept = session.leaves
+    if not kept.keys().isdisjoint(map(id, list(namespace.values()))):
+        for name, value in list(namespace.items()):
+            if id(value) in kept:
+                _hold_name(patches, session, namespace, name, value)
+    for key in _BUILTINS.keys() & kept.keys():
+        if _BUILTINS[key] not in namespace:
+            _hold_name(patches, session, namespace, _BUILTINS[key], kept[key])
+
+
+_BUILTINS = {id(value): name for name, value in vars(builtins).items() if callable(value)}
+
+
+def keep_calls_of(patches: Patches, root: object) -> None:
+    """Keep the calls that a captured module has kept, so that capturing it again gives the same graph."""
+    session = active.get()
+    if session is None or not isinstance(root, GraphModule):
+        return
+    kept = {id(node.target): node.target for node in root.graph.nodes if node.meta.get("is_wrapped")}
+    hold_leaves(
+        patches, session, functions=[value for key, value in kept.items() if key not in session.leaves]
+    )
+
+
+# -- modules that are not written in Python
+
+_compiled_modules: dict[ModuleType, bool] = {}
+
+
+def _is_compiled(module: ModuleType) -> bool:
+    """Return whether no function has the module's names as its globals: they are then caught as a whole."""
+    known = _compiled_modules.get(module)
+    if known is None:
+        values = list(vars(module).values())
+        known = _compiled_modules[module] = not any(isinstance(value, FunctionType) for value in values)
+    return known
+
+
+_module_patches: dict[ModuleType, tuple[NamespacePatch, dict[int, Any]]] = {}
+
+
+def _hold_module(patches: Patches, holder: object, module: ModuleType) -> dict[int, Any]:
+    """Catch all functions of a module that is not written in Python, and return them by id."""
+    known = _module_patches.get(module)
+    if known is None:
+        functions = dict(_public_functions(module))
+        replacements = {name: (value, shim_for(value, always=False)) for name, value in functions.items()}
+        patch = NamespacePatch(vars(module), replacements)
+        known = _module_patches[module] = (patch, {id(value): value for value in functions.values()})
+    patches.hold(holder, (id(vars(module)), None), lambda: known[0])
+    return known[1]
+
+
+def _public_functions(module: ModuleType) -> Iterable[tuple[str, Any]]:
+    for name, found in list(vars(module).items()):
+        value = original_of(found)
+        if not name.startswith("_") and callable(value) and not isinstance(value, type):
+            yield name, value
