@@ -25,6 +25,7 @@ __all__ = [
     "NodeInUseError",
     "PassError",
     "PassOrderError",
+    "PatternError",
     "PluginConflictError",
     "PluginError",
     "PluginLoadError",
@@ -145,6 +146,12 @@ class PassOrderError(PassError):
     """The declared order of passes has a cycle."""
 
     code = "FXP-P001"
+
+
+class PatternError(FxplugError, ValueError):
+    """A pattern or its replacement cannot be used; no graph was changed."""
+
+    code = "FXP-R000"
 
 
 class LoweringError(FxplugError, RuntimeError):

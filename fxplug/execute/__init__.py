@@ -5,13 +5,13 @@ from __future__ import annotations
 import fxplug.semantics  # noqa: F401 # pyright: ignore[reportUnusedImport] - tells what torch calls mean
 from fxplug.execute.graph_module import RESERVED_ATTRIBUTES, GraphModule
 from fxplug.execute.interpreter import Interpreter
-from fxplug.execute.paths import copy_path, delete_path, fetch_path, has_path, set_path
+from fxplug.execute.paths import Holders, delete_path, fetch_path, has_path, set_path
 
 __all__ = [
     "RESERVED_ATTRIBUTES",
     "GraphModule",
+    "Holders",
     "Interpreter",
-    "copy_path",
     "delete_path",
     "fetch_path",
     "has_path",

@@ -8,36 +8,24 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.compiler import assume_constant_result, is_dynamo_compiling
 
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, InvalidArgumentError
-from fxplug.execute.paths import copy_path, delete_path, has_path, set_path
+from fxplug.execute.display import class_text
+from fxplug.execute.failures import note_failed_line
+from fxplug.execute.folder import write_folder
+from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import Graph, PythonCode
+from fxplug.semantics.internals import root_being_traced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import os
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["RESERVED_ATTRIBUTES", "GraphModule"]
 
-RESERVED_ATTRIBUTES = frozenset(
-    {
-        "_class_name",
-        "_compile",
-        "_compiled",
-        "_graph",
-        "_take_over",
-        "add_submodule",
-        "code",
-        "delete_all_unused_submodules",
-        "delete_submodule",
-        "graph",
-        "guards",
-        "meta",
-        "print_readable",
-        "recompile",
-    }
-)
-"""Names that a submodule, parameter or buffer of a graph module may not take."""
+_READS = frozenset({"call_module", "get_attr"})
 
 
 class _Forward:
@@ -49,12 +37,35 @@ class _Forward:
 
     def __get__(self, instance: GraphModule | None, owner: type[GraphModule]) -> Any:
         if instance is None:
-            return self
+            # torch.fx traces what the class of its root has as forward; here that hangs on the instance.
+            root = root_being_traced(owner)
+            return self if root is None else _compiled(root).function
+        if is_dynamo_compiling():
+            _refresh(instance)
         state = instance.__dict__
         compiled: CompiledFunction | None = state["_compiled"]
         if compiled is None or compiled.version != state["_graph"].version:
             compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
         return compiled.function.__get__(instance)
+
+    def __call__(self, instance: GraphModule, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph of `instance`, for whoever calls ``GraphModule.forward(instance, ...)``."""
+        return _compiled(instance).function(instance, *args, **kwargs)
+
+
+def _compiled(module: nn.Module) -> CompiledFunction:
+    state = module.__dict__
+    compiled: CompiledFunction | None = state["_compiled"]
+    if compiled is None or compiled.version != state["_graph"].version:
+        compiled = cast("GraphModule", module)._compile()  # pyright: ignore[reportPrivateUsage] - as above
+    return compiled
+
+
+@assume_constant_result
+def _refresh(module: nn.Module) -> bool:
+    """Generate code that is out of date. Dynamo runs this when it meets it, instead of tracing the code generator."""
+    _compiled(module)
+    return True
 
 
 class GraphModule(nn.Module):
@@ -95,30 +106,39 @@ class GraphModule(nn.Module):
 
     def _take_over(self, root: nn.Module | Mapping[str, Any], graph: Graph) -> None:
         """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
-        paths = dict.fromkeys(node.target for node in graph.nodes if node.op in {"get_attr", "call_module"})
-        holders: dict[str, tuple[Any, Any]] = {"": (self, root)}
-        # A module that runs the same constants already may have moved or converted them; its are the current ones.
-        lifted = root.graph.lifted if isinstance(root, GraphModule) else {}
-        known = {path for path, value in graph.lifted.items() if lifted.get(path) is value}
-        for path in paths:
-            top = path.partition(".")[0]
-            if top in RESERVED_ATTRIBUTES:
+        paths = {node.target: None for node in graph.nodes if node.op in _READS}
+        for top in {path.partition(".")[0] for path in paths}:
+            if _is_reserved(type(self), top):
                 raise _reserved(top)
-            if path in graph.lifted and not (path in known and has_path(root, path)):
-                # The root does not hold it, and so the root's checkpoints do not either.
-                set_path(self, path, graph.lifted[path], persistent=False)
-            elif isinstance(root, nn.Module):
-                if not copy_path(path, holders):
-                    raise GraphError(
-                        f"Cannot make a GraphModule: the graph refers to {path!r}, which {type(root).__name__} does "
-                        f"not have. Pass the module that the graph was traced from, or a dict that holds {path!r}."
-                    )
-            elif path in root:
-                set_path(self, path, root[path])
+        lifted = graph.lifted
+        if lifted:
+            # A module that runs the same constants already may have moved or converted them; its are the current ones.
+            former = root.graph.lifted if isinstance(root, GraphModule) else {}
+            known = {path for path, value in lifted.items() if former.get(path) is value}
+            for path in paths.keys() & lifted.keys():
+                if not (path in known and has_path(root, path)):
+                    # The root does not hold it, and so the root's checkpoints do not either.
+                    set_path(self, path, lifted[path], persistent=False)
+                    del paths[path]
+        if not isinstance(root, nn.Module):
+            self._take_values(root, paths)
+            return
+        holders = Holders(self, root)
+        for path in paths:
+            if not holders.take(path):
+                raise GraphError(
+                    f"Cannot make a GraphModule: the graph refers to {path!r}, which {type(root).__name__} does "
+                    f"not have. Pass the module that the graph was traced from, or a dict that holds {path!r}."
+                )
+
+    def _take_values(self, values: Mapping[str, Any], paths: Iterable[str]) -> None:
+        for path in paths:
+            if path in values:
+                set_path(self, path, values[path])
             elif not has_path(self, path):
                 raise GraphError(
                     f"Cannot make a GraphModule: the graph refers to {path!r}, which is missing in the given dict. "
-                    f"It holds {sorted(root)}."
+                    f"It holds {sorted(values)}."
                 )
 
     # -- program
@@ -128,7 +148,12 @@ class GraphModule(nn.Module):
     @property
     def graph(self) -> Graph:
         """The program; assigning another graph makes this module run it."""
-        return self.__dict__["_graph"]
+        graph: Graph = self.__dict__["_graph"]
+        if graph.owning_module is None:
+            graph.owning_module = (
+                self  # It was that of a module which this one was copied from, and which is gone.
+            )
+        return graph
 
     @graph.setter
     def graph(self, graph: Graph) -> None:
@@ -155,18 +180,76 @@ class GraphModule(nn.Module):
     @property
     def code(self) -> str:
         """The Python source that runs."""
-        compiled: CompiledFunction | None = self.__dict__["_compiled"]
-        if compiled is None or compiled.version != self.graph.version:
-            compiled = self._compile()
-        return compiled.code.src
+        return _compiled(self).code.src
 
-    def print_readable(self, print_output: bool = True) -> str:  # noqa: FBT001, FBT002 - torch.fx's public signature
-        """Return the source as a class, and by default print it too."""
-        body = "\n".join("    " + line if line else "" for line in self.code.splitlines())
-        text = f"class {self._get_name()}(torch.nn.Module):\n{body}\n"
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph and the module's hooks. An error gets a note with the node and its line in the program."""
+        try:
+            # Not by super(), which would be felt in every call.
+            return nn.Module.__call__(self, *args, **kwargs)
+        except Exception as error:
+            if not is_dynamo_compiling():
+                state = self.__dict__
+                note_failed_line(error, state["_compiled"], state["_graph"], self._get_name())
+            raise
+
+    def print_readable(
+        self,
+        print_output: bool = True,  # noqa: FBT001, FBT002 - torch.fx's public signature
+        include_stride: bool = False,  # noqa: FBT001, FBT002
+        include_device: bool = False,  # noqa: FBT001, FBT002
+        colored: bool = False,  # noqa: FBT001, FBT002
+        *,
+        expanded_def: bool = False,
+        additional_meta: Iterable[str] | None = None,
+    ) -> str:
+        """Return the source as a class, graph modules below this one included, and by default print it too.
+
+        Comments name the lines of the program; values have their types and sizes where they are known (`ShapeProp`).
+
+        Args:
+            print_output: Whether it is printed.
+            include_stride: Whether sizes are followed by strides.
+            include_device: Whether sizes are followed by the device.
+            colored: Whether it is colored for a terminal.
+            expanded_def: Whether each parameter gets a line of its own.
+            additional_meta: Keys of the nodes' notes that comments show.
+        """
+        style = {
+            "include_stride": include_stride,
+            "include_device": include_device,
+            "colored": colored,
+            "expanded_def": expanded_def,
+            "additional_meta": tuple(additional_meta or ()),
+        }
+        text = class_text(self, self._get_name(), style)
         if print_output:
             sys.stdout.write(text)
         return text
+
+    def to_folder(self, folder: str | os.PathLike[str], module_name: str = "FxModule") -> None:
+        """Write a Python package that makes this module again, with torch alone.
+
+        The package has the generated source, and a file of weights and plain values that is loaded with
+        ``weights_only=True``: nothing in it is run but the source that can be read there. Submodules are restored from
+        their attributes, not by their constructors; their classes and all functions that the program calls must be
+        found by an import. Notes (`meta`) and the graph itself are left out; `fxplug.save` keeps them.
+
+        Args:
+            folder: Is made when it does not exist. Files of the same names in it are replaced.
+            module_name: The class that the package defines. Its instances can be put on other devices when they are
+                made: ``FxModule(map_location="cpu")``.
+
+        Raises:
+            GraphError: Something cannot be written; the message names it. Nothing was written then.
+
+        Example:
+            With a folder below the working directory::
+
+                module.to_folder("exported")
+                from exported import FxModule
+        """
+        write_folder(self, folder, module_name)
 
     # -- submodules
 
@@ -210,7 +293,7 @@ class GraphModule(nn.Module):
         Raises:
             GraphError: The name is one of the graph module's own attributes.
         """
-        if name in RESERVED_ATTRIBUTES:
+        if _is_reserved(type(self), name):
             raise _reserved(name)
         super().add_module(name, module)
 
@@ -218,8 +301,8 @@ class GraphModule(nn.Module):
         if name == "graph":
             object.__setattr__(self, name, value)
             return
-        if name in RESERVED_ATTRIBUTES and (
-            isinstance(value, (nn.Module, torch.Tensor)) or name in {"code", "guards"}
+        if name in {"code", "guards"} or (
+            isinstance(value, (nn.Module, torch.Tensor)) and _is_reserved(type(self), name)
         ):
             raise _reserved(name)
         super().__setattr__(name, value)
@@ -230,7 +313,7 @@ class GraphModule(nn.Module):
         Raises:
             GraphError: The name is one of the graph module's own attributes.
         """
-        if name in RESERVED_ATTRIBUTES:
+        if _is_reserved(type(self), name):
             raise _reserved(name)
         super().register_buffer(name, tensor, persistent)
 
@@ -240,7 +323,7 @@ class GraphModule(nn.Module):
         Raises:
             GraphError: The name is one of the graph module's own attributes.
         """
-        if name in RESERVED_ATTRIBUTES:
+        if _is_reserved(type(self), name):
             raise _reserved(name)
         super().register_parameter(name, param)
 
@@ -250,10 +333,7 @@ class GraphModule(nn.Module):
         TorchScript caches by class, so each module is handed over as the only instance of a class of its own, which
         holds the generated function and nothing that TorchScript does not need.
         """
-        compiled = self.__dict__["_compiled"]
-        if compiled is None or compiled.version != self.graph.version:
-            compiled = self._compile()
-        kind = type(self._get_name(), (nn.Module,), {"forward": compiled.function})
+        kind = type(self._get_name(), (nn.Module,), {"forward": _compiled(self).function})
         stand_in = kind.__new__(kind)
         own = {"_graph", "_compiled", "_class_name", "meta"}
         stand_in.__dict__.update({name: value for name, value in self.__dict__.items() if name not in own})
@@ -265,11 +345,11 @@ class GraphModule(nn.Module):
         return self.__dict__.get("_class_name", type(self).__name__)
 
     def __copy__(self) -> GraphModule:
-        """Return a module that shares graph and values but has its own tables of parameters, buffers and submodules."""
+        """Return a module that shares graph and values but has its own tables, of submodules as of hooks."""
         other = self.__class__.__new__(self.__class__)
         other.__dict__.update(self.__dict__)
-        for name in ("_parameters", "_buffers", "_modules"):
-            other.__dict__[name] = self.__dict__[name].copy()
+        for name in _TABLES & self.__dict__.keys():
+            other.__dict__[name] = copy.copy(self.__dict__[name])
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphModule:
@@ -289,6 +369,24 @@ class GraphModule(nn.Module):
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n\n{self.code}"
+
+
+_TABLES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, (dict, set))) | {
+    "meta"
+}
+"""What a module holds in tables: parameters, buffers, submodules, hooks; and its notes."""
+
+RESERVED_ATTRIBUTES = frozenset(
+    name for name in vars(GraphModule) if not name.startswith("__") and not hasattr(nn.Module, name)
+) | {"_class_name", "_compiled", "_graph", "guards", "meta"}
+"""Names that a submodule, parameter or buffer of a graph module may not take."""
+
+
+def _is_reserved(kind: type[GraphModule], name: str) -> bool:
+    """Return whether an attribute of that name would be hidden by what the class has under it, or would hide it."""
+    if name in RESERVED_ATTRIBUTES:
+        return True
+    return kind is not GraphModule and hasattr(kind, name) and not hasattr(nn.Module, name)
 
 
 def _reserved(name: str) -> GraphError:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import last_uses
-from fxplug.errors import GraphError
+from fxplug.errors import GraphError, InvalidArgumentError
+from fxplug.execute.failures import note_failed_node
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Argument, Graph, Node, map_aggregate
 
@@ -44,7 +45,13 @@ class Interpreter:
         graph: Graph | None = None,
     ) -> None:
         self.module = module
-        self.graph: Graph = graph if graph is not None else cast("Any", module).graph
+        graph = graph if graph is not None else getattr(module, "graph", None)
+        if not isinstance(graph, Graph):
+            raise InvalidArgumentError(
+                f"Cannot interpret a {type(module).__name__}: it has no graph. Capture it first, for example with "
+                "fxplug.symbolic_trace(...), or pass the graph."
+            )
+        self.graph: Graph = graph
         self.env: dict[Node, Any] = {}
         """Values of the nodes that have run and are still needed."""
         self.garbage_collect_values = garbage_collect_values
@@ -64,17 +71,22 @@ class Interpreter:
         Args:
             *args: One value per placeholder, in order.
             initial_env: Values of nodes that need not run.
-            enable_io_processing: Accepted for compatibility; inputs and outputs have the form that the graph
-                gives them.
+            enable_io_processing: Whether inputs and result have the form of the generated function, where a code
+                generator of the graph's own gives it another one (`fxplug.Graph.process_inputs`), or that of the graph.
 
         Returns:
             What the output node returns.
         """
-        self.env = dict(initial_env) if initial_env is not None else {}
-        self.args_iter = iter(args)
-        nodes, freed = self._schedule()
+        graph = self.graph
+        if enable_io_processing:
+            args = tuple(graph.process_inputs(*args))
         self._check_inputs(args)
-        env = self.env
+        result = self._run_nodes(iter(args), dict(initial_env) if initial_env is not None else {})
+        return graph.process_outputs(result) if enable_io_processing else result
+
+    def _run_nodes(self, inputs: Iterator[Any], env: dict[Node, Any]) -> Any:
+        self.args_iter, self.env = inputs, env
+        nodes, freed = self._schedule()
         run_node, entering = self.run_node, self.enters_regions
         node: Node | None = None
         try:
@@ -93,7 +105,7 @@ class Interpreter:
                         env.pop(ended, None)
         except Exception as error:
             if self.extra_traceback and node is not None:
-                _add_note(error, node)
+                note_failed_node(error, node)
             raise
         return None
 
@@ -117,10 +129,32 @@ class Interpreter:
         return self._scheduled[1], self._scheduled[2]
 
     def boxed_run(self, args_list: list[Any]) -> Any:
-        """Run the graph with a list of inputs, which is emptied so that inputs can be freed early."""
-        inputs = list(args_list)
+        """Run the graph with a list of inputs, which is emptied, so that each input ends with its last use.
+
+        Args:
+            args_list: One value per placeholder, in order: the inputs of the graph, whatever its code generator makes
+                of them.
+
+        Raises:
+            GraphError: There are too many values, or too few. The list is as it was.
+        """
+        self._check_inputs(tuple(args_list))
+        needed = [node for node in self.graph.find_nodes(op="placeholder") if _is_required(node)]
+        if len(args_list) < len(needed):
+            raise _missing_input(str(needed[len(args_list)].target))
+        inputs = args_list[::-1]
         args_list.clear()
-        return self.run(*inputs)
+        return self.graph.process_outputs(self._run_nodes(_drained(inputs), {}))
+
+    @property
+    def submodules(self) -> dict[str, nn.Module]:
+        """The modules below the root, by their paths."""
+        return dict(self.module.named_modules())
+
+    @property
+    def user_to_last_uses(self) -> dict[Node, list[Node]]:
+        """Which values are dropped behind each node; empty when none is."""
+        return self._schedule()[1]
 
     def _enter(self, node: Node, depth: int) -> Any:
         if depth == len(node.region):
@@ -151,9 +185,7 @@ class Interpreter:
             return value
         if args:
             return args[0]
-        raise GraphError(
-            f"Cannot run the graph: no value was given for the input {target!r}, which has no default."
-        )
+        raise _missing_input(target)
 
     def get_attr(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
         """Return the attribute of the root at the path `target`."""
@@ -229,11 +261,17 @@ def _is_flat(node: Node) -> bool:
     )
 
 
-def _add_note(error: Exception, node: Node) -> None:
-    text = f"While running node {node.format_node()}"
-    trace = node.stack_trace
-    if trace:
-        text = f"{text}\nwhich came from:\n{trace}"
-    add_note = getattr(error, "add_note", None)  # Python 3.10 has no notes.
-    if add_note is not None:
-        add_note(text)
+def _is_required(placeholder: Node) -> bool:
+    return not placeholder.args and not str(placeholder.target).startswith("*")
+
+
+def _missing_input(target: str) -> GraphError:
+    return GraphError(
+        f"Cannot run the graph: no value was given for the input {target!r}, which has no default."
+    )
+
+
+def _drained(inputs: list[Any]) -> Iterator[Any]:
+    """Yield values from the end of a list, which forgets them."""
+    while inputs:
+        yield inputs.pop()

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from fxplug.errors import GraphError
-from fxplug.semantics.internals import buffers_of, modules_of, persists
+from fxplug.semantics.internals import buffers_of, modules_of, parameters_of, persists
 
-__all__ = ["copy_path", "delete_path", "fetch_path", "has_path", "set_path"]
+__all__ = ["Holders", "delete_path", "fetch_path", "has_path", "set_path"]
 
 
 def fetch_path(root: Any, path: str, *, reader: str | None = None) -> Any:
@@ -81,51 +81,81 @@ def delete_path(root: nn.Module, path: str) -> bool:
     return True
 
 
-def copy_path(path: str, holders: dict[str, tuple[Any, Any]]) -> bool:
-    """Let one module hold the very object that another one holds at `path`; nothing is duplicated.
+class Holders:
+    """Pairs of modules at the same path, in a new module and in the one from which it takes what it holds.
 
-    Modules on the way that are not taken as a whole are not taken over: an empty module stands in for each, so
-    that only what the path names is kept.
+    Modules on the way to what is taken are not taken over: an empty module stands in for each, so that only what the
+    paths name is kept.
 
     Args:
-        path: Dotted path.
-        holders: Prefix of a path -> (its holder in the new module, in the old one). Start with the pair of roots under
-            ``""`` and pass the same dict for every path of one module.
-
-    Returns:
-        False when the old module has nothing at `path`.
+        ours: The new root.
+        theirs: The old one.
     """
-    prefix, _, name = path.rpartition(".")
-    pair = holders.get(prefix) or _open_holder(prefix, holders)
-    if pair is None:
-        return False
-    ours, theirs = pair
-    if ours is theirs:
-        return hasattr(theirs, name)
-    value: Any = modules_of(theirs).get(name) if isinstance(theirs, nn.Module) else None
-    if value is not None:
-        modules_of(ours)[name] = value
-        holders[path] = (value, value)
+
+    def __init__(self, ours: nn.Module, theirs: nn.Module) -> None:
+        self._pairs: dict[str, tuple[Any, Any, Any, Any]] = {
+            "": (ours, theirs, modules_of(ours), modules_of(theirs))
+        }
+
+    def take(self, path: str) -> bool:
+        """Let the new root hold the very object that the old one holds at `path`; nothing is duplicated.
+
+        Returns:
+            False when the old root has nothing there.
+        """
+        prefix, _, name = path.rpartition(".")
+        pair = self._pairs.get(prefix) or self._open(prefix)
+        if pair is None:
+            return False
+        ours, theirs, our_modules, their_modules = pair
+        if ours is theirs:
+            return hasattr(theirs, name)
+        value = their_modules.get(name)
+        if value is not None:
+            our_modules[name] = value
+            if path in self._pairs:  # An empty module stood in for it, for the sake of something below.
+                below = f"{path}."
+                self._pairs = {
+                    key: kept
+                    for key, kept in self._pairs.items()
+                    if key != path and not key.startswith(below)
+                }
+            return True
+        value = _held(theirs, name)
+        if value is _MISSING:
+            return False
+        # A plain tensor attribute is no part of the source's state dict, and so not of ours.
+        persistent = isinstance(theirs, nn.Module) and persists(theirs, name)
+        set_path(ours, name, value, persistent=persistent)
         return True
-    if not hasattr(theirs, name):
-        return False
-    # A plain tensor attribute is no part of the source's state dict, and so not of ours.
-    set_path(
-        ours, name, getattr(theirs, name), persistent=isinstance(theirs, nn.Module) and persists(theirs, name)
-    )
-    return True
+
+    def _open(self, prefix: str) -> tuple[Any, Any, Any, Any] | None:
+        """Return the pair at `prefix`, making an empty module there and on the way where there is none."""
+        outer, _, name = prefix.rpartition(".")
+        pair = self._pairs.get(outer) or self._open(outer)
+        if pair is None or not hasattr(pair[1], name):
+            return None
+        ours, theirs = pair[0], getattr(pair[1], name)
+        existing = theirs if ours is pair[1] else getattr(ours, name, None)
+        if existing is not theirs and not isinstance(existing, nn.Module):
+            existing = nn.Module()
+            modules_of(ours)[name] = existing
+        opened = self._pairs[prefix] = (existing, theirs, _modules_in(existing), _modules_in(theirs))
+        return opened
 
 
-def _open_holder(prefix: str, holders: dict[str, tuple[Any, Any]]) -> tuple[Any, Any] | None:
-    """Return the holders at `prefix`, making an empty module there and on the way where there is none."""
-    outer, _, name = prefix.rpartition(".")
-    pair = holders.get(outer) or _open_holder(outer, holders)
-    if pair is None or not hasattr(pair[1], name):
-        return None
-    ours, theirs = pair[0], getattr(pair[1], name)
-    existing = theirs if ours is pair[1] else getattr(ours, name, None)
-    if existing is not theirs and not isinstance(existing, nn.Module):
-        existing = nn.Module()
-        modules_of(ours)[name] = existing
-    holders[prefix] = (existing, theirs)
-    return holders[prefix]
+_MISSING = object()
+
+
+def _held(holder: Any, name: str) -> Any:
+    """Return what `holder` has under a name; its own tensors even where a running trace would show proxies of them."""
+    if isinstance(holder, nn.Module):
+        for table in (parameters_of(holder), buffers_of(holder)):
+            if isinstance(table, dict) and name in table:
+                return table[name]
+    return getattr(holder, name, _MISSING)
+
+
+def _modules_in(holder: Any) -> Any:
+    modules = modules_of(holder) if isinstance(holder, nn.Module) else {}
+    return modules if isinstance(modules, dict) else {}  # Scripted modules have tables of another class.

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 import fxplug.semantics.names  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers when imported
 from fxplug.semantics.effects import has_side_effect, module_effect
+from fxplug.semantics.normalization import normalize_function, normalize_module
 
-__all__ = ["has_side_effect", "module_effect"]
+__all__ = ["has_side_effect", "module_effect", "normalize_function", "normalize_module"]

@@ -25,7 +25,7 @@ from fxplug.semantics.schemas import named_effect, operator_rule, statistics_eff
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["has_side_effect", "module_effect"]
+__all__ = ["has_side_effect", "module_effect", "operator_name"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -112,7 +112,7 @@ _OPERATOR_NAMES = _words("add and concat floordiv lshift matmul mod mul or pow r
 
 
 @functools.cache
-def _operator_name(function: Any) -> str | None:
+def operator_name(function: Any) -> str | None:
     """Return the name of the operator that a function of torch stands for; None for functions of others."""
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
@@ -128,7 +128,7 @@ def _library_rule(node: Node, _: Any) -> Effect | None:
     """Answer for torch's own functions."""
     if node.op != "call_function" or getattr(type(node.target), "__hash__", None) is None:
         return None
-    name = _operator_name(node.target)
+    name = operator_name(node.target)
     if name is None:
         return None
     if _bound(node, "out", default=None) is not None:

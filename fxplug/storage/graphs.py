@@ -95,6 +95,11 @@ class GraphWriter:
         Raises:
             Refusal: It holds something that a file cannot; the message names the node.
         """
+        if graph.code_transformer is not None:
+            raise Refusal(
+                "the graph's code is changed by a transformer (graph.on_generate_code), which a file cannot hold. End "
+                "its context before saving, and register it again after loading."
+            )
         codegen = vars(graph)["_codegen"]
         if codegen is not None and type(codegen) is not CodeGen:
             raise Refusal(

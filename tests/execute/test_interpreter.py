@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxplug.errors import GraphError
+from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.ir import Graph, RegionEntry
 
@@ -64,6 +64,59 @@ def test_boxed_run_empties_its_list(module):
 
     assert torch.equal(Interpreter(module).boxed_run(inputs), module(X))
     assert inputs == []
+
+
+def test_boxed_run_drops_each_input_behind_its_last_use():
+    watched = []
+
+    def watch(value):
+        watched.append(weakref.ref(value))
+        return value + 1
+
+    def look(_):
+        return watched[0]() is None
+
+    graph = Graph()
+    first, second = graph.placeholder("first"), graph.placeholder("second")
+    used = graph.call_function(watch, (first,))
+    graph.output((graph.call_function(look, (used,)), second))
+    inputs = [torch.ones(1), torch.ones(1)]
+    interpreter = Interpreter(GraphModule(nn.Module(), graph))
+
+    assert interpreter.boxed_run(inputs)[0] is True
+
+
+@pytest.mark.parametrize(
+    ("count", "message"), [(0, "no value was given for the input 'x'"), (3, "3 values were given")]
+)
+def test_boxed_run_leaves_its_list_when_it_does_not_fit(module, count, message):
+    inputs = [X] * count
+    with pytest.raises(GraphError, match=message):
+        Interpreter(module).boxed_run(inputs)
+    assert len(inputs) == count
+
+
+def test_boxed_run_asks_the_methods_of_a_subclass(module):
+    class Doubling(Interpreter):
+        def placeholder(self, target, args, kwargs):
+            value = super().placeholder(target, args, kwargs)
+            return value * 2 if target == "x" else value
+
+    assert torch.equal(Doubling(module).boxed_run([X]), module(X * 2))
+
+
+def test_an_interpreter_knows_the_submodules_and_the_last_uses(module):
+    interpreter = Interpreter(module)
+    found = nodes(module)
+
+    assert interpreter.submodules["linear"] is module.linear
+    assert interpreter.user_to_last_uses[found["relu"]] == [found["linear"]]
+    assert Interpreter(module, garbage_collect_values=False).user_to_last_uses == {}
+
+
+def test_what_has_no_graph_is_refused():
+    with pytest.raises(InvalidArgumentError, match="Cannot interpret a Linear: it has no graph"):
+        Interpreter(nn.Linear(2, 2))
 
 
 def test_inputs_in_stars_take_what_is_left():

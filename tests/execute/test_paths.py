@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fxplug.errors import GraphError
-from fxplug.execute import copy_path, delete_path, fetch_path, has_path, set_path
+from fxplug.execute import Holders, delete_path, fetch_path, has_path, set_path
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def test_delete_says_when_there_is_no_such_submodule(root, path):
 
 def test_copy_takes_the_very_objects(root):
     new = nn.Module()
-    holders = {"": (new, root)}
+    holders = Holders(new, root)
     for path in ("stack.0.weight", "stack.1", "buffer", "plain", "number"):
-        assert copy_path(path, holders)
+        assert holders.take(path)
 
     assert new.stack is not root.stack
     assert fetch_path(new, "stack.0.weight") is root.stack[0].weight
@@ -131,19 +131,20 @@ def test_copy_takes_the_very_objects(root):
 
 def test_copy_of_a_whole_after_its_part(root):
     new = nn.Module()
-    holders = {"": (new, root)}
-    assert copy_path("stack.0.weight", holders)
-    assert copy_path("stack", holders)
+    holders = Holders(new, root)
+    assert holders.take("stack.0.weight")
+    assert holders.take("stack")
 
+    assert holders.take("stack.0.bias")
     assert new.stack is root.stack
 
 
 def test_copy_of_a_part_after_its_whole(root):
     new = nn.Module()
-    holders = {"": (new, root)}
-    assert copy_path("stack", holders)
-    assert copy_path("stack.0.weight", holders)
-    assert not copy_path("stack.0.nothing", holders)
+    holders = Holders(new, root)
+    assert holders.take("stack")
+    assert holders.take("stack.0.weight")
+    assert not holders.take("stack.0.nothing")
 
     assert new.stack is root.stack
 
@@ -152,13 +153,13 @@ def test_copy_of_a_part_after_its_whole(root):
 def test_copy_says_when_there_is_nothing(root, path):
     new = nn.Module()
 
-    assert not copy_path(path, {"": (new, root)})
+    assert not Holders(new, root).take(path)
 
 
 def test_copy_changes_nothing_in_the_source(root):
     before = [name for name, _ in root.named_modules()], list(root.state_dict())
     new = nn.Module()
-    copy_path("stack.0.weight", {"": (new, root)})
+    Holders(new, root).take("stack.0.weight")
     set_path(new, "stack.extra", nn.ReLU())
     delete_path(new, "stack.0")
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
+import inspect
 import io
 import linecache
 import operator
 import pickle
+import sys
 import weakref
 
 import pytest
@@ -16,8 +19,10 @@ import torch.fx
 from torch import nn
 from torch.nn import functional as F
 
-from fxplug.capture import Tracer
+from fxplug.capture import Tracer, Transformer
+from fxplug.errors import GraphError
 from fxplug.execute import GraphModule, Interpreter
+from fxplug.ir import Graph
 
 
 class Net(nn.Module):
@@ -63,6 +68,60 @@ def module(request):
 
 def last_call(module):
     return module.graph.output_node().args[0]
+
+
+def saved_and_loaded(module):
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def compiled(module):
+    torch._dynamo.reset()
+    return torch.compile(module, backend="eager", fullgraph=True)
+
+
+WAYS = {
+    "copied": copy.copy,
+    "deep-copied": copy.deepcopy,
+    "pickled": lambda module: pickle.loads(pickle.dumps(module)),
+    "saved by torch": saved_and_loaded,
+    "scripted": torch.jit.script,
+    "traced by torch.jit": lambda module: torch.jit.trace(module, (X,)),
+    "replicated": lambda module: module._replicate_for_data_parallel(),
+    "compiled": compiled,
+    "exported": lambda module: torch.export.export(module, (X,)).module(),
+    "exported strictly": lambda module: torch.export.export(module, (X,), strict=True).module(),
+    "traced by torch.fx": torch.fx.symbolic_trace,
+    "traced by fxplug": lambda module: GraphModule(module, Tracer().trace(module)),
+    "wrapped again": lambda module: GraphModule(module, module.graph),
+    "interpreted": lambda module: Interpreter(module).run,
+    "transformed": lambda module: Transformer(module).transform(),
+    "called through its class": lambda module: functools.partial(GraphModule.forward, module),
+    "a part of another model": lambda module: nn.Sequential(module, nn.Identity()),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("ran_before", [True, False], ids=["ran", "fresh"])
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
+def test_a_transformed_module_can_be(module, way, ran_before):
+    reference = copy.deepcopy(module)
+    if ran_before:
+        module(X)
+    last_call(module).update_arg(1, 4)
+    last_call(reference).update_arg(1, 4)
+    if way is WAYS["replicated"]:
+        # The caller gives a replica its parameters.
+        result = way(module)
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(result, name, parameter)
+    else:
+        result = way(module)
+
+    torch.testing.assert_close(result(X), reference(X))
+    torch.testing.assert_close(module(X), reference(X))
 
 
 # -- copies
@@ -214,11 +273,256 @@ def test_exported(module):
     torch.testing.assert_close(exported.module()(X), module(X))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="torch.fx wants type(module).forward to be a function, and finds a descriptor"
-)
 def test_traced_by_torch_fx(module):
+    theirs = torch.fx.symbolic_trace(module)
+
+    torch.testing.assert_close(theirs(X), module(X))
+    assert [node.op for node in theirs.graph.nodes] == [node.op for node in module.graph.nodes]
+
+
+def test_traced_by_torch_fx_as_it_is_after_each_edit(module):
+    torch.fx.symbolic_trace(module)
+    last_call(module).update_arg(1, 7)
+
     torch.testing.assert_close(torch.fx.symbolic_trace(module)(X), module(X))
+
+
+def test_several_modules_are_traced_by_torch_fx_in_one_process(module):
+    other = edited(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
+
+    for one in (module, other, module):
+        torch.testing.assert_close(torch.fx.symbolic_trace(one)(X), one(X))
+
+
+def test_traced_by_torch_fx_inside_another_model(module):
+    outer = nn.Sequential(module, nn.ReLU(), edited(nn.Linear(3, 3)))
+    theirs = torch.fx.symbolic_trace(outer)
+
+    torch.testing.assert_close(theirs(X), outer(X))
+    assert {node.target for node in theirs.graph.find_nodes(op="call_module")} >= {"0.linear", "1"}
+
+
+def test_traced_by_a_tracer_of_torch_fx_that_is_customised(module):
+    class Own(torch.fx.Tracer):
+        def trace(self, root, concrete_args=None):
+            return super().trace(root, concrete_args)
+
+    theirs = torch.fx.GraphModule(module, Own().trace(module))
+    torch.testing.assert_close(theirs(X), module(X))
+
+
+def test_parameters_keep_their_kind_through_torch_fx():
+    tracer = Tracer()
+    graph = tracer.trace(with_all_kinds)
+    module = GraphModule(tracer.root, graph)
+    theirs = torch.fx.symbolic_trace(module)
+
+    assert torch.equal(theirs(X), module(X))
+    assert torch.equal(theirs(X, 2.0, k=4.0), module(X, 2.0, k=4.0))
+
+
+def with_all_kinds(x, factor=1.0, *, k=2.0):
+    return x * factor + k
+
+
+# -- the class on its own
+
+
+def test_forward_can_be_called_through_the_class(module):
+    assert torch.equal(GraphModule.forward(module, X), module(X))
+    assert torch.equal(type(module).forward(module, x=X), module(X))
+
+
+def test_looking_at_the_class_says_nothing_about_one_module(module):
+    root = module  # noqa: F841 - a tracer would have a local of this name in the frame that asks
+
+    def ask():
+        return GraphModule.forward
+
+    assert not inspect.isfunction(ask())
+
+
+# -- subclasses
+
+
+class Own(GraphModule):
+    """A graph module with a constructor and attributes of its own."""
+
+    limit = 3
+
+    def __init__(self, root, graph, *, note):
+        super().__init__(root, graph, "Own")
+        self.note = note
+        self.extra = nn.Linear(3, 3)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def helper(self):
+        return self.note
+
+    def forward_twice(self, x):
+        return super().forward(super().forward(x))
+
+
+class Wrapping(GraphModule):
+    """Runs its graph between two steps of its own."""
+
+    def forward(self, x):
+        return super().forward(x + 1) * 2
+
+
+@pytest.fixture
+def own():
+    torch.manual_seed(0)
+    tracer = Tracer()
+    graph = tracer.trace(Net().eval())
+    return Own(tracer.root, graph, note=[1])
+
+
+COPIES = [copy.copy, copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))]
+
+
+@pytest.mark.parametrize("make", COPIES, ids=["copy", "deepcopy", "pickle"])
+def test_a_copy_of_a_subclass_is_one(own, make):
+    other = make(own)
+    other.graph.output_node().meta["note"] = 1
+
+    assert type(other) is Own
+    assert (other.helper(), other.limit) == ([1], 3)
+    assert torch.equal(other(X), own(X))
+    assert torch.equal(other.forward_twice(X), own(own(X)))
+    assert torch.equal(other.extra(X), own.extra(X))
+    assert sorted(other.state_dict()) == sorted(own.state_dict())
+
+
+@pytest.mark.parametrize("make", [copy.deepcopy, COPIES[2]], ids=["deepcopy", "pickle"])
+def test_attributes_of_a_copied_subclass_are_its_own(own, make):
+    other = make(own)
+    other.note.append(2)
+    other.seen += 1
+
+    assert own.note == [1]
+    assert not own.seen.any()
+
+
+def test_a_subclass_may_run_its_graph_inside_its_own_forward(module):
+    wrapping = Wrapping(module, copy.deepcopy(module.graph))
+
+    assert torch.equal(wrapping(X), module(X + 1) * 2)
+    assert torch.equal(copy.deepcopy(wrapping)(X), module(X + 1) * 2)
+    torch.testing.assert_close(torch.fx.symbolic_trace(wrapping)(X), wrapping(X))
+
+
+@pytest.mark.parametrize("name", ["helper", "limit", "forward_twice"])
+def test_names_of_a_subclass_are_reserved_too(name):
+    root = nn.Module()
+    root.add_module(name, nn.Linear(3, 3))
+    graph = Graph()
+    graph.output(graph.call_module(name, (graph.placeholder("x"),)))
+
+    GraphModule(root, graph)
+    with pytest.raises(GraphError, match=rf"Cannot use '{name}'.*FXP-G010"):
+        Own(root, graph, note=0)
+    module = Own(nn.Module(), Graph(), note=0)
+    with pytest.raises(GraphError, match="FXP-G010"):
+        setattr(module, name, nn.ReLU())
+
+
+def test_tables_of_a_shallow_copy_are_its_own(module):
+    other = copy.copy(module)
+    other.register_buffer("late", torch.ones(1), persistent=False)
+    other.register_forward_hook(lambda *_: 0)
+    other.register_forward_pre_hook(lambda *_: None)
+    other.meta["note"] = 1
+
+    assert other(X) == 0
+    assert torch.is_tensor(module(X))
+    assert "late" not in module._non_persistent_buffers_set
+    assert module.meta == {}
+
+
+def test_a_copy_owns_the_graph_when_the_original_is_gone(module):
+    tracer = Tracer()
+    first = GraphModule(tracer.root, tracer.trace(lambda x: x + 1))
+    second = copy.copy(first)
+    assert second.graph.owning_module is first
+    del first
+    gc.collect()
+
+    assert second.graph.owning_module is second
+
+
+# -- hooks, devices and dtypes
+
+
+def test_hooks_run(module):
+    calls = []
+    module.register_forward_pre_hook(lambda _, args: calls.append("before") or (args[0] * 0,))
+    module.register_forward_hook(lambda _, args, result: calls.append("after") or result + 1)
+    module.register_full_backward_hook(lambda *_: calls.append("backward"))
+    module(X.clone().requires_grad_()).sum().backward()
+
+    assert calls == ["before", "after", "backward"]
+
+
+def test_moved_and_converted_with_its_constants(module):
+    module.double()
+    assert {value.dtype for value in module.state_dict().values() if value.is_floating_point()} == {
+        torch.float64
+    }
+    assert module(X.double()).dtype == torch.float64
+    assert module.to("meta")(X.double().to("meta")).device.type == "meta"
+
+
+# -- parallel
+
+
+def test_a_replica_runs_its_own_weights(module):
+    module(X)
+    replica = module._replicate_for_data_parallel()
+    for part, original in zip(replica.modules(), module.modules(), strict=True):
+        assert part is not original or part is not replica
+    replica.linear = replica.linear._replicate_for_data_parallel()
+    replica.linear.weight = module.linear.weight.detach() * 2
+    replica.linear.bias = module.linear.bias.detach() * 0
+    reference = copy.deepcopy(module)
+    with torch.no_grad():
+        reference.linear.weight.mul_(2)
+        reference.linear.bias.zero_()
+    for name, parameter in module.named_parameters(recurse=False):
+        setattr(replica, name, parameter)
+
+    torch.testing.assert_close(replica(X), reference(X))
+    assert replica.forward.__self__ is replica
+    assert not torch.equal(module(X), reference(X))
+
+
+@pytest.fixture
+def process_group(tmp_path, monkeypatch):
+    if sys.platform == "linux":  # Else it would ask the network for the name of this machine.
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group(
+        "gloo", init_method=(tmp_path / "store").as_uri(), rank=0, world_size=1
+    )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="torch was built without it",
+)
+@pytest.mark.usefixtures("process_group")
+def test_wrapped_for_distributed_training(module):
+    module.train()
+    reference = copy.deepcopy(module)
+    wrapped = nn.parallel.DistributedDataParallel(module)
+    wrapped(X).sum().backward()
+    reference(X).sum().backward()
+
+    for ours, theirs in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+    last_call(module).update_arg(1, 5)
+    torch.testing.assert_close(wrapped(X), module(X))
 
 
 def test_compiled_without_graph_break(module):
@@ -228,10 +532,30 @@ def test_compiled_without_graph_break(module):
     torch.testing.assert_close(compiled(X), module(X))
 
 
+def test_compiled_again_after_an_edit(module):
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    compiled(X)
+    last_call(module).update_arg(1, 9)
+
+    torch.testing.assert_close(compiled(X), module(X))
+
+
+def test_compiled_inside_another_model_without_graph_break(module):
+    torch._dynamo.reset()
+    outer = nn.Sequential(module, edited(nn.Linear(3, 3)))
+    compiled = torch.compile(outer, backend="eager", fullgraph=True)
+
+    torch.testing.assert_close(compiled(X), outer(X))
+
+
 def test_traced_by_fxplug_again(module):
     again = edited(module)
 
     torch.testing.assert_close(again(X), module(X) * 3)
+    assert [(node.op, node.target) for node in list(again.graph.nodes)[:-2]] == [
+        (node.op, node.target) for node in list(module.graph.nodes)[:-1]
+    ]
 
 
 def test_traced_inside_another_model(module):
@@ -245,6 +569,9 @@ def test_traced_inside_another_model(module):
 
     outer = edited(Outer().eval())
     torch.testing.assert_close(outer(X), (module(X) - 1) * 3)
+    paths = {node.target for node in outer.graph.nodes if node.op in {"call_module", "get_attr"}}
+    assert "inner" not in paths
+    assert "inner.linear" in paths
 
 
 def test_vectorised_and_differentiated(module):

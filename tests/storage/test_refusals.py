@@ -213,6 +213,16 @@ def test_a_code_generator_of_the_users_own(tmp_path):
     )
 
 
+def test_code_that_is_changed_by_a_transformer(tmp_path):
+    module = one_call(torch.relu)
+    with module.graph.on_generate_code(lambda _: lambda lines: lines):
+        assert refusal(module, tmp_path) == (
+            "Cannot save to 'FILE': the graph's code is changed by a transformer (graph.on_generate_code), which a "
+            "file cannot hold. End its context before saving, and register it again after loading. [FXP-S000]"
+        )
+    save(module, tmp_path / "module.fxplug")
+
+
 def test_a_fault_inside_a_nested_graph_module_names_its_path(tmp_path):
     inner = one_call(os.getcwd)
 
