@@ -10,20 +10,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fxplug.api import OptimizationResult, load, optimize, save, symbolic_trace
+    from fxplug.api import OptimizationResult, load, optimize, replace_pattern, save, symbolic_trace
     from fxplug.capture import (
+        PH,
         Attribute,
         Proxy,
+        ProxyableClassMeta,
         TraceContext,
         TraceEvent,
         TracePolicy,
         Tracer,
         Transformer,
         is_tracing,
+        wrap,
     )
     from fxplug.codegen import CodeGen
     from fxplug.errors import FxplugError, GraphError, PassError, PluginError, TraceError
     from fxplug.execute import GraphModule, Interpreter
+    from fxplug.fx import graph as graph
+    from fxplug.fx import graph_module as graph_module
+    from fxplug.fx import immutable_collections as immutable_collections
+    from fxplug.fx import interpreter as interpreter
+    from fxplug.fx import node as node
+    from fxplug.fx import proxy as proxy
+    from fxplug.fx import subgraph_rewriter as subgraph_rewriter
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
     from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
@@ -33,15 +43,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "fxplug.api": ("OptimizationResult", "load", "optimize", "save", "symbolic_trace"),
+    "fxplug.api": ("OptimizationResult", "load", "optimize", "replace_pattern", "save", "symbolic_trace"),
     "fxplug.capture": (
+        "PH",
         "Attribute",
         "Proxy",
+        "ProxyableClassMeta",
         "TraceContext",
         "TraceEvent",
         "TracePolicy",
         "Tracer",
+        "Transformer",
         "is_tracing",
+        "wrap",
     ),
     "fxplug.codegen": ("CodeGen",),
     "fxplug.errors": ("FxplugError", "GraphError", "PassError", "PluginError", "TraceError"),
@@ -52,9 +66,14 @@ _HOMES = {
     "fxplug.plugins": ("CommandRecord", "hookimpl"),
     "fxplug.semantics": ("has_side_effect",),
 }
+_MODULES = frozenset(
+    {"graph", "graph_module", "immutable_collections", "interpreter", "node", "proxy", "subgraph_rewriter"}
+)
+"""Modules of torch.fx that programs reach as attributes, ``fx.proxy.GraphAppendingTracer``; see `fxplug.fx`."""
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "PH",
     "Attribute",
     "Backend",
     "BackendRecord",
@@ -78,6 +97,7 @@ __all__ = [
     "Pipeline",
     "PluginError",
     "Proxy",
+    "ProxyableClassMeta",
     "PythonCode",
     "Support",
     "TraceContext",
@@ -93,13 +113,17 @@ __all__ = [
     "load",
     "map_arg",
     "optimize",
+    "replace_pattern",
     "save",
     "symbolic_trace",
+    "wrap",
 ]
 
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
+    if name in _MODULES:
+        return importlib.import_module(f"fxplug.fx.{name}")
     if home is None:
         raise AttributeError(f"module 'fxplug' has no attribute {name!r}")
     value = getattr(importlib.import_module(home), name)

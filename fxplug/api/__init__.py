@@ -6,6 +6,7 @@ from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance
 from fxplug.api.events import OptimizationEvent
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
+from fxplug.api.rewriting import replace_pattern
 from fxplug.api.tracing import symbolic_trace
 from fxplug.storage import load, save
 
@@ -21,6 +22,7 @@ __all__ = [
     "Tolerance",
     "load",
     "optimize",
+    "replace_pattern",
     "save",
     "symbolic_trace",
 ]

@@ -8,17 +8,18 @@ from torch import nn
 
 from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
+from fxplug.ir.collector import paused_collection
 from fxplug.plugins import PluginManager, default_manager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["symbolic_trace"]
 
 
 def symbolic_trace(
     root: nn.Module | Callable[..., Any],
-    concrete_args: Mapping[str, Any] | None = None,
+    concrete_args: Mapping[str, Any] | Sequence[Any] | None = None,
     *,
     manager: PluginManager | None = None,
 ) -> GraphModule:
@@ -29,7 +30,8 @@ def symbolic_trace(
 
     Args:
         root: A module, whose forward is traced, or a function.
-        concrete_args: Parameter name -> value to be used instead of a proxy.
+        concrete_args: Parameter name -> value to be used instead of a proxy, or one for each parameter in order;
+            `fxplug.PH` stands for what stays an input, also inside lists, dicts and the like.
         manager: The plugins that take part; by default those that are installed and selected.
 
     Returns:
@@ -50,8 +52,9 @@ def symbolic_trace(
     policy = (default_manager() if manager is None else manager).trace_policy()
     program = _unwrapped(root, policy.unwrap_module)
     tracer = Tracer(policy=policy)
-    graph = tracer.trace(program, concrete_args)
-    return GraphModule(tracer.root, graph, _name_of(program))
+    with paused_collection():
+        graph = tracer.trace(program, concrete_args)
+        return GraphModule(tracer.root, graph, _name_of(program))
 
 
 def _unwrapped(root: Any, unwrap: Callable[[nn.Module], nn.Module | None] | None) -> Any:

@@ -84,10 +84,17 @@ def _getattr(self: Any, name: str) -> Any:
     if session is None or (interceptor := session.interceptor) is None:
         original: Any = "<original>"
         return original(self, name)
+    hears_every: bool = interceptor.hears_every_attribute
+    is_torchs_own: Any = "<own>"
+    if is_torchs_own and not hears_every:
+        # Most reads of a model are of its submodules, which torch's own method finds last.
+        modules = self.__dict__.get("_modules")
+        if modules is not None and name in modules:
+            return modules[name]
     beneath: Any = "<beneath>"
     is_instance: Any = "<isinstance>"
     value = beneath(self, name)
-    if not is_instance(value, "<tensor>") and not interceptor.hears_every_attribute:
+    if not is_instance(value, "<tensor>") and not hears_every:
         return value
     return interceptor.on_module_attribute(self, name, value)
 
@@ -171,7 +178,8 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
 def _patch(owner: type, name: str, template: Any, constants: dict[str, Any]) -> Trampoline | SlotPatch:
     patch = _lasting.get((owner, name))
     if patch is None or not patch.fits(vars(owner)[name]):
-        patch = patch_for(owner, name, template, constants)
+        own = getattr(vars(owner)[name], "__module__", None) == owner.__module__
+        patch = patch_for(owner, name, template, {**constants, "<own>": own})
         if patch.is_lasting:
             _lasting[owner, name] = patch
     if name == "__call__":

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.plugins.markers import hookspec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import nn
 
@@ -37,6 +37,7 @@ __all__ = [
     "fxplug_create_argument",
     "fxplug_create_proxy",
     "fxplug_is_leaf_module",
+    "fxplug_leaf_functions",
     "fxplug_node_created",
     "fxplug_pass_finished",
     "fxplug_pass_started",
@@ -176,6 +177,28 @@ def fxplug_unwrap_module(module: nn.Module) -> nn.Module | None:
             @hookimpl
             def fxplug_unwrap_module(module):
                 return module.inner if isinstance(module, Sharded) else None
+    """
+
+
+@hookspec
+def fxplug_leaf_functions() -> Iterable[Callable[..., Any]] | None:
+    """Name functions that stay calls.
+
+    Asked once when a trace starts. A call of such a function is recorded as one ``call_function`` node if a
+    traced value is among its arguments, wherever the function is called from, as if it had been passed to
+    ``fxplug.wrap``.
+
+    Returns:
+        The functions, or None for none. All answers are collected. Import nothing for it: a function of a
+        library that is not loaded is not called either, so look for the library in ``sys.modules``.
+
+    Example:
+        ::
+
+            @hookimpl
+            def fxplug_leaf_functions():
+                ops = sys.modules.get("mypkg.ops")
+                return None if ops is None else [ops.resample]
     """
 
 

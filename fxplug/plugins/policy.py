@@ -21,7 +21,7 @@ from fxplug.capture import Proxy, TraceContext, TracePolicy
 from fxplug.plugins.records import PluginWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from fxplug.errors import PluginError
     from fxplug.ir import Node
@@ -50,6 +50,7 @@ def create_policy(
         proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
         node_created=_note_question(implementations("fxplug_node_created")),
         unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
+        leaf_functions=_function_question(implementations("fxplug_leaf_functions")),
         trace_started=observer(implementations("fxplug_trace_started"), strict=strict),
         trace_finished=observer(implementations("fxplug_trace_finished"), strict=strict),
     )
@@ -178,6 +179,30 @@ def _unwrap_question(
     if not implementations:
         return None
     return _first_answer(implementations, _is_other_module, "the module inside, or None")
+
+
+def _function_question(
+    implementations: Sequence[Implementation],
+) -> Callable[[], Iterable[Callable[..., Any]]] | None:
+    if not implementations:
+        return None
+
+    def ask() -> list[Callable[..., Any]]:
+        functions: list[Callable[..., Any]] = []
+        for implementation in implementations:
+            try:
+                answer = implementation.function()
+                answers = None if answer is None else list(answer)
+            except Exception as error:
+                raise implementation.failed(error) from error
+            if answers is None:
+                continue
+            if not all(map(callable, answers)):
+                raise implementation.refused(answers, "functions, or None")
+            functions += answers
+        return functions
+
+    return ask
 
 
 def _note_question(

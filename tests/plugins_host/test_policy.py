@@ -59,6 +59,7 @@ def test_a_question_that_nobody_answers_is_none(manager_of):
         ("fxplug_node_created", "node_created", lambda node: None),
         ("fxplug_create_argument", "create_argument", lambda value: None),
         ("fxplug_unwrap_module", "unwrap_module", lambda module: None),
+        ("fxplug_leaf_functions", "leaf_functions", lambda: None),
         ("fxplug_trace_started", "trace_started", lambda event: None),
         ("fxplug_trace_finished", "trace_finished", lambda event: None),
     ],
@@ -244,6 +245,23 @@ def test_a_wrapper_is_unwrapped_by_the_first_that_knows_it(manager_of):
     assert unwrap(model) is None
 
 
+def test_functions_of_all_plugins_stay_calls(manager_of):
+    def one(x):
+        return x if x.sum() > 0 else -x
+
+    def other(x):
+        return x if x.sum() < 0 else -x
+
+    plugins = {
+        "a": marked("fxplug_leaf_functions")(lambda: (one,)),
+        "b": marked("fxplug_leaf_functions")(lambda: None),
+        "c": marked("fxplug_leaf_functions")(lambda: [other]),
+    }
+    graph = Tracer(policy=manager_of(plugins).trace_policy()).trace(lambda x: other(one(x)))
+
+    assert [node.target for node in graph.find_nodes(op="call_function")] == [one, other]
+
+
 # -- failures ----------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +278,7 @@ def adapted(hook, function):
         "fxplug_create_proxy": lambda node, kind, context: function(node),
         "fxplug_create_argument": lambda value, context: function(value),
         "fxplug_unwrap_module": lambda module: function(module),  # noqa: PLW0108
+        "fxplug_leaf_functions": lambda: function(None),
     }
     return marked(hook)(arguments[hook])
 
@@ -270,6 +289,7 @@ QUESTIONS = {
     "fxplug_create_proxy": lambda policy: policy.proxy_mixins(None, "unknown", TraceContext(None)),
     "fxplug_create_argument": lambda policy: policy.create_argument(Window(), TraceContext(None)),
     "fxplug_unwrap_module": lambda policy: policy.unwrap_module(Block()),
+    "fxplug_leaf_functions": lambda policy: policy.leaf_functions(),
 }
 
 
@@ -314,8 +334,9 @@ def test_a_plugin_that_raises_is_named_with_distribution_version_and_hook(manage
         ("fxplug_create_argument", lambda value: value, "it may return another value, or None"),
         ("fxplug_unwrap_module", lambda module: module, "it may return the module inside, or None"),
         ("fxplug_unwrap_module", lambda _: 3, "returned 3; it may return the module inside, or None"),
+        ("fxplug_leaf_functions", lambda _: ["ops"], "returned ['ops']; it may return functions, or None"),
     ],
-    ids=["text", "number", "list", "name", "proxy", "bool", "same-value", "same-module", "no-module"],
+    ids=["text", "number", "list", "name", "proxy", "bool", "same-value", "same-module", "no-module", "no-function"],
 )
 def test_an_answer_that_the_hook_does_not_allow_is_refused(manager_of, hook, answer, allowed):
     manager = manager_of({"faulty": adapted(hook, answer)})
