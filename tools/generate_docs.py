@@ -3,8 +3,10 @@
     python tools/generate_docs.py           # write them
     python tools/generate_docs.py --check   # say whether they are up to date, and change nothing
 
-``docs/plugins/hooks.md`` is made from the declarations and docstrings in ``fxplug/plugins/hookspecs.py``. The file is
-read, not imported, so this runs without anything installed.
+``docs/plugins/hooks.md`` is made from the declarations and docstrings in ``fxplug/plugins/hookspecs.py``, which is read
+and not imported. ``docs/migration/torch-fx-names.md`` is made from the names that torch.fx has and from
+``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed. ``docs/migration/graph-differences.md`` is
+made from the differences that the tests allow.
 """
 
 from __future__ import annotations
@@ -17,9 +19,14 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import graph_differences
+import torch_fx_names
+
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _HOOKSPECS = _CHECKOUT / "fxplug" / "plugins" / "hookspecs.py"
 _HOOKS_PAGE = _CHECKOUT / "docs" / "plugins" / "hooks.md"
+_NAMES_PAGE = _CHECKOUT / "docs" / "migration" / "torch-fx-names.md"
+_DIFFERENCES_PAGE = _CHECKOUT / "docs" / "migration" / "graph-differences.md"
 
 _SECTION = re.compile(r"^# -- (.+?)(?: -+)?$")
 _DOCSTRING_SECTION = re.compile(r"^(Args|Returns|Raises|Example):$")
@@ -61,9 +68,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Write the pages that are made from the sources.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
     options = parser.parse_args(arguments)
-    outdated = [
-        path for path, text in generate().items() if not path.exists() or path.read_text("utf-8") != text
-    ]
+    try:
+        pages = generate()
+    except torch_fx_names.NamesError as error:
+        sys.stderr.write(f"Cannot write {_NAMES_PAGE.relative_to(_CHECKOUT)}:\n{error}\n")
+        return 1
+    outdated = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
     if options.check:
         for path in outdated:
             name = path.relative_to(_CHECKOUT)
@@ -71,14 +81,18 @@ def main(arguments: list[str]) -> int:
         return 1 if outdated else 0
     for path in outdated:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(generate()[path], encoding="utf-8")
+        path.write_text(pages[path], encoding="utf-8")
         print(f"wrote {path.relative_to(_CHECKOUT)}")
     return 0
 
 
 def generate() -> dict[Path, str]:
     """Return every generated page with its text."""
-    return {_HOOKS_PAGE: hooks_page(_HOOKSPECS.read_text(encoding="utf-8"))}
+    return {
+        _HOOKS_PAGE: hooks_page(_HOOKSPECS.read_text(encoding="utf-8")),
+        _NAMES_PAGE: torch_fx_names.page(),
+        _DIFFERENCES_PAGE: graph_differences.page(),
+    }
 
 
 # -- the page of hooks

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from fxplug.execute import GraphModule, Interpreter
-from fxplug.ir import Node, map_aggregate
+from fxplug.ir import Node, iterate_leaves, map_aggregate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,11 +36,26 @@ class TensorMetadata(NamedTuple):
 
 
 class ShapeProp(Interpreter):
-    """Runs a graph and notes metadata of each value in ``meta["tensor_meta"]``, its type in ``meta["type"]``."""
+    """Runs a graph and notes metadata of each value in ``meta["tensor_meta"]``, its type in ``meta["type"]``.
+
+    Args:
+        gm: The module; its nodes get the notes.
+        fake_mode: A ``FakeTensorMode`` in which a copy of the module runs, so that nothing is computed. Where the
+            inputs are fake tensors already, theirs is taken.
+    """
+
+    def __init__(self, gm: GraphModule, fake_mode: Any = None) -> None:
+        super().__init__(gm)
+        self.real_module = gm
+        """The module whose nodes get the notes."""
+        self.fake_mode = fake_mode
+        """The mode in which the module runs; None where it runs as it is."""
+        if fake_mode is not None:
+            self.module = _in_mode(gm, fake_mode)
 
     def run_node(self, n: Node) -> Any:
         """Run one node and note what its value is like."""
-        value = super().run_node(n)
+        value = self._value_of(n)
         tensors: list[torch.Tensor] = []
 
         def describe(leaf: Any) -> Any:
@@ -56,9 +72,33 @@ class ShapeProp(Interpreter):
         n.meta["type"] = type(value)
         return value
 
+    def _value_of(self, node: Node) -> Any:
+        if self.fake_mode is None:
+            return super().run_node(node)
+        with self.fake_mode:
+            return super().run_node(node)
+
     def propagate(self, *args: Any) -> Any:
         """Run the graph on `args` and return the result."""
-        return self.run(*args)
+        if self.fake_mode is None:
+            self.fake_mode = next(
+                (leaf.fake_mode for leaf in iterate_leaves(args) if hasattr(leaf, "fake_mode")), None
+            )
+            if self.fake_mode is not None:
+                self.module = _in_mode(self.real_module, self.fake_mode)
+        if self.fake_mode is None:
+            return self.run(*args)
+        return self.run(*[_fake(value, self.fake_mode) for value in args])
+
+
+def _in_mode(module: GraphModule, mode: Any) -> GraphModule:
+    """Return a copy of `module` that holds fake tensors; no values are copied."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return copy.deepcopy(module, {id(tensor): _fake(tensor, mode) for tensor in tensors})
+
+
+def _fake(value: Any, mode: Any) -> Any:
+    return mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
 
 
 def _metadata(tensor: torch.Tensor) -> TensorMetadata:

@@ -1,0 +1,8 @@
+"""The graph and the generation of its code."""
+
+from __future__ import annotations
+
+from fxplug.codegen import CodeGen
+from fxplug.ir import Graph, PythonCode
+
+__all__ = ["CodeGen", "Graph", "PythonCode"]

@@ -1,0 +1,7 @@
+"""The module whose forward is a graph."""
+
+from __future__ import annotations
+
+from fxplug.execute import GraphModule
+
+__all__ = ["GraphModule"]

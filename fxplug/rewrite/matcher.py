@@ -1,0 +1,346 @@
+"""Finding the places of a graph that are like a pattern."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.ir import Graph, Node, Region
+from fxplug.rewrite.calls import argument_pairs, is_exact_about_sequences, same_callee
+from fxplug.rewrite.pattern import Template
+from fxplug.rewrite.values import is_container, nodes_in, same_shape, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fxplug.execute import GraphModule
+
+__all__ = ["InternalMatch", "SubgraphMatcher", "region_around"]
+
+
+@dataclass
+class InternalMatch:
+    """One place that is like the pattern."""
+
+    anchors: list[Node]
+    """The nodes of the pattern from which the match was found."""
+    nodes_map: dict[Node, Any] = field(default_factory=dict[Node, Any])
+    """Node of the pattern -> node of the graph; a placeholder may stand for a plain value or a container."""
+    placeholder_nodes: list[Any] = field(default_factory=list[Any])
+    """What the pattern's placeholders stand for, in their order."""
+    returning_nodes: list[Any] = field(default_factory=list[Any])
+    """What the pattern returns, each once, in the order in which it does."""
+    name_node_map: dict[str, Node] = field(default_factory=dict[str, Node])
+    """Kept for the form that torch.fx gives a match; empty."""
+
+    def __copy__(self) -> InternalMatch:
+        return InternalMatch(
+            self.anchors, dict(self.nodes_map), list(self.placeholder_nodes), list(self.returning_nodes)
+        )
+
+    def calls(self) -> list[Node]:
+        """Return the nodes of the graph that do the work of the match, in the order of the graph."""
+        return sorted(found for wanted, found in self.nodes_map.items() if not _is_loose(wanted))
+
+
+@dataclass
+class _Search:
+    """What a search from one candidate has found so far."""
+
+    found: dict[Node, Any]
+    taken: set[Node]
+    """The nodes of the graph that stand for calls of the pattern."""
+
+
+class SubgraphMatcher:
+    """Finds the places of a graph that are like a pattern.
+
+    A node of the pattern stands for a node with the same opcode and target, and with arguments that are alike; a
+    placeholder stands for any value, and for the same one wherever it is used. Two placeholders may stand for one
+    value. A match lies within one region, nothing outside of it uses what the pattern does not return, and none of
+    its nodes is computed from another one by way of a node outside of it.
+
+    Matches come in the order of the nodes that the first anchor stands for. Of several that overlap the first one
+    counts.
+
+    Args:
+        pattern: What to search for. Submodules and attributes are looked up below its owning module.
+        match_output: Whether the output is part of the pattern, so that only the end of a graph matches.
+        match_placeholder: Whether placeholders stand for inputs of the graph only.
+        remove_overlapping_matches: Whether a node may be part of one match only.
+        ignore_literals: Whether any plain value matches a plain value of the pattern.
+
+    Raises:
+        PatternError: The pattern computes nothing, or has parts that nothing uses.
+    """
+
+    def __init__(
+        self,
+        pattern: Graph | GraphModule | Template,
+        match_output: bool = False,  # noqa: FBT001, FBT002 - torch.fx's public signature
+        match_placeholder: bool = False,  # noqa: FBT001, FBT002
+        remove_overlapping_matches: bool = True,  # noqa: FBT001, FBT002
+        ignore_literals: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self._template = pattern if isinstance(pattern, Template) else Template.of(pattern, "pattern")
+        self._template.check_as_pattern()
+        self.pattern = self._template.graph
+        """The graph of the pattern."""
+        self.match_output = match_output
+        self.match_placeholder = match_placeholder
+        self.remove_overlapping_matches = remove_overlapping_matches
+        self.ignore_literals = ignore_literals
+        self.pattern_placeholder_nodes = list(self._template.inputs)
+        """The placeholders of the pattern."""
+        output = self.pattern.output_node()
+        self.pattern_returning_nodes = output.all_input_nodes
+        """What the pattern returns."""
+        self.pattern_anchors = self._ends(output)
+        """The nodes from which a match is found: nothing in the pattern uses their values."""
+        self._ways = _ways_between(self.pattern_anchors)
+
+    def _ends(self, output: Node) -> list[Node]:
+        calls = self._template.calls()
+        ends = {node for node in calls if all(user is output for user in node.users)}
+        returned = [node for node in self.pattern_returning_nodes if node in ends]
+        # Besides what is returned there may be calls that are there for what they do.
+        others = [node for node in calls if node in ends and output not in node.users]
+        return ([output] if self.match_output else returned) + others
+
+    def match(self, graph: Graph, node_name_match: str = "") -> list[InternalMatch]:
+        """Return the matches in `graph`.
+
+        Args:
+            graph: Not changed.
+            node_name_match: Nodes whose name contains this text match the anchors whatever they call.
+        """
+        return list(self.find(graph, node_name_match=node_name_match))
+
+    def find(
+        self,
+        graph: Graph,
+        *,
+        node_name_match: str = "",
+        accepts: Callable[[InternalMatch], bool] = lambda match: True,
+    ) -> Iterator[InternalMatch]:
+        """Yield the matches in `graph` for which `accepts` returns True; a refused one is in no other one's way.
+
+        Args:
+            graph: Must not be changed before the last match was yielded.
+            node_name_match: Nodes whose name contains this text match the anchors whatever they call.
+            accepts: Asked once for each match.
+        """
+        claimed: set[Node] = set()
+        first = self.pattern_anchors[0]
+        for candidate in self._candidates(first, None, graph, node_name_match):
+            if self.remove_overlapping_matches and candidate in claimed:
+                continue
+            for search in self._searches(candidate, graph, node_name_match):
+                if self.remove_overlapping_matches and not claimed.isdisjoint(search.taken):
+                    continue
+                if not self._is_whole(search):
+                    continue
+                match = self._result(search)
+                if accepts(match):
+                    yield match
+                    claimed |= search.taken
+                    if self.remove_overlapping_matches:
+                        break
+
+    # -- from an anchor upwards
+
+    def _searches(self, candidate: Node, graph: Graph, name: str) -> Iterator[_Search]:
+        """Yield every way in which the anchors stand for nodes of the graph, the first one for `candidate`."""
+        anchors = self.pattern_anchors
+        waiting: list[tuple[int, Iterator[Node], _Search]] = [(0, iter([candidate]), _Search({}, set()))]
+        while waiting:
+            index, candidates, before = waiting[-1]
+            node = next(candidates, None)
+            if node is None:
+                waiting.pop()
+                continue
+            search = self._extend(before, anchors[index], node, name)
+            if search is None:
+                continue
+            if index + 1 == len(anchors):
+                yield search
+                continue
+            following = anchors[index + 1]
+            more = self._candidates(following, search, graph, name)
+            waiting.append((index + 1, iter(more), search))
+
+    def _candidates(self, anchor: Node, search: _Search | None, graph: Graph, name: str) -> list[Node]:
+        """Return the nodes that an anchor may stand for, in order."""
+        way = self._ways.get(anchor)
+        start = search.found.get(way[0]) if search is not None and way else None
+        if way and isinstance(start, Node):
+            level = [start]
+            for wanted in way[1:]:
+                reached = dict.fromkeys(user for node in level for user in node.users)
+                level = [
+                    node for node in reached if self._is_alike(wanted, node, name if wanted is anchor else "")
+                ]
+            return sorted(level)
+        # Equal constants have different paths; everything else has the target of the pattern.
+        target = anchor.target if anchor.op in {"call_function", "call_method", "call_module"} else None
+        if name:
+            return [node for node in graph.nodes if self._is_alike(anchor, node, name)]
+        return [
+            node for node in graph.find_nodes(op=anchor.op, target=target) if self._is_alike(anchor, node)
+        ]
+
+    def _is_alike(self, wanted: Node, node: Node, name: str = "") -> bool:
+        if name and name in node.name:
+            return True
+        return same_callee(wanted, node, self._template.root, cast("Graph", node.graph).owning_module)
+
+    def _extend(self, search: _Search, anchor: Node, node: Node, name: str) -> _Search | None:
+        """Return what is found when `anchor` stands for `node` too, None where it cannot."""
+        found, taken = dict(search.found), set(search.taken)
+        waiting: list[tuple[Any, Any, bool]] = [(anchor, node, False)]
+        while waiting:
+            wanted, given, exact = waiting.pop()
+            if not isinstance(wanted, Node):
+                pairs = self._element_pairs(wanted, given, exact=exact)
+            elif wanted in found:
+                pairs = [] if same_value(found[wanted], given) else None
+            elif wanted.op == "placeholder":
+                stands = not self.match_placeholder or (isinstance(given, Node) and given.op == "placeholder")
+                found[wanted] = given
+                pairs = [] if stands else None
+            else:
+                if not isinstance(given, Node) or given in taken:
+                    return None
+                if not self._is_alike(wanted, given, name if wanted is anchor else ""):
+                    return None
+                found[wanted] = given
+                if not _is_loose(wanted):
+                    taken.add(given)
+                pairs = argument_pairs(wanted, given, cast("Graph", given.graph).owning_module)
+                exact = is_exact_about_sequences(given)
+            if pairs is None:
+                return None
+            waiting.extend((one, other, exact) for one, other in reversed(pairs))
+        return _Search(found, taken)
+
+    def _element_pairs(self, wanted: Any, given: Any, *, exact: bool) -> list[tuple[Any, Any]] | None:
+        if isinstance(given, Node):
+            return None
+        if is_container(wanted) and (is_container(given) or not self.ignore_literals):
+            return same_shape(wanted, given, exact=exact)
+        if self.ignore_literals and not nodes_in((wanted, given)):
+            return []
+        return [] if same_value(wanted, given) else None
+
+    # -- what a match must be besides
+
+    def _is_whole(self, search: _Search) -> bool:
+        """Return whether the nodes can be taken out of the graph together."""
+        returned = set(self.pattern_returning_nodes)
+        last = max(search.taken)
+        outside: list[Node] = []
+        for wanted, node in search.found.items():
+            if wanted.op == "placeholder":
+                if not search.taken.isdisjoint(nodes_in(node)):
+                    return False  # It would be gone when the replacement needs it.
+            elif not _is_loose(wanted):
+                others = [
+                    user for user in node.users if user not in search.taken and not self._ends_with(user)
+                ]
+                if others and wanted not in returned:
+                    return False
+                outside += others
+        return region_around(search.found) is not None and not _leads_to(outside, search.taken, last)
+
+    def _ends_with(self, user: Node) -> bool:
+        return self.match_output and user.op == "output"
+
+    def _result(self, search: _Search) -> InternalMatch:
+        return InternalMatch(
+            self.pattern_anchors,
+            search.found,
+            [search.found[node] for node in self.pattern_placeholder_nodes],
+            [search.found[node] for node in self.pattern_returning_nodes],
+        )
+
+
+def _is_loose(wanted: Node) -> bool:
+    """Return whether what a node of the pattern stands for may be shared between matches and used outside of them.
+
+    Reading an attribute is no work, so that nothing is gained by asking who else uses it, unless it is all there is.
+    """
+    if wanted.op == "get_attr":
+        return not any(user.op == "output" for user in wanted.users)
+    return wanted.op in {"placeholder", "output"}
+
+
+def _ways_between(anchors: list[Node]) -> dict[Node, list[Node]]:
+    """Return, for each anchor but the first, a way to it from a node that an earlier anchor has reached.
+
+    Walking that way in a graph finds the candidates for the anchor without looking at all other nodes.
+    """
+    reached: set[Node] = set()
+    ways: dict[Node, list[Node]] = {}
+    for anchor in anchors:
+        users: dict[Node, Node] = {}
+        starts: list[Node] = []
+        waiting = deque([anchor])
+        cone = {anchor}
+        while waiting:
+            node = waiting.popleft()
+            if node in reached:
+                starts.append(node)
+                continue
+            for used in node.all_input_nodes:
+                if used not in cone:
+                    cone.add(used)
+                    users[used] = node
+                    waiting.append(used)
+        # A call has fewer users than an input, as a rule.
+        start = min(starts, key=lambda node: node.op == "placeholder", default=None)
+        if start is not None:
+            way = [start]
+            while way[-1] is not anchor:
+                way.append(users[way[-1]])
+            ways[anchor] = way
+        reached |= cone
+    return ways
+
+
+def region_around(found: dict[Node, Any]) -> Region | None:
+    """Return the region in which a match lies: what is entered around its nodes besides what the pattern itself enters.
+
+    Args:
+        found: Node of the pattern -> node of the graph.
+
+    Returns:
+        None where the nodes do not lie in one region.
+    """
+    around: Region | None = None
+    for wanted, node in found.items():
+        if _is_loose(wanted):
+            continue
+        depth = len(node.region) - len(wanted.region)
+        if (
+            depth < 0
+            or node.region[depth:] != wanted.region
+            or (around is not None and node.region[:depth] != around)
+        ):
+            return None
+        around = node.region[:depth]
+    return around if around is not None else ()
+
+
+def _leads_to(starts: list[Node], ends: set[Node], last: Node) -> bool:
+    """Return whether one of `ends`, of which `last` is last, uses one of `starts` or what is computed from it."""
+    seen: set[Node] = set()
+    waiting = [node for node in starts if node < last]
+    while waiting:
+        for user in waiting.pop().users:
+            if user in ends:
+                return True
+            if user not in seen and user < last:
+                seen.add(user)
+                waiting.append(user)
+    return False

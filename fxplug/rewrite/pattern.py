@@ -1,0 +1,101 @@
+"""Patterns and replacements: small graphs made from functions and modules, checked before they are used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fxplug.capture import Tracer
+from fxplug.errors import PatternError
+from fxplug.execute import GraphModule
+from fxplug.ir import Graph, Node, effects, iterate_leaves
+
+__all__ = ["Template"]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The graph of a pattern or of a replacement, with what is asked of it again and again."""
+
+    graph: Graph
+    root: Any
+    """What the graph's paths refer to; None when that is not known."""
+    word: str
+    """``"pattern"`` or ``"replacement"``, for messages."""
+    inputs: tuple[Node, ...] = field(init=False)
+    """The placeholders in order."""
+    results: tuple[Any, ...] = field(init=False)
+    """The leaves of what the output returns, in order."""
+
+    def __post_init__(self) -> None:
+        inputs = tuple(self.graph.find_nodes(op="placeholder"))
+        for node in inputs:
+            if str(node.target).startswith("*"):
+                raise PatternError(
+                    f"Cannot use the {self.word}: its parameter {str(node.target)!r} takes a variable number of "
+                    "arguments, and each parameter stands for one value. Name them one by one."
+                )
+        outputs = self.graph.find_nodes(op="output")
+        if not outputs:
+            raise PatternError(
+                f"Cannot use the {self.word}: its graph has no output. Make one with graph.output(...)."
+            )
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(
+            self, "results", tuple(iterate_leaves(outputs[-1].args[0] if outputs[-1].args else ()))
+        )
+
+    @classmethod
+    def of(cls, program: Any, word: str) -> Template:
+        """Return the template of a function, module, graph or graph module; the first two are traced.
+
+        Args:
+            program: A graph's root is its owning module.
+            word: ``"pattern"`` or ``"replacement"``.
+
+        Raises:
+            PatternError: It is none of these.
+            TraceError: It cannot be traced.
+        """
+        if isinstance(program, GraphModule):
+            return cls(program.graph, program, word)
+        if isinstance(program, Graph):
+            return cls(program, program.owning_module, word)
+        if not callable(program):
+            raise PatternError(
+                f"Cannot use a {type(program).__module__}.{type(program).__qualname__} as a {word}: pass a function, a "
+                "module, a fxplug.Graph or a fxplug.GraphModule."
+            )
+        tracer = Tracer()
+        graph = tracer.trace(program)
+        module = GraphModule(tracer.root, graph)
+        return cls(graph, module, word)
+
+    def calls(self) -> list[Node]:
+        """Return the nodes that are neither input nor output, in order."""
+        return [node for node in self.graph.nodes if node.op not in {"placeholder", "output"}]
+
+    def check_as_pattern(self) -> None:
+        """Check that the pattern says which nodes belong to a match and which value each parameter has.
+
+        Raises:
+            PatternError: It does not.
+        """
+        calls = self.calls()
+        if not calls:
+            raise PatternError(
+                "Cannot search for the pattern: it computes nothing, so it would match every value. Write at least one "
+                "call into it."
+            )
+        for node in (*self.inputs, *calls):
+            if node.users or effects.effect_of(node, self.root).must_be_kept:
+                continue
+            if node.op == "placeholder":
+                raise PatternError(
+                    f"Cannot search for the pattern: nothing uses its parameter {str(node.target)!r}, so no match "
+                    "would say which value it has. Take it out of pattern and replacement."
+                )
+            raise PatternError(
+                f"Cannot search for the pattern: nothing uses the value of its node {node.name!r} "
+                f"({node.format_node()}). Return it, or take it out."
+            )
