@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ModuleStates", "assignment_error", "updates_in_place"]
 
+_NOTHING: dict[str, Any] = {}
+
 
 class ModuleStates:
     """Remembers the attributes of modules whose forward runs, to put them back.
@@ -42,13 +44,14 @@ class ModuleStates:
             return  # What is compiled assigns nothing that Python sees.
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
-        # Plain attributes first; what is registered is told apart by `registered`.
-        tables = (vars(module), parameters_of(module), buffers_of(module), modules_of(module))
-        copies = self._seen[id(module)] = [cast("dict[str, Any]", table).copy() for table in tables]
-        registered = False
-        for table, before in zip(tables, copies, strict=True):
-            self._tables.append((path, registered, table, before))
-            registered = True
+        plain = vars(module)
+        copies = [plain.copy()]
+        self._tables.append((path, False, plain, copies[0]))
+        for table in (parameters_of(module), buffers_of(module), modules_of(module)):
+            before = cast("dict[str, Any]", table).copy() if table else _NOTHING
+            copies.append(before)
+            self._tables.append((path, True, table, before))
+        self._seen[id(module)] = copies
 
     def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
         """Return whether `module` held `value` under that name before the trace."""
@@ -64,6 +67,8 @@ class ModuleStates:
         self.is_watching = False
         changes: list[tuple[str, bool]] = []
         for path, registered, table, before in self._tables:
+            if not before and not table:
+                continue
             # By identity: values may define any == of their own.
             if (
                 len(table) == len(before)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -449,6 +450,9 @@ class Tracer(TraceViews, RootReader):
                 is_leaf = self._leaf_classes[kind] = self.is_leaf_module(module, "")
             if is_leaf:
                 return self._record_leaf(module, kind, args, kwargs)
+            return self.enter_module(
+                self.path_of_module(module), module, partial(original_call, module), args, kwargs
+            )
         unwrap = policy.unwrap_module
         inner = unwrap(module) if unwrap is not None else None
         if inner is not None and inner is not module:
