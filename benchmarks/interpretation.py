@@ -9,7 +9,7 @@ import torch.fx
 
 import fxplug
 from benchmarks.programs import arithmetic, count_text
-from benchmarks.report import Comparison, Figure, compare_samples
+from benchmarks.report import Comparison, Figure, compare_samples, promised
 from benchmarks.timing import interleave
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def measure_interpreters(mode: Mode) -> tuple[list[Comparison], list[Figure]]:
         [seconds - eager for seconds in samples["torch.fx"]],
         [seconds - eager for seconds in samples["fxplug"]],
         1e6 / count,
+        promised(mode, "at least 3", least=3),
     )
     plain = Figure(
         "eager execution of the function that the Interpreters run", "µs per node", eager * 1e6 / count

@@ -10,7 +10,7 @@ import torch.fx
 
 import fxplug
 from benchmarks.programs import count_text, long_function
-from benchmarks.report import Comparison, compare_samples
+from benchmarks.report import Comparison, compare_samples, promised
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,4 +45,5 @@ def compare_memory(mode: Mode) -> list[Comparison]:
     theirs = retained_bytes(lambda: torch.fx.Tracer().trace(function))
     ours = retained_bytes(lambda: fxplug.Tracer().trace(function))
     name = f"memory of a graph, function of {count_text(count)}"
-    return [compare_samples(name, "bytes per node", [theirs], [ours], 1 / count)]
+    bound = promised(mode, "at most 60 % of torch.fx", least=1 / 0.6)
+    return [compare_samples(name, "bytes per node", [theirs], [ours], 1 / count, bound)]

@@ -61,4 +61,7 @@ def resnet50() -> ResNet50:
 
 def count_text(count: int) -> str:
     """Return a number of nodes as tables name it, e.g. ``"10k nodes"``."""
-    return f"{count // 1000}k nodes" if count % 1000 == 0 else f"{count} nodes"
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if count % size == 0:
+            return f"{count // size}{letter} nodes"
+    return f"{count} nodes"

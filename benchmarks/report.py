@@ -19,7 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["Comparison", "Figure", "Report", "compare_samples", "describe_surroundings"]
+    from benchmarks.modes import Mode
+
+__all__ = ["Bound", "Comparison", "Figure", "Report", "compare_samples", "describe_surroundings", "promised"]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the project promises about a row. It is printed beside what was measured, and nothing fails by it."""
+
+    text: str
+    """The promise as people read it, e.g. ``"at least 4"``."""
+    least: float | None = None
+    """The smallest value that keeps it."""
+    most: float | None = None
+    """The largest value that keeps it."""
+
+    def holds(self, value: float) -> bool:
+        """Return whether `value` keeps the promise."""
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
 
 @dataclass(frozen=True)
@@ -33,6 +51,15 @@ class Comparison:
     fxplug: float
     ratio: Ratio
     """torch.fx / fxplug: above 1, fxplug costs less."""
+    bound: Bound | None = None
+    """What is promised about the median of the ratio."""
+    holds: bool | None = field(init=False, default=None)
+    """Whether that is so; None where nothing is promised."""
+
+    def __post_init__(self) -> None:
+        """Compare the ratio with its bound."""
+        if self.bound is not None:
+            object.__setattr__(self, "holds", self.bound.holds(self.ratio.median))
 
 
 @dataclass(frozen=True)
@@ -42,6 +69,15 @@ class Figure:
     name: str
     unit: str
     value: float
+    bound: Bound | None = None
+    """What is promised about the value."""
+    holds: bool | None = field(init=False, default=None)
+    """Whether that is so; None where nothing is promised."""
+
+    def __post_init__(self) -> None:
+        """Compare the value with its bound."""
+        if self.bound is not None:
+            object.__setattr__(self, "holds", self.bound.holds(self.value))
 
 
 @dataclass
@@ -64,15 +100,23 @@ class Report:
                 _number(comparison.fxplug),
                 f"{comparison.ratio.median:.2f}",
                 f"{comparison.ratio.low:.2f} to {comparison.ratio.high:.2f}",
+                *_verdict(comparison),
             )
             for comparison in self.comparisons
         ]
-        figures = [(figure.name, figure.unit, _number(figure.value)) for figure in self.figures]
+        figures = [
+            (figure.name, figure.unit, _number(figure.value), *_verdict(figure)) for figure in self.figures
+        ]
+        promised = ("bound", "holds")
         parts = [
             f"# Benchmarks, {self.mode}",
             facts,
-            _table(("work", "unit", "torch.fx", "fxplug", "torch.fx / fxplug", "quartiles"), rows, left=2),
-            _table(("floors and costs of its own", "unit", "value"), figures, left=2),
+            _table(
+                ("work", "unit", "torch.fx", "fxplug", "torch.fx / fxplug", "quartiles", *promised),
+                rows,
+                left=2,
+            ),
+            _table(("floors and costs of its own", "unit", "value", *promised), figures, left=2),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -98,8 +142,18 @@ class Report:
         return written
 
 
+def promised(mode: Mode, text: str, *, least: float | None = None, most: float | None = None) -> Bound | None:
+    """Return a promise about a row; None in a mode that is too rough to judge by."""
+    return Bound(text, least, most) if mode.judged else None
+
+
 def compare_samples(
-    name: str, unit: str, torch_fx: Sequence[float], ours: Sequence[float], scale: float = 1.0
+    name: str,
+    unit: str,
+    torch_fx: Sequence[float],
+    ours: Sequence[float],
+    scale: float = 1.0,
+    bound: Bound | None = None,
 ) -> Comparison:
     """Return a row from the samples of both sides.
 
@@ -109,6 +163,7 @@ def compare_samples(
         torch_fx: Samples of torch.fx, one per round.
         ours: Samples of fxplug, one per round.
         scale: From the unit of the samples to `unit`.
+        bound: What is promised about the ratio.
     """
     return Comparison(
         name,
@@ -116,6 +171,7 @@ def compare_samples(
         statistics.median(torch_fx) * scale,
         statistics.median(ours) * scale,
         paired_ratio(torch_fx, ours),
+        bound,
     )
 
 
@@ -128,6 +184,13 @@ def describe_surroundings() -> dict[str, str | int]:
         "python": platform.python_version(),
         "cpu_count": os.cpu_count() or 1,
     }
+
+
+def _verdict(row: Comparison | Figure) -> tuple[str, str]:
+    """Return the last two cells of a row: what is promised, and whether it is so."""
+    if row.bound is None:
+        return "", ""
+    return row.bound.text, "yes" if row.holds else "NO"
 
 
 def _number(value: float) -> str:

@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.codegen import compare_codegen, measure_compile_floor
+from benchmarks.codegen import compare_codegen, compare_compile_floor
 from benchmarks.copying import compare_deepcopy
 from benchmarks.importing import measure_imports
 from benchmarks.interpretation import measure_interpreters
 from benchmarks.memory import compare_memory
 from benchmarks.report import Report, describe_surroundings
+from benchmarks.scaling import measure_scaling
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 
 if TYPE_CHECKING:
@@ -34,13 +35,14 @@ def measure(mode: Mode) -> Report:
         describe_surroundings(),
         [
             *compare_resnet50(mode),
+            *compare_compile_floor(mode),
             *compare_long_functions(mode),
             *compare_codegen(mode),
             *compare_deepcopy(mode),
             *interpreters,
             *compare_memory(mode),
         ],
-        [*measure_compile_floor(mode), *eager, *measure_plugin_host(mode), *measure_imports(mode)],
+        [*measure_scaling(mode), *measure_plugin_host(mode), *eager, *measure_imports(mode)],
     )
 
 

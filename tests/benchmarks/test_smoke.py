@@ -80,10 +80,14 @@ def test_one_round_has_a_ratio_without_scatter():
 
 
 def make_report():
-    from benchmarks.report import Figure, Report, compare_samples
+    from benchmarks.report import Bound, Figure, Report, compare_samples
 
-    comparison = compare_samples("trace", "ms", [0.004, 0.008], [0.002, 0.002], scale=1e3)
-    return Report("smoke", {"torch": "2.13", "cpu_count": 2}, [comparison], [Figure("floor", "ms", 1234.5)])
+    comparisons = [
+        compare_samples("trace", "ms", [0.004, 0.008], [0.002, 0.002], 1e3, Bound("at least 3", least=3)),
+        compare_samples("copy", "ms", [0.004, 0.004], [0.002, 0.002], 1e3, Bound("at least 3", least=3)),
+    ]
+    figures = [Figure("floor", "ms", 1234.5), Figure("host", "%", 2.5, Bound("at most 3", most=3))]
+    return Report("smoke", {"torch": "2.13", "cpu_count": 2}, comparisons, figures)
 
 
 def test_the_report_is_a_table_whose_columns_line_up():
@@ -92,14 +96,23 @@ def test_the_report_is_a_table_whose_columns_line_up():
         "\n"
         "torch 2.13, cpu count 2\n"
         "\n"
-        "| work  | unit | torch.fx | fxplug | torch.fx / fxplug |    quartiles |\n"
-        "| ----- | ---- | -------: | -----: | ----------------: | -----------: |\n"
-        "| trace | ms   |     6.00 |   2.00 |              3.00 | 2.50 to 3.50 |\n"
+        "| work  | unit | torch.fx | fxplug | torch.fx / fxplug |    quartiles |      bound | holds |\n"
+        "| ----- | ---- | -------: | -----: | ----------------: | -----------: | ---------: | ----: |\n"
+        "| trace | ms   |     6.00 |   2.00 |              3.00 | 2.50 to 3.50 | at least 3 |   yes |\n"
+        "| copy  | ms   |     4.00 |   2.00 |              2.00 | 2.00 to 2.00 | at least 3 |    NO |\n"
         "\n"
-        "| floors and costs of its own | unit | value |\n"
-        "| --------------------------- | ---- | ----: |\n"
-        "| floor                       | ms   |  1234 |\n"
+        "| floors and costs of its own | unit | value |     bound | holds |\n"
+        "| --------------------------- | ---- | ----: | --------: | ----: |\n"
+        "| floor                       | ms   |  1234 |           |       |\n"
+        "| host                        | %    |  2.50 | at most 3 |   yes |\n"
     )
+
+
+def test_a_bound_says_whether_a_value_keeps_it():
+    from benchmarks.report import Bound
+
+    assert [Bound("at least 3", least=3).holds(value) for value in (2.9, 3, 3.1)] == [False, True, True]
+    assert [Bound("at most 3", most=3).holds(value) for value in (2.9, 3, 3.1)] == [True, True, False]
 
 
 def test_results_are_written_in_both_forms_and_name_no_machine(tmp_path):
@@ -111,7 +124,9 @@ def test_results_are_written_in_both_forms_and_name_no_machine(tmp_path):
 
     assert [path.name for path in written] == ["smoke.json", "smoke.md"]
     content = json.loads(written[0].read_text(encoding="utf-8"))
-    assert content["ratios"] == {"trace": 3.0}
+    assert content["ratios"] == {"trace": 3.0, "copy": 2.0}
+    assert [row["holds"] for row in content["comparisons"]] == [True, False]
+    assert [row["holds"] for row in content["figures"]] == [None, True]
     assert set(content) == {
         *("mode", "date", "fxplug", "torch", "python", "cpu_count"),
         *("ratios", "comparisons", "figures"),
@@ -149,18 +164,29 @@ def test_longer_functions_get_fewer_rounds_but_at_least_three():
 
 
 def test_every_comparison_runs(monkeypatch):
-    from benchmarks.codegen import compare_codegen, measure_compile_floor
+    from benchmarks.codegen import compare_codegen, compare_compile_floor
     from benchmarks.copying import compare_deepcopy
     from benchmarks.interpretation import measure_interpreters
     from benchmarks.memory import compare_memory
     from benchmarks.modes import Mode
+    from benchmarks.scaling import measure_scaling
     from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 
     monkeypatch.setenv("FXPLUG_LOAD_PLUGINS", "")
-    tiny = Mode("tiny", rounds=1, lengths=(40,), memory_length=40, import_rounds=1)
+    tiny = Mode(
+        "tiny",
+        rounds=1,
+        lengths=(40,),
+        memory_length=40,
+        import_rounds=1,
+        huge_length=2_000,
+        huge_rounds=1,
+        judged=True,
+    )
     interpreters, eager = measure_interpreters(tiny)
     comparisons = [
         *compare_resnet50(tiny),
+        *compare_compile_floor(tiny),
         *compare_long_functions(tiny),
         *compare_codegen(tiny),
         *compare_deepcopy(tiny),
@@ -169,4 +195,28 @@ def test_every_comparison_runs(monkeypatch):
     ]
 
     assert len({comparison.name for comparison in comparisons}) == len(comparisons)
-    assert all(figure.unit for figure in (*eager, *measure_compile_floor(tiny), *measure_plugin_host(tiny)))
+    figures = [*eager, *measure_scaling(tiny), *measure_plugin_host(tiny)]
+    assert all(figure.unit for figure in figures)
+    assert sorted(row.bound.text for row in (*comparisons, *figures) if row.bound is not None) == [
+        "at least 3",
+        "at least 3",
+        "at least 3",
+        "at least 4",
+        "at least 5",
+        "at most 1.3",
+        "at most 1500",
+        "at most 3",
+        "at most 60 % of torch.fx",
+    ]
+    values = {figure.name: figure.value for figure in figures}
+    before = values["peak memory of that process before, with PyTorch imported"]
+    peak = values["trace alone, function of 2k nodes: peak memory of the process, PyTorch included"]
+    assert 50 < before <= peak < before + 100
+
+
+def test_only_the_full_run_is_judged():
+    from benchmarks.modes import FULL, SMOKE
+    from benchmarks.report import promised
+
+    assert promised(SMOKE, "at least 2", least=2) is None
+    assert promised(FULL, "at least 2", least=2).holds(2)

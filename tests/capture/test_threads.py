@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.fx
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from fxplug.capture import Tracer, is_tracing
@@ -90,7 +91,7 @@ def surroundings():
         for name, value in vars(kind).items():
             if isinstance(value, FunctionType):
                 found |= {(kind, name, part): getattr(value, part) for part in ("__code__", "__defaults__")}
-    found["torch.fx traces"] = torch.fx._symbolic_trace._is_fx_tracing_flag
+    found["torch.fx traces"] = bool(torch.fx._symbolic_trace.is_fx_tracing())
     found["fxplug traces"] = is_tracing()
     return found
 
@@ -202,14 +203,15 @@ def runs(module, x, expected):
     return work
 
 
-def compiles_and_runs(net, x, expected):
-    """Return what compiles a model, some times anew, and runs it."""
-    made = []
+def runs_compiled(net, x, expected):
+    """Return what runs a model that was compiled before, and compiles it anew a few times."""
+    made = [compiled_before(copy.deepcopy(net), x)]
 
     def work():
-        if len(made) < 3:  # Dynamo gives up on a function that it compiles too often.
+        if len(made) < 4:  # Dynamo gives up on a function that it compiles too often.
             made.append(torch.compile(copy.deepcopy(net), backend="eager", fullgraph=True))
-        runs(made[-1], x, expected)()
+        for module in made:
+            runs(module, x, expected)()
 
     return work
 
@@ -246,14 +248,15 @@ def x():
 
 @pytest.fixture
 def running(net, x):
-    """Eight threads that run models: one was compiled before, one is compiled meanwhile."""
+    """Eight threads that run models, one of them compiled ones.
+
+    Not two: Dynamo itself is not made for threads that compile or run the same function at the same time.
+    """
     with torch.no_grad():
         expected = net(x)
     return [
-        *[runs(net, x, expected) for _ in range(4)],
-        runs(compiled_before(copy.deepcopy(net), x), x, expected),
-        runs(compiled_before(net, x), x, expected),
-        compiles_and_runs(net, x, expected),
+        *[runs(net, x, expected) for _ in range(6)],
+        runs_compiled(net, x, expected),
         counts(Counting()),
     ]
 
@@ -290,3 +293,93 @@ def test_a_crowd_notices_what_goes_wrong(net, x):
 
     with pytest.raises(AssertionError, match="LookupError"):
         Crowd([wrong, traces(net)], [runs(net, x, net(x))]).run(times=2)
+
+
+class Waiting(nn.Module):
+    """Does something in the middle of its forward."""
+
+    def __init__(self, action):
+        super().__init__()
+        self.linear, self.action = nn.Linear(4, 4), action
+
+    def forward(self, x):
+        x = self.linear(x)
+        self.action()
+        return self.linear(x)
+
+
+class OtherTrace:
+    """A trace of torch.fx in another thread, from its beginning to its end in two steps."""
+
+    def __init__(self, trace):
+        self._inside, self._may_end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=lambda: trace(Waiting(self._wait)))
+
+    def _wait(self):
+        self._inside.set()
+        assert self._may_end.wait(PATIENCE)
+
+    def begin(self):
+        self._thread.start()
+        assert self._inside.wait(PATIENCE)
+
+    def end(self):
+        self._may_end.set()
+        self._thread.join(PATIENCE)
+
+
+def by_torch_fx(root):
+    torch.fx.Tracer().trace(root)
+
+
+def by_make_fx(root):
+    """As torch.compile does with most of its backends."""
+    make_fx(root)(torch.ones(1, 4))
+
+
+@pytest.fixture(params=[by_torch_fx, by_make_fx])
+def other(request):
+    trace = OtherTrace(request.param)
+    yield trace
+    trace.end()
+
+
+@pytest.fixture
+def serial():
+    return str(Tracer().trace(Waiting(lambda: None)))
+
+
+def test_torch_fx_may_begin_and_end_a_trace_in_another_thread_meanwhile(other, serial):
+    assert str(Tracer().trace(Waiting(lambda: (other.begin(), other.end())))) == serial
+
+
+def test_torch_fx_may_end_a_trace_in_another_thread_meanwhile(other, serial):
+    other.begin()
+
+    assert str(Tracer().trace(Waiting(other.end))) == serial
+
+
+@pytest.mark.parametrize(
+    "other", [by_make_fx], indirect=True
+)  # A Tracer of torch.fx hears calls of all threads.
+def test_torch_fx_may_begin_a_trace_in_another_thread_meanwhile(other, serial):
+    assert str(Tracer().trace(Waiting(other.begin))) == serial
+
+
+def test_torch_fx_does_not_seem_to_trace_for_ever(other):
+    """Its flag, which libraries ask, is what it was before, in whatever order the traces begin and end."""
+    other.begin()
+    Tracer().trace(Waiting(lambda: None))
+    other.end()
+    assert not torch.fx._symbolic_trace.is_fx_tracing()
+
+
+def test_models_may_be_compiled_with_aot_eager_in_another_thread_meanwhile(net, x):
+    """Its backend traces with torch.fx, which changes the module class for all threads."""
+    serial = str(Tracer().trace(Waiting(lambda: None)))
+
+    def compile_in_another_thread():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(compiled_before, net, x).result(PATIENCE)
+
+    assert str(Tracer().trace(Waiting(compile_in_another_thread))) == serial

@@ -6,17 +6,16 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Optional
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {}
+PROGRAMS: dict[str, dict[str, Any]] = {}
 
 
 def program(make_inputs: Callable[[], tuple[Any, ...]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        PROGRAMS[function.__name__] = (function, make_inputs)
+        PROGRAMS[function.__name__] = {"make": lambda: function, "make_inputs": make_inputs}
         return function
 
     return register
@@ -435,29 +434,17 @@ def tuple_input(pair):
     return first - second
 
 
-every_program = pytest.mark.parametrize("name", PROGRAMS)
+def test_values_gradients_and_state_equal_eager(comparison):
+    comparison.check_values()
 
 
-def _program(compare, name):
-    function, make_inputs = PROGRAMS[name]
-    return compare(name, lambda: function, make_inputs())
+def test_interpreter_agrees_with_generated_code(comparison):
+    comparison.check_interpreter()
 
 
-@every_program
-def test_values_gradients_and_state_equal_eager(name, compare):
-    _program(compare, name).check_values()
+def test_graph_equals_that_of_torch_fx(comparison):
+    comparison.check_graph()
 
 
-@every_program
-def test_interpreter_agrees_with_generated_code(name, compare):
-    _program(compare, name).check_interpreter()
-
-
-@every_program
-def test_graph_equals_that_of_torch_fx(name, compare):
-    _program(compare, name).check_against_torch()
-
-
-def test_every_allowed_difference_names_a_program(differences):
-    known = {name for name in differences if name.islower()}
-    assert known <= set(PROGRAMS)
+def test_source_equals_that_of_torch_fx(comparison_of_equal_graphs):
+    comparison_of_equal_graphs.check_source()

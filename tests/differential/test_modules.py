@@ -4,12 +4,11 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]] = {}
+PROGRAMS: dict[str, dict[str, Any]] = {}
 
 
 def rows(*sizes: int) -> Callable[[], tuple[Any, ...]]:
@@ -22,7 +21,7 @@ def rows(*sizes: int) -> Callable[[], tuple[Any, ...]]:
 
 def program(make_inputs: Callable[[], tuple[Any, ...]]) -> Callable[[type[nn.Module]], type[nn.Module]]:
     def register(kind: type[nn.Module]) -> type[nn.Module]:
-        MODULES[kind.__name__] = (kind, make_inputs)
+        PROGRAMS[kind.__name__] = {"make": kind, "make_inputs": make_inputs}
         return kind
 
     return register
@@ -433,29 +432,17 @@ class FrozenPart(nn.Module):
         return self.free(self.frozen(x).detach())
 
 
-every_program = pytest.mark.parametrize("name", MODULES)
+def test_values_gradients_and_state_equal_eager(comparison):
+    comparison.check_values()
 
 
-def _program(compare, name):
-    make, make_inputs = MODULES[name]
-    return compare(name, make, make_inputs())
+def test_interpreter_agrees_with_generated_code(comparison):
+    comparison.check_interpreter()
 
 
-@every_program
-def test_values_gradients_and_state_equal_eager(name, compare):
-    _program(compare, name).check_values()
+def test_graph_equals_that_of_torch_fx(comparison):
+    comparison.check_graph()
 
 
-@every_program
-def test_interpreter_agrees_with_generated_code(name, compare):
-    _program(compare, name).check_interpreter()
-
-
-@every_program
-def test_graph_equals_that_of_torch_fx(name, compare):
-    _program(compare, name).check_against_torch()
-
-
-def test_every_allowed_difference_names_a_program(differences):
-    known = {name for name in differences if name != name.lower()}
-    assert known <= set(MODULES)
+def test_source_equals_that_of_torch_fx(comparison_of_equal_graphs):
+    comparison_of_equal_graphs.check_source()
