@@ -12,9 +12,17 @@ from fxplug.ir import Argument, Node, iterate_leaves
 from fxplug.semantics.internals import HigherOrderOperator, OpOverload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["PLAIN_TYPES", "constructor_arguments", "container_argument", "is_constant", "is_plain_subclass"]
+__all__ = [
+    "PLAIN_TYPES",
+    "constructor_arguments",
+    "container_argument",
+    "holds_itself",
+    "is_constant",
+    "is_plain_subclass",
+    "iterate_parts",
+]
 
 PLAIN_TYPES: frozenset[type] = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
 """Exact types of values that stand in a graph as they are."""
@@ -58,6 +66,61 @@ def container_argument(value: Any, convert: Callable[[Any], Argument]) -> Argume
     if isinstance(value, slice):
         return slice(convert(value.start), convert(value.stop), convert(value.step))
     return NotImplemented
+
+
+def iterate_parts(value: Any) -> Iterator[Any]:
+    """Yield what is neither container nor dataclass in a nested value, keys of dicts and elements of sets included.
+
+    What holds itself is looked at once.
+    """
+    stack = [value]
+    # Kept alive while they are known by their ids.
+    seen: dict[int, Any] = {}
+    while stack:
+        part = stack.pop()
+        inner = _parts_of(part)
+        if inner is None:
+            yield part
+        elif id(part) not in seen:
+            seen[id(part)] = part
+            stack.extend(reversed(inner))
+
+
+def _parts_of(value: Any) -> list[Any] | None:
+    """Return what a container or dataclass holds, None for anything else."""
+    kind = type(value)
+    if kind in PLAIN_TYPES:
+        return None
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return list(cast("list[Any]", value))
+    if isinstance(value, dict):
+        given = cast("dict[Any, Any]", value)
+        return [*given, *given.values()]
+    if isinstance(value, slice):
+        return [value.start, value.stop, value.step]
+    if "__dataclass_fields__" in vars(kind) or hasattr(kind, "__dataclass_fields__"):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    return None
+
+
+def holds_itself(value: Any) -> bool:
+    """Return whether a list, dict or dataclass is, at some depth, an element of itself."""
+    around: dict[int, Any] = {}
+    stack: list[tuple[Any, bool]] = [(value, False)]
+    while stack:
+        part, is_left = stack.pop()
+        if is_left:
+            del around[id(part)]
+            continue
+        inner = _parts_of(part)
+        if inner is None:
+            continue
+        if id(part) in around:
+            return True
+        around[id(part)] = part
+        stack.append((part, True))
+        stack.extend((element, False) for element in inner)
+    return False
 
 
 def is_constant(value: Any) -> bool:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import traced_value
-from fxplug.ir import iterate_leaves
 from fxplug.semantics.internals import remove_mode
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TracedCalls(TorchFunctionMode):
 
     def _settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take back the numbers that were given out for this call."""
-        leaves = list(iterate_leaves((args, kwargs)))
+        leaves = list(iterate_parts((args, kwargs)))
         for proxy, error in self._session.probes:
             if not any(leaf is proxy for leaf in leaves):
                 raise error

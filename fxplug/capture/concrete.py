@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+from collections import abc
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,7 +16,7 @@ from fxplug.ir import split_stars
 from fxplug.semantics.internals import assert_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fxplug.capture.inputs import Input
     from fxplug.capture.proxy import Proxy, TracerBase
@@ -64,6 +66,7 @@ def concrete_by_name(
         return {}
     if isinstance(given, (tuple, list)):
         return _by_position(function, inputs, list(cast("Sequence[Any]", given)))
+    _check_mapping(function, given)
     by_name = {split_stars(name)[1]: value for name, value in cast("Mapping[str, Any]", given).items()}
     names = [entry.name for entry in inputs]
     unknown = sorted(set(by_name) - set(names))
@@ -75,6 +78,20 @@ def concrete_by_name(
         if entry.stars and entry.name in by_name:
             by_name[entry.name] = _checked_star(function, entry, by_name[entry.name])
     return by_name
+
+
+def _check_mapping(function: Callable[..., Any], given: Any) -> None:
+    if isinstance(given, abc.Mapping):
+        wrong = [name for name in cast("Mapping[Any, Any]", given) if not isinstance(name, str)]
+        if not wrong:
+            return
+        found = f"has the name {wrong[0]!r}, a {type(wrong[0]).__name__}"
+    else:
+        found = f"is {given!r}, a {type(given).__name__}"
+    raise TraceError(
+        f"Cannot trace {name_of(function)!r}: concrete_args {found}. Give a dict of parameter name -> value, or a tuple "
+        "with one value for each parameter, fxplug.PH for those that stay inputs."
+    )
 
 
 def _by_position(function: Callable[..., Any], inputs: list[Input], values: list[Any]) -> dict[str, Any]:
@@ -127,7 +144,8 @@ def record_check(tracer: TracerBase, path: str, proxy: Proxy, value: Any) -> Non
     """Record that an input has the value it was traced with: any other one is an error when the graph runs.
 
     Numbers, text, ranges, slices, sizes, dtypes, devices, layouts and memory formats have to be equal, and
-    not-a-number has to be not-a-number. Everything else has to be the very object.
+    not-a-number has to be not-a-number. A bool is no number here, and the zeros of floats have a sign. Everything else
+    has to be the very object.
 
     Args:
         tracer: Records the check.
@@ -159,6 +177,22 @@ def record_check(tracer: TracerBase, path: str, proxy: Proxy, value: Any) -> Non
         same = tracer.proxy(node)
     message = f"{path} was fixed to {text} when the program was traced"
     tracer.create_proxy("call_function", assert_function, (same, message), {})
+    for further in _further_checks(tracer, proxy, value):
+        tracer.create_proxy("call_function", assert_function, (further, message), {})
+
+
+def _further_checks(tracer: TracerBase, proxy: Proxy, value: Any) -> Iterator[Proxy]:
+    """Record what tells an input from others that are equal to `value`.
+
+    These are functions that a captured program still records when it is traced again.
+    """
+    if type(value) is bool:
+        yield tracer.create_proxy("call_function", operator.is_not, (proxy, int(value)), {})
+    elif isinstance(value, (int, float)) and value in {0, 1}:
+        yield tracer.create_proxy("call_function", operator.is_not, (proxy, bool(value)), {})
+    if isinstance(value, float) and value == 0:
+        sign = tracer.create_proxy("call_function", math.copysign, (1.0, proxy), {})
+        yield tracer.create_proxy("call_function", operator.eq, (sign, math.copysign(1.0, value)), {})
 
 
 def _is_enum(value: Any) -> bool:

@@ -46,7 +46,8 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
         raise TraceError(
-            f"Cannot trace {function!r}: Python does not know its signature ({error})."
+            f"Cannot trace {function!r}: Python does not know its signature ({error}). Trace a Python function that calls "
+            "it, such as a lambda with the parameters that you need."
         ) from error
     annotations = annotations_of(function)
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -97,6 +98,9 @@ def call_with(function: Callable[..., Any], inputs: list[Input], values: list[An
             code="FXP-T008",
         )
     by_name = {entry.name: value for entry, value in zip(inputs, values, strict=True)}
+    if receiver and not plain.__code__.co_argcount:
+        name = plain.__code__.co_varnames[plain.__code__.co_kwonlyargcount]
+        by_name[name] = _with_receiver(function, receiver.pop(), by_name[name])
     # The same code with its starred parameters turned into plain ones: each then is the stand-in itself.
     code = plain.__code__
     count = code.co_argcount + code.co_kwonlyargcount + sum(1 for entry in inputs if entry.stars)
@@ -109,3 +113,19 @@ def call_with(function: Callable[..., Any], inputs: list[Input], values: list[An
     callee = FunctionType(opened, plain.__globals__, plain.__name__, None, plain.__closure__)
     order = code.co_varnames[len(receiver) : count]
     return callee(*receiver, *(by_name[name] for name in order))
+
+
+def _with_receiver(function: Callable[..., Any], receiver: Any, rest: Any) -> tuple[Any, ...]:
+    """Return what the starred parameter of a method holds that has no parameter for its object.
+
+    Raises:
+        TraceError: How many values there are besides the object is unknown.
+    """
+    if isinstance(rest, tuple):
+        return (receiver, *rest)
+    raise TraceError(
+        f"Cannot trace {name_of(function)!r}: its starred parameter receives the object itself and an unknown number "
+        "of values. Give it a parameter self in front of it, or fix the number of values in concrete_args: a tuple "
+        "with fxplug.PH for each.",
+        code="FXP-T008",
+    )

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_i
 from fxplug.capture.trampolines import Patches, SlotPatch, Trampoline, patch_for
 from fxplug.capture.wrapping import body_of, hold_leaves, hold_wrapped, keep_calls_of, look_through
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import TorchFxTracer, set_torch_fx_flag, torch_fx_flag
+from fxplug.semantics.internals import TORCH_FX_PATCHED, TorchFxTracer, set_torch_fx_flag, torch_fx_flag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -175,22 +175,36 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
 # -- installing
 
 
-def _patch(owner: type, name: str, template: Any, constants: dict[str, Any]) -> Trampoline | SlotPatch:
+def _patch(
+    owner: type, name: str, template: Any, constants: dict[str, Any], found: Any
+) -> Trampoline | SlotPatch:
     patch = _lasting.get((owner, name))
-    if patch is None or not patch.fits(vars(owner)[name]):
-        own = getattr(vars(owner)[name], "__module__", None) == owner.__module__
-        patch = patch_for(owner, name, template, {**constants, "<own>": own})
+    if patch is None or not patch.fits(found):
+        own = getattr(found, "__module__", None) == owner.__module__
+        patch = patch_for(owner, name, template, {**constants, "<own>": own}, found)
         if patch.is_lasting:
             _lasting[owner, name] = patch
     if name == "__call__":
-        _Originals.call = patch.beneath
+        _Originals.call = patch.original
     return patch
 
 
 def _install() -> None:
     """Install what every trace needs."""
-    for entry in _INTERCEPTED:
-        _patches.hold(_EVERY_TRACE, entry[:2], partial(_patch, *entry))
+    for owner, name, template, constants in _INTERCEPTED:
+        found = vars(owner)[name]
+        # A running trace of torch.fx has put a function of its own around this one, and takes it away when it ends,
+        # whatever runs here then: both are told.
+        inner = getattr(found, "__wrapped__", found) if hasattr(found, TORCH_FX_PATCHED) else found
+        key = (owner, name)
+        _patches.hold(_EVERY_TRACE, key, partial(_patch, owner, name, template, constants, inner))
+        if inner is not found:
+            own = cast("Trampoline", _patches.find(key))
+            _patches.hold(
+                _EVERY_TRACE,
+                (*key, found),
+                partial(Trampoline, found, template, {**constants, "<own>": False}, beneath=own.original),
+            )
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
     hold_wrapped(_patches, _EVERY_TRACE)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["TraceContext", "TraceEvent", "TracePolicy"]
+__all__ = ["TraceContext", "TraceEvent", "TracePolicy", "check_settings"]
 
 
 @dataclass(frozen=True)
@@ -62,3 +65,37 @@ class TracePolicy:
     """Observes the start of a trace."""
     trace_finished: Callable[[TraceEvent], None] | None = None
     """Observes the end of a trace."""
+
+
+def check_settings(modules: Any, functions: Any, policy: Any) -> None:
+    """Refuse settings of a tracer that it could not use.
+
+    Args:
+        modules: Python modules.
+        functions: Callables; which of them can be kept as calls is looked at when a trace starts.
+        policy: None for none.
+
+    Raises:
+        TraceError: One of them is something else.
+    """
+    _check_each("autowrap_modules", modules, "Python modules, as in (math,)", _is_module)
+    _check_each("autowrap_functions", functions, "functions, as in (torch.relu,)", callable)
+    if policy is not None and not isinstance(policy, TracePolicy):
+        raise TraceError(
+            f"Cannot make a tracer: policy is {policy!r}, a {type(policy).__name__}. Pass a fxplug.TracePolicy, whose "
+            "fields are the answers."
+        )
+
+
+def _check_each(name: str, given: Any, wanted: str, is_right: Callable[[Any], bool]) -> None:
+    is_several = isinstance(given, (tuple, list, set, frozenset))
+    wrong = [value for value in cast("list[Any]", given) if not is_right(value)] if is_several else [given]
+    if wrong:
+        raise TraceError(
+            f"Cannot make a tracer: {name} {'holds' if is_several else 'is'} {wrong[0]!r}, a "
+            f"{type(wrong[0]).__name__}. Pass a tuple of {wanted}."
+        )
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, ModuleType)

@@ -19,23 +19,31 @@ from fxplug.capture.arguments import (
     container_argument,
     is_constant,
     is_plain_subclass,
+    iterate_parts,
 )
 from fxplug.capture.bytecode import find_assertion, unpacked_count
 from fxplug.capture.callsites import expects_sizes
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.originals import original_of
-from fxplug.capture.questions import no_condition, no_iteration, unknown_value
+from fxplug.capture.questions import (
+    no_assignment,
+    no_condition,
+    no_iteration,
+    refuse_cycles,
+    unknown_value,
+)
 from fxplug.capture.scopes import Scope
 from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program, user_line
+from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError
 from fxplug.execute.paths import set_path
-from fxplug.ir import Argument, Graph, Node, iterate_leaves
+from fxplug.ir import Argument, Graph, Node
 from fxplug.semantics.internals import ScriptMethod, assert_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
+    from types import CodeType, FrameType
 
 __all__ = [
     "Attribute",
@@ -72,16 +80,23 @@ class ProxyFactory(Protocol):
 class Proxy:
     """Stands for the value of a node of unknown kind. Everything done with it is recorded as a new node.
 
+    Assigning an attribute could not be recorded, and is refused. A subclass may keep what it likes at its instances:
+    whatever its own methods set, and every name that a tensor does not have.
+
     Args:
         node: The node whose value this is.
         tracer: Who records; by default one that appends plain nodes to the graph of `node`.
     """
 
+    node: Node
+    """The node whose value this is."""
+    tracer: ProxyFactory
+    """Who records."""
+
     def __init__(self, node: Node, tracer: ProxyFactory | None = None) -> None:
-        self.node = node
-        self.tracer: ProxyFactory = (
-            tracer if tracer is not None else GraphAppendingTracer(cast("Graph", node.graph))
-        )
+        own = self.__dict__  # Past __setattr__, which would double the time that this takes.
+        own["node"] = node
+        own["tracer"] = tracer if tracer is not None else GraphAppendingTracer(cast("Graph", node.graph))
 
     def __repr__(self) -> str:
         return f"Proxy({self.node.name})"
@@ -106,6 +121,13 @@ class Proxy:
 
     def __getattr__(self, name: str) -> Attribute:
         return Attribute(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+        if name in {"node", "tracer"} or _is_own(type(self), name, frame.f_code):
+            object.__setattr__(self, name, value)
+        elif not _is_update(self, name, value):
+            raise no_assignment(repr(self), self.tracer, name)
 
     def __index__(self) -> int:
         error = unknown_value(
@@ -171,29 +193,33 @@ class Proxy:
     ) -> Any:
         kwargs = kwargs or {}
         tracer = _tracer_of(args, kwargs)
-        if _is_method(function):
-            return tracer.create_proxy("call_method", function.__name__, args, kwargs)
-        if type(function) is ScriptMethod:
+        if type(function) is ScriptMethod:  # First: torch does not know what to say of it.
             script: Any = function
             return tracer.create_proxy("call_method", script.name, (script.owner, *args), kwargs)
+        if _is_method(function):
+            return tracer.create_proxy("call_method", function.__name__, args, kwargs)
         return tracer.create_proxy("call_function", function, args, kwargs)
 
 
 class Attribute(Proxy):
     """An attribute of a traced value. It becomes a node only when it is used other than by being called."""
 
+    root: Proxy
+    """The traced value."""
+    attr: str
+    """Name of the attribute."""
+    _node: Node | None
+
     def __init__(self, root: Proxy, attr: str) -> None:
-        self._node: Node | None = None
-        self.root, self.attr = root, attr
-        self.tracer = root.tracer
+        self.__dict__.update(_node=None, root=root, attr=attr, tracer=root.tracer)
 
     @property
-    def node(self) -> Node:
+    def node(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made when it is asked for
         """The node that reads the attribute, made when it is first asked for."""
         known = self._node
         if known is None:
             read: Proxy = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
-            known = self._node = read.node
+            known = self.__dict__["_node"] = read.node
         return known
 
     def __repr__(self) -> str:
@@ -207,11 +233,32 @@ class Attribute(Proxy):
 _is_method = lru_cache(maxsize=4096)(torch.overrides.is_tensor_method_or_property)
 
 
+def _is_own(kind: type, name: str, setter: CodeType) -> bool:
+    """Return whether an attribute of a proxy is one of its class, and none of the value that it stands for."""
+    bases = kind.__mro__[: kind.__mro__.index(Proxy)]
+    for base in bases:
+        method = vars(base).get(setter.co_name)
+        if name in vars(base) or getattr(method, "__code__", None) is setter:
+            return True
+    is_foreign = any(not base.__module__.startswith("fxplug.capture.") for base in bases)
+    return is_foreign and not hasattr(torch.Tensor, name)
+
+
+def _is_update(proxy: Proxy, name: str, value: Any) -> bool:
+    """Return whether what is assigned is the attribute itself, updated in place: ``x.data += 1`` assigns, too."""
+    if not isinstance(value, Proxy) or not hasattr(torch.Tensor, name):
+        return False
+    node = value.node
+    while node.op == "call_function" and node.target in AUGMENTED:
+        node = node.all_input_nodes[0]
+    return node.op == "call_function" and node.target is getattr and node.args == (proxy.node, name)
+
+
 def _tracer_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ProxyFactory:
     for value in args:
         if isinstance(value, Proxy):
             return value.tracer
-    for leaf in iterate_leaves((args, kwargs)):
+    for leaf in iterate_parts((args, kwargs)):
         if isinstance(leaf, Proxy):
             return leaf.tracer
     raise TraceError(
@@ -281,8 +328,12 @@ class TracerBase:
         proxy_factory_fn: Callable[[Node], Proxy] | None = None,
     ) -> Proxy:
         """Record one node from arguments that may hold proxies, and return the proxy that stands for it."""
-        node_args = cast("tuple[Argument, ...]", self.create_arg(args))
-        node_kwargs = cast("dict[str, Argument]", self.create_arg(kwargs))
+        try:
+            node_args = cast("tuple[Argument, ...]", self.create_arg(args))
+            node_kwargs = cast("dict[str, Argument]", self.create_arg(kwargs))
+        except RecursionError:
+            refuse_cycles((args, kwargs))
+            raise
         node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
         return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.proxy import Proxy
-from fxplug.ir import iterate_leaves
 
 __all__ = ["ProxyableClassMeta"]
 
@@ -29,8 +29,7 @@ class ProxyableClassMeta(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return an instance, or the proxy that stands for one."""
-        for value in (*args, *kwargs.values()):
-            for leaf in iterate_leaves(value):
-                if isinstance(leaf, Proxy):
-                    return leaf.tracer.create_proxy("call_function", cls, args, kwargs)
+        for part in iterate_parts((args, kwargs)):
+            if isinstance(part, Proxy):
+                return part.tracer.create_proxy("call_function", cls, args, kwargs)
         return super().__call__(*args, **kwargs)

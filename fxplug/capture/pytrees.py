@@ -7,12 +7,16 @@ returned.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
 
 from fxplug.capture.concrete import PH
 from fxplug.capture.proxy import Proxy
+from fxplug.capture.questions import refuse_cycles
 from fxplug.codegen import PyTreeCodeGen, TreeParameter
 from fxplug.errors import GraphError, TraceError
 from fxplug.semantics.internals import flatten_tree, flatten_tree_with_paths, unflatten_tree
@@ -54,6 +58,7 @@ class InputPlan:
         """Name of each nested parameter -> its structure."""
         self.entries: list[PlannedInput] = []
         """The inputs in order."""
+        refuse_cycles(concrete, "concrete_args")
         taken = {entry.name for entry in inputs}
         star: str | None = None
         for entry in inputs:
@@ -67,6 +72,12 @@ class InputPlan:
                 raise TraceError(
                     f"Cannot give the parameter {entry.name!r} a structure: it stands behind {star}, and how many "
                     f"values that receives is unknown. Give {star} a tuple in concrete_args too.",
+                    code="FXP-T031",
+                )
+            if any(other.name == "self" for other in inputs):
+                raise TraceError(
+                    f"Cannot give the parameter {entry.name!r} a structure: the program has another parameter that is "
+                    "called 'self', as the first parameter of the captured function is. Give it another name.",
                     code="FXP-T031",
                 )
             self.specs[entry.name] = spec
@@ -94,6 +105,7 @@ class InputTrees:
 
     def __init__(self, specs: dict[str, TreeSpec]) -> None:
         self.specs = specs
+        self._skeletons = {name: _skeleton(spec) for name, spec in specs.items()}
 
     def __call__(self, values: tuple[Any, ...]) -> list[Any]:
         """Return the leaves of one value for each nested parameter.
@@ -112,7 +124,7 @@ class InputTrees:
                     code="FXP-T031",
                 )
             try:
-                leaves += spec.flatten_up_to(value)
+                leaves += spec.flatten_up_to(_aligned(self._skeletons[name], value))
             except (ValueError, TypeError, KeyError) as error:
                 raise GraphError(
                     f"Cannot run the captured program: the value of {name!r} has another structure than the one that "
@@ -122,7 +134,7 @@ class InputTrees:
         return leaves
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _input_trees, ({name: _skeleton(spec) for name, spec in self.specs.items()},)
+        return _input_trees, (self._skeletons,)
 
 
 class OutputTree:
@@ -152,6 +164,38 @@ class OutputTree:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _output_tree, (_skeleton(self.spec),)
+
+
+def _aligned(skeleton: Any, value: Any) -> Any:
+    """Return `value` with plain tuples for its sizes where tuples were traced.
+
+    Raises:
+        ValueError: The keys of a dict are in another order: a program that loops over it does something else then.
+    """
+    if isinstance(value, torch.Size):
+        return tuple(value) if type(skeleton) is tuple else value
+    if isinstance(value, dict) and isinstance(skeleton, dict):
+        return _aligned_dict(cast("dict[Any, Any]", skeleton), cast("dict[Any, Any]", value))
+    kind: Any = type(skeleton)
+    if type(value) is not kind or not issubclass(kind, (tuple, list)) or len(value) != len(skeleton):
+        return value
+    parts = list(map(_aligned, skeleton, value))
+    if all(map(_is_same, parts, value)):
+        return value
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def _aligned_dict(skeleton: dict[Any, Any], value: dict[Any, Any]) -> dict[Any, Any]:
+    if skeleton.keys() != value.keys():
+        return value  # Which keys are wrong is said when it is taken apart.
+    if list(skeleton) != list(value):
+        raise ValueError(f"its keys stand in the order {list(value)}, and were traced as {list(skeleton)}")
+    changed = {key: _aligned(skeleton[key], part) for key, part in value.items()}
+    if all(changed[key] is part for key, part in value.items()):
+        return value
+    aligned = copy.copy(value)
+    aligned.update(changed)
+    return aligned
 
 
 def _skeleton(spec: TreeSpec) -> Any:
@@ -194,6 +238,7 @@ class NestedCall:
         for entry, value, leaves in zip(self._call.inputs, values, before, strict=True):
             if leaves is not None:
                 self._check_unchanged(entry, value, leaves)
+        refuse_cycles(result, "what the program returns")
         outputs, spec = flatten_tree(result)
         parameters = [self._parameter(entry) for entry in self._call.inputs]
         self._graph.set_codegen(PyTreeCodeGen(parameters, InputTrees(self._specs), OutputTree(spec)))

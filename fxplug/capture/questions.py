@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fxplug.capture.arguments import holds_itself
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
     from fxplug.ir import Node
 
-__all__ = ["no_condition", "no_iteration", "unknown_value"]
+__all__ = ["no_assignment", "no_condition", "no_iteration", "refuse_cycles", "unknown_value"]
 
 
 class UnknownValue(Protocol):
@@ -40,11 +41,51 @@ def unknown_value(
     error = TraceError(
         f"Cannot trace: {what} {proxy.node.name!r} is unknown{place_in_program()}. {remedy}", code=code
     )
+    return error if is_probe else _noted(proxy.tracer, error)
+
+
+def _noted(tracer: Any, error: TraceError) -> TraceError:
     # The program may catch it; the tracer must not believe then that all is well.
-    note = getattr(proxy.tracer, "note_refusal", None)
-    if note is not None and not is_probe:
+    note = getattr(tracer, "note_refusal", None)
+    if note is not None:
         note(error)
     return error
+
+
+def no_assignment(shown: str, tracer: Any, name: str) -> TraceError:
+    """Return the error for setting an attribute of a traced value.
+
+    Args:
+        shown: The traced value, as messages show it.
+        tracer: Who records.
+        name: Of the attribute.
+    """
+    error = TraceError(
+        f"Cannot trace: the attribute {name!r} of {shown} is assigned{place_in_program()}, and an assignment cannot be "
+        "recorded. Change a tensor in place (copy_, requires_grad_), make a new value, or make the enclosing module a "
+        "leaf.",
+        code="FXP-T015",
+    )
+    return _noted(tracer, error)
+
+
+def refuse_cycles(value: Any, what: str | None = None) -> None:
+    """Refuse a value that contains itself, for which there is no end of things to record.
+
+    Args:
+        value: What recording did not get through.
+        what: How messages call it; by default the arguments of a call, at its line.
+
+    Raises:
+        TraceError: It contains itself.
+    """
+    if holds_itself(value):
+        found = what if what is not None else f"an argument{place_in_program()}"
+        raise TraceError(
+            f"Cannot record {found}: it is, or holds, a list, dict or object that contains itself. Pass its parts "
+            "without the cycle.",
+            code="FXP-T006",
+        )
 
 
 def no_condition(proxy: UnknownValue) -> TraceError:

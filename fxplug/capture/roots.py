@@ -6,6 +6,7 @@ from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.inputs import Input, call_with
@@ -42,6 +43,12 @@ def function_of(root: nn.Module, name: str) -> Callable[..., Any]:
     Raises:
         TraceError: The module has no such method, or something around its forward cannot be recorded.
     """
+    if isinstance(root, torch.jit.ScriptModule):
+        raise TraceError(
+            f"Cannot trace {type(root).__name__}: it is a scripted module, which is compiled and runs no Python that "
+            "could be recorded. Trace the module that was scripted, or a module that holds this one.",
+            code="FXP-T014",
+        )
     bound = getattr(root, name, None)
     if not callable(bound):
         raise TraceError(

@@ -11,10 +11,10 @@ from functools import update_wrapper
 from types import FunctionType, new_class
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
-from fxplug.ir import iterate_leaves
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
@@ -55,11 +55,15 @@ def call_leaf(
 
 
 def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:
-    """Return the first traced value among the arguments of a call, at any depth, None when there is none."""
+    """Return the first traced value among the arguments of a call, at any depth, None when there is none.
+
+    The keys of dicts, the elements of sets and the fields of dataclasses are looked at, too: what a graph cannot hold
+    is refused when the call is recorded.
+    """
     for value in args:
         if isinstance(value, Proxy):
             return value
-    for leaf in iterate_leaves((args, kwargs)):
+    for leaf in iterate_parts((args, kwargs)):
         if isinstance(leaf, Proxy):
             return leaf
     return None
@@ -95,6 +99,12 @@ class _ClassShim(type):
 
     def __getattribute__(cls, name: str) -> Any:
         return getattr(_class_behind(cls), name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        setattr(_class_behind(cls), name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        delattr(_class_behind(cls), name)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, _class_behind(cls))

@@ -18,10 +18,11 @@ from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_c
 from fxplug.capture.inputs import Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.mutation import refuse_writes
-from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
+from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
+from fxplug.capture.questions import refuse_cycles
 from fxplug.capture.reading import RootReader
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
@@ -49,6 +50,9 @@ class Tracer(TraceViews, RootReader):
         autowrap_functions: Further functions that do (see `wrap`).
         param_shapes_constant: Whether shapes of parameters are read as constants.
         policy: Answers of others to the tracer's questions.
+
+    Raises:
+        TraceError: One of them is not of the kind that is said here.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Tracer(TraceViews, RootReader):
         *,
         policy: TracePolicy | None = None,
     ) -> None:
+        check_settings(autowrap_modules, autowrap_functions, policy)
         self.autowrap_modules = autowrap_modules
         self.autowrap_functions = autowrap_functions
         self.param_shapes_constant = param_shapes_constant
@@ -121,6 +126,11 @@ class Tracer(TraceViews, RootReader):
             TraceError: Something the program asks cannot be answered without inputs. The message shows its
                 line.
         """
+        if not hasattr(self, "policy"):
+            raise TraceError(
+                f"Cannot trace: the __init__ of {type(self).__qualname__} does not set up the tracer. Call "
+                "super().__init__() in it."
+            )
         self._reset()
         self.context = TraceContext(root)
         self.graph = Graph(tracer_cls=type(self))
@@ -181,6 +191,9 @@ class Tracer(TraceViews, RootReader):
             raise TraceError(
                 f"Cannot record what {name_of(source)!r} returns: {error.message}", code=error.code
             ) from error
+        except RecursionError:
+            refuse_cycles(result, f"what {name_of(source)!r} returns")
+            raise
         # The leaves of a nested result are returned as a list, whatever was said of the result.
         annotation = None if isinstance(run, NestedCall) else annotations_of(source).get("return")
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
@@ -320,11 +333,17 @@ class Tracer(TraceViews, RootReader):
         """
         if self._ended:
             raise _trace_is_over(kind, target)
-        if self._converts_plainly:
-            node_args = self._plain_arguments(args)
-            node_kwargs = {key: self.create_arg(value) for key, value in kwargs.items()} if kwargs else kwargs
-        else:  # It is asked about the whole first, as in torch.fx.
-            node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
+        try:
+            if self._converts_plainly:
+                node_args = self._plain_arguments(args)
+                node_kwargs = (
+                    {key: self.create_arg(value) for key, value in kwargs.items()} if kwargs else kwargs
+                )
+            else:  # It is asked about the whole first, as in torch.fx.
+                node_args, node_kwargs = self.create_arg(args), self.create_arg(kwargs)
+        except RecursionError:
+            refuse_cycles((args, kwargs))
+            raise
         if not self._records_plainly:
             node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
             return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
@@ -476,7 +495,11 @@ class Tracer(TraceViews, RootReader):
         if len(args) == 1 and args[0].__class__ is Proxy:
             node_args: tuple[Argument, ...] = (args[0].node,)
         else:
-            node_args = self._plain_arguments(args)
+            try:
+                node_args = self._plain_arguments(args)
+            except RecursionError:
+                refuse_cycles(args)
+                raise
         node_kwargs = {key: self.create_arg(value) for key, value in kwargs.items()} if kwargs else kwargs
         place = self._place
         former = place.scope

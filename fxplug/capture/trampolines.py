@@ -16,7 +16,7 @@ import weakref
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fxplug.semantics.internals import DYNAMO_INLINE, TORCH_FX_PATCHED, skip_frame
+from fxplug.semantics.internals import DYNAMO_INLINE, skip_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -104,6 +104,7 @@ class Trampoline:
         constants: String constant -> what it stands for, in addition to these.
         filename: Of the code while it is exchanged; by default the function's own.
         shows_signature: Whether the function shows its own signature meanwhile, and not the one of the template.
+        beneath: What stands for ``"<beneath>"``; by default the function with its own code.
     """
 
     def __init__(
@@ -114,13 +115,13 @@ class Trampoline:
         filename: str | None = None,
         *,
         shows_signature: bool = False,
+        beneath: Any = None,
     ) -> None:
         self._reference = weakref.ref(function)
         code = self._own = function.__code__
         self.original = _copy_of(function, code)
         """The function with its own code, whatever is installed."""
-        patched = hasattr(function, TORCH_FX_PATCHED)
-        self.beneath: Any = getattr(function, "__wrapped__", self.original) if patched else self.original
+        self.beneath: Any = self.original if beneath is None else beneath
         """The same, without what a running trace of torch.fx has put around it."""
         self.is_lasting = set(code.co_freevars) <= {"__class__"}
         """Whether it can be kept for later without keeping alive what the function has closed over."""
@@ -234,9 +235,11 @@ class NamespacePatch:
         self._added.clear()
 
 
-def patch_for(owner: type, name: str, template: Any, constants: Mapping[str, Any]) -> Trampoline | SlotPatch:
-    """Return what changes the function that `owner` has under `name`."""
-    found = vars(owner).get(name)
+def patch_for(
+    owner: type, name: str, template: Any, constants: Mapping[str, Any], found: Any = None
+) -> Trampoline | SlotPatch:
+    """Return what changes the function that `owner` has under `name`, or `found`, which lies beneath it."""
+    found = vars(owner).get(name) if found is None else found
     if isinstance(found, FunctionType):
         return Trampoline(found, template, constants)
     return SlotPatch(owner, name, template, constants)

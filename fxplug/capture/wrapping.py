@@ -100,6 +100,10 @@ def _why_not(value: Any) -> str | None:
         return f"it is a bound method. Wrap the function behind it, {value.__func__.__qualname__}."
     if isinstance(value, type) and type(value) is not type:
         return f"it is a class with a metaclass, {type(value).__name__}. Wrap a function that makes its instances."
+    if isinstance(value, type) and issubclass(value, BaseException):
+        return (
+            "it is an exception, which a program raises and catches. Wrap a function that makes or raises it."
+        )
     if not callable(value):
         return f"it is a {type(value).__name__}, which cannot be called. Pass a function, or the name of one."
     return None

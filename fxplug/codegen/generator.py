@@ -4,6 +4,7 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen.emitters import AUGMENTED, ExpressionEmitter, symbol_of
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["CodeGen"]
 
 _INDENT = "    "
+_printing: ContextVar[Callable[[object], str]] = ContextVar("fxplug_printing", default=repr)
+"""Prints values in the generation that runs in this thread, for hooks that do not hand their printer on."""
 _READS = frozenset({"call_module", "get_attr"})
 
 
@@ -92,9 +95,10 @@ class CodeGen:
         Args:
             output_args: The result as the output node has it. Nodes in it show as the names that hold their values.
             descs: Accepted for compatibility, and not used.
-            repr_fn: Gives the expression for a value; ``repr`` does for nodes, text, numbers and containers of them.
+            repr_fn: Gives the expression for a value. Without it, what the running generation prints values with does:
+                constants of the graph stay data.
         """
-        return f"return {(repr_fn or repr)(output_args)}"
+        return f"return {(repr_fn or _printing.get())(output_args)}"
 
     def process_inputs(self, *args: Any) -> Any:
         """Return the inputs of the graph for the inputs of the function.
@@ -192,10 +196,16 @@ class CodeGen:
         """Return what writes the ``return`` statement."""
         if not is_overridden(self, CodeGen, "generate_output"):
             return lambda value: f"return {printer.text(value)}"
-        return lambda value: hook_text(
-            "generate_output of the code generator",
-            call_hook(self.generate_output, value, repr_fn=printer.text),
-        )
+
+        def write(value: Argument) -> str:
+            token = _printing.set(printer.text)
+            try:
+                text = call_hook(self.generate_output, value, repr_fn=printer.text)
+            finally:
+                _printing.reset(token)
+            return hook_text("generate_output of the code generator", text)
+
+        return write
 
 
 class _Body:

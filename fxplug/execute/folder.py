@@ -6,9 +6,10 @@ checked to be such. The weights file holds tensors and plain values, and is read
 
 from __future__ import annotations
 
+import builtins
 import copy
 import inspect
-import textwrap
+import keyword
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,17 +19,17 @@ from torch import nn
 
 from fxplug.codegen import as_identifier
 from fxplug.errors import GraphError, InvalidArgumentError
-from fxplug.execute.references import UnreachableError, definition, path_expression
-from fxplug.ir import Graph, is_plain_name, iterate_leaves
+from fxplug.execute.references import Libraries, UnreachableError, definition, path_expression
+from fxplug.ir import is_plain_name, iterate_leaves
 from fxplug.semantics.internals import modules_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from fxplug.ir import Node
+    from fxplug.ir import Graph, Node
 
-__all__ = ["write_folder"]
+__all__ = ["overriding_class", "write_folder"]
 
 _WEIGHTS = "weights.pt"
 _TABLES = ("_parameters", "_buffers", "_non_persistent_buffers_set")
@@ -66,14 +67,29 @@ def _fxp_build(_fxp_states):
 """
 
 
-def write_folder(module: Any, folder: str | os.PathLike[str], class_name: str) -> None:
-    """Write a graph module as a package (see `GraphModule.to_folder`)."""
-    if not is_plain_name(class_name) or not class_name.isascii() or class_name.startswith("_"):
-        raise InvalidArgumentError(
-            f"Cannot write the module: its class cannot be called {class_name!r}. Use an identifier of ASCII letters, "
-            "such as 'FxModule'."
-        )
-    tree = _Tree(module)
+def overriding_class(module: nn.Module, kind: type[nn.Module]) -> type | None:
+    """Return the class between that of `module` and `kind` which changes what a call does, None when none does."""
+    for own in type(module).__mro__:
+        if own is kind:
+            break
+        if "forward" in vars(own) or "__call__" in vars(own):
+            return own
+    return None
+
+
+def write_folder(
+    module: nn.Module, kind: type[nn.Module], folder: str | os.PathLike[str], class_name: str
+) -> None:
+    """Write a graph module as a package (see `GraphModule.to_folder`).
+
+    Args:
+        module: The module.
+        kind: What graph modules are instances of.
+        folder: Where.
+        class_name: The class that the package defines.
+    """
+    _check_class_name(class_name)
+    tree = _Tree(module, kind)
     files = {
         **tree.graphs,
         "submodules.py": tree.source,
@@ -86,6 +102,19 @@ def write_folder(module: Any, folder: str | os.PathLike[str], class_name: str) -
     torch.save(tree.states, target / _WEIGHTS)
     for name, source in files.items():
         (target / name).write_text(source, encoding="utf-8")
+
+
+def _check_class_name(name: str) -> None:
+    if not is_plain_name(name) or not name.isascii() or name.startswith("_"):
+        raise InvalidArgumentError(
+            f"Cannot write the module: its class cannot be called {name!r}. Use an identifier of ASCII letters, "
+            "such as 'FxModule'."
+        )
+    if hasattr(builtins, name) or keyword.issoftkeyword(name):
+        raise InvalidArgumentError(
+            f"Cannot write the module: its class cannot be called {name!r}, which Python has as a name of its own. "
+            "Use another one, such as 'FxModule'."
+        )
 
 
 def _module_source(class_name: str, forward_name: str) -> str:
@@ -103,7 +132,8 @@ def _module_source(class_name: str, forward_name: str) -> str:
 class _Tree:
     """A module tree as source and states: children stand before their parents, and each module once."""
 
-    def __init__(self, root: nn.Module) -> None:
+    def __init__(self, root: nn.Module, kind: type[nn.Module]) -> None:
+        self._graph_module = kind
         self.states: list[dict[str, Any]] = []
         """What the weights file holds of each module; that of the root is the last."""
         self.graphs: dict[str, str] = {}
@@ -140,13 +170,19 @@ class _Tree:
         return "{" + ", ".join(entries) + "}"
 
     def _kind(self, module: nn.Module, path: str) -> str:
-        if not isinstance(getattr(module, "graph", None), Graph):
+        if not isinstance(module, self._graph_module):
             return self._reference(type(module), f"the class of submodule {path!r}")
         name, number = self._add_graph(module, path), len(self.graphs) - 1
         self._imports.add(f"from .graph_{number} import {name} as _fxp_graph_{number}")
         return f"_fxp_graph_{number}"
 
     def _add_graph(self, module: nn.Module, path: str) -> str:
+        own = overriding_class(module, self._graph_module)
+        if own is not None:
+            raise _refusal(
+                f"{_described(path)} is of the class {own.__module__}.{own.__qualname__}, whose own forward or "
+                "__call__ is no part of the graph"
+            )
         name, source = _forward_source(module, _described(path))
         self.graphs[f"graph_{len(self.graphs)}.py"] = source
         return name
@@ -222,10 +258,11 @@ def _is_plain(value: Any) -> bool:
 def _forward_source(module: Any, where: str) -> tuple[str, str]:
     """Return the name of a class with the forward of a graph module, and the file that defines it."""
     code = _with_plain_annotations(module.graph).python_code("self")
-    imports, lines = ["import torch as _fxp_torch"], list[str]()
+    libraries = Libraries(code.globals)
+    imports, lines = list[str](), list[str]()
     for name, value in code.globals.items():
         try:
-            statements = definition(name, value)
+            statements = definition(name, value, libraries)
         except UnreachableError as error:
             users = ", ".join(repr(node.name) for node in _users_of(module.graph, value)) or repr(name)
             raise _refusal(f"{where} uses a value (in node {users}) that {error}") from None
@@ -235,8 +272,13 @@ def _forward_source(module: Any, where: str) -> tuple[str, str]:
     while kind in code.globals:
         kind = f"_{kind}"
     note = f'"""A forward that fxplug generated for {as_identifier(module._get_name())}."""'
-    head = "\n".join([note, "", *dict.fromkeys(imports), *lines])
-    return kind, f"{head}\n\n\nclass {kind}(_fxp_torch.nn.Module):\n{textwrap.indent(code.src, '    ')}"
+    base = libraries.name("torch")
+    head = "\n".join([note, "", *libraries.imports(), *dict.fromkeys(imports), *lines])
+    # Inside a class, Python would read names that begin with two underscores as others.
+    return (
+        kind,
+        f"{head}\n\n\n{code.src}\n\nclass {kind}({base}.nn.Module):\n    forward = {code.function_name}\n",
+    )
 
 
 def _with_plain_annotations(graph: Graph) -> Graph:
@@ -245,7 +287,7 @@ def _with_plain_annotations(graph: Graph) -> Graph:
     for node in other.nodes:
         try:
             if node.type is not None:
-                definition("annotation", node.type)
+                definition("annotation", node.type, Libraries(()))
         except UnreachableError:
             node.type = None
     return other

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import copy
 import sys
+from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.compiler import assume_constant_result, is_dynamo_compiling
+from torch.compiler import is_dynamo_compiling
 
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.display import class_text
 from fxplug.execute.failures import note_failed_line
-from fxplug.execute.folder import write_folder
+from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import Graph, PythonCode
-from fxplug.semantics.internals import root_being_traced
+from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo
 
 if TYPE_CHECKING:
     import os
@@ -34,6 +35,15 @@ class _Forward:
     Nothing bound is kept on the instance: it would survive `copy.copy` tied to the wrong module, and make a
     reference cycle that keeps weights alive.
     """
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody assigns it
+        # Dynamo finds this object itself behind super(), and goes on with plain functions and methods alone.
+        return MethodType
+
+    @property
+    def __func__(self) -> Any:
+        return _run_graph
 
     def __get__(self, instance: GraphModule | None, owner: type[GraphModule]) -> Any:
         if instance is None:
@@ -53,6 +63,10 @@ class _Forward:
         return _compiled(instance).function(instance, *args, **kwargs)
 
 
+def _run_graph(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return _GRAPH_FORWARD.__get__(cast("GraphModule", module), GraphModule)(*args, **kwargs)
+
+
 def _compiled(module: nn.Module) -> CompiledFunction:
     state = module.__dict__
     compiled: CompiledFunction | None = state["_compiled"]
@@ -61,11 +75,14 @@ def _compiled(module: nn.Module) -> CompiledFunction:
     return compiled
 
 
-@assume_constant_result
+@runs_outside_dynamo
 def _refresh(module: nn.Module) -> bool:
     """Generate code that is out of date. Dynamo runs this when it meets it, instead of tracing the code generator."""
     _compiled(module)
     return True
+
+
+_GRAPH_FORWARD = _Forward()
 
 
 class GraphModule(nn.Module):
@@ -101,8 +118,7 @@ class GraphModule(nn.Module):
             if isinstance(root, GraphModule):
                 state["meta"] = dict(root.meta)
         self._take_over(root, graph)
-        if graph.owning_module is None:
-            graph.owning_module = self
+        graph.owning_module = self
 
     def _take_over(self, root: nn.Module | Mapping[str, Any], graph: Graph) -> None:
         """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
@@ -143,16 +159,15 @@ class GraphModule(nn.Module):
 
     # -- program
 
-    forward = cast("Any", _Forward())
+    forward = cast("Any", _GRAPH_FORWARD)
 
     @property
     def graph(self) -> Graph:
         """The program; assigning another graph makes this module run it."""
         graph: Graph = self.__dict__["_graph"]
-        if graph.owning_module is None:
-            graph.owning_module = (
-                self  # It was that of a module which this one was copied from, and which is gone.
-            )
+        if graph.owning_module is not self:
+            # Several modules may run one graph: it asks the one through which it was reached.
+            graph.owning_module = self
         return graph
 
     @graph.setter
@@ -234,6 +249,7 @@ class GraphModule(nn.Module):
         ``weights_only=True``: nothing in it is run but the source that can be read there. Submodules are restored from
         their attributes, not by their constructors; their classes and all functions that the program calls must be
         found by an import. Notes (`meta`) and the graph itself are left out; `fxplug.save` keeps them.
+        A subclass that changes what a call does is refused.
 
         Args:
             folder: Is made when it does not exist. Files of the same names in it are replaced.
@@ -249,7 +265,7 @@ class GraphModule(nn.Module):
                 module.to_folder("exported")
                 from exported import FxModule
         """
-        write_folder(self, folder, module_name)
+        write_folder(self, GraphModule, folder, module_name)
 
     # -- submodules
 
@@ -332,7 +348,17 @@ class GraphModule(nn.Module):
 
         TorchScript caches by class, so each module is handed over as the only instance of a class of its own, which
         holds the generated function and nothing that TorchScript does not need.
+
+        Raises:
+            GraphError: A subclass changes what a call does, of which the generated function knows nothing.
         """
+        own = overriding_class(self, GraphModule)
+        if own is not None:
+            raise GraphError(
+                f"Cannot script {self._get_name()!r}: its class {own.__module__}.{own.__qualname__} has a forward or "
+                f"__call__ of its own, and TorchScript would take the graph alone. Make that a part of the graph, or "
+                "script a fxplug.GraphModule of the same graph inside a module that does the rest."
+            )
         kind = type(self._get_name(), (nn.Module,), {"forward": _compiled(self).function})
         stand_in = kind.__new__(kind)
         own = {"_graph", "_compiled", "_class_name", "meta"}

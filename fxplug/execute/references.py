@@ -5,15 +5,19 @@ from __future__ import annotations
 import builtins
 import enum
 import math
+import struct
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.ir import is_plain_name, qualified_name
 
-__all__ = ["UnreachableError", "definition", "path_expression"]
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+__all__ = ["Libraries", "UnreachableError", "definition", "path_expression"]
 
 
 class UnreachableError(Exception):
@@ -69,12 +73,76 @@ def path_expression(value: Any) -> tuple[str, str]:
     return f"import {module}", f"{module}.{name}"
 
 
-def definition(name: str, value: Any) -> list[str]:
+class Libraries:
+    """Modules that written source needs for itself, under names that nothing else in it has.
+
+    Args:
+        taken: The names that are not free.
+    """
+
+    def __init__(self, taken: Container[str]) -> None:
+        self._taken = taken
+        self._names: dict[str, str] = {}
+
+    def name(self, module: str) -> str:
+        """Return the name by which the source reaches a module."""
+        name = self._names.get(module)
+        if name is None:
+            name = f"_fxp_{module}"
+            while name in self._taken:
+                name = f"_{name}"
+            self._names[module] = name
+        return name
+
+    def imports(self) -> list[str]:
+        """Return statements that import what was asked for."""
+        return [f"import {module} as {name}" for module, name in self._names.items()]
+
+
+def _enumerator(name: str, value: enum.Enum) -> str:
+    """Return an expression for a member of the enumeration that `name` stands for."""
+    kind, held = type(value), value._value_
+    known: Any = value._name_
+    if isinstance(known, str) and kind.__members__.get(known) is value:
+        return f"{name}[{str.__str__(known)!r}]"
+    # Combinations of flags have no name to find them by.
+    if isinstance(value, enum.Flag) and type(held) is int and kind(held) is value:
+        return f"{name}({held:#x})"
+    raise UnreachableError(
+        f"is a member of {kind.__module__}.{kind.__qualname__} that the class does not find"
+    )
+
+
+def _number(value: complex, libraries: Libraries) -> str:
+    """Return an expression for a float or complex number that has no literal."""
+    parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
+    if not any(math.isnan(part) for part in parts):
+        return f"{type(value).__name__}({str(value)!r})"
+    # Text has neither the sign nor the other bits of a not-a-number.
+    form = f">{len(parts)}d"
+    numbers = f"{libraries.name('struct')}.unpack({form!r}, {struct.pack(form, *parts)!r})"
+    return f"complex(*{numbers})" if isinstance(value, complex) else f"{numbers}[0]"
+
+
+def _constant(value: Any, libraries: Libraries) -> str | None:
+    if type(value) is int:
+        return f"{value:#x}"
+    if type(value) is float and math.isfinite(value):
+        return repr(value)
+    if type(value) in {float, complex}:
+        return _number(value, libraries)
+    if type(value) is torch.device:
+        return f"{libraries.name('torch')}.device({str(value)!r})"
+    return None
+
+
+def definition(name: str, value: Any, libraries: Libraries) -> list[str]:
     """Return statements that give a global its value.
 
     Args:
         name: An identifier.
         value: What generated code refers to under that name.
+        libraries: Gives the modules that the statements need.
 
     Raises:
         UnreachableError: No source gives that value.
@@ -87,16 +155,11 @@ def definition(name: str, value: Any) -> list[str]:
         return [
             f"import {value.__name__}" if value.__name__ == name else f"import {value.__name__} as {name}"
         ]
-    if type(value) is float:
-        return [f'{name} = float("{value!r}")' if not math.isfinite(value) else f"{name} = {value!r}"]
-    if type(value) is int:
-        return [f"{name} = {value:#x}"]
-    if type(value) is complex:
-        return [f"{name} = complex({str(value)!r})"]
-    if type(value) is torch.device:
-        return [f"{name} = _fxp_torch.device({str(value)!r})"]
     if isinstance(value, enum.Enum):
-        return [*definition(name, type(value)), f"{name} = {name}[{str.__str__(value.name)!r}]"]
+        return [*definition(name, type(value), libraries), f"{name} = {_enumerator(name, value)}"]
+    constant = _constant(value, libraries)
+    if constant is not None:
+        return [f"{name} = {constant}"]
     module, path = _names_of(value)
     if "." not in path:
         return [f"from {module} import {path}" if path == name else f"from {module} import {path} as {name}"]

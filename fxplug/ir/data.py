@@ -13,7 +13,7 @@ import copyreg
 from dataclasses import dataclass
 from typing import Any, cast
 
-from fxplug.errors import GraphError, StorageError
+from fxplug.errors import ForeignNodeError, GraphError, StorageError
 from fxplug.ir.arguments import Argument, map_aggregate
 from fxplug.ir.code import CodeTransformer, Transformation
 from fxplug.ir.graph import Graph
@@ -148,3 +148,19 @@ def _restore_graph(data: dict[str, Any], transformers: list[CodeTransformer | No
 
 
 copyreg.pickle(Graph, _reduce_graph)
+
+
+def _reduce_node(node: Node) -> tuple[Any, tuple[Any, ...]]:
+    for number, other in enumerate(cast("Graph", node.graph).nodes):
+        if other is node:
+            return _nth_node, (node.graph, number)
+    raise ForeignNodeError(
+        f"Cannot copy or pickle node {node.name!r}: it does not stand in its graph any more. Drop the reference to it."
+    )
+
+
+def _nth_node(graph: Graph, number: int) -> Node:
+    return list(graph.nodes)[number]
+
+
+copyreg.pickle(Node, _reduce_node)

@@ -112,14 +112,17 @@ class Editor:
 
     def _place_for(self, match: InternalMatch, replacement: Replacement) -> Node | None:
         calls = match.calls()
-        bound = self._current(tuple(match.placeholder_nodes))
+        bound = cast("tuple[Any, ...]", self._current(tuple(match.placeholder_nodes)))
         members = set(calls)
         returned = [node for node in match.returning_nodes if isinstance(node, Node) and node in members]
-        inputs = dict(zip(replacement.template.inputs, cast("tuple[Any, ...]", bound), strict=False))
-        for wanted, given in zip(self._pattern.results, replacement.template.results, strict=True):
-            if isinstance(given, Node) and given in inputs and wanted not in self._pattern.inputs:
-                # Where there was a new value there will be an input itself: a write to one is one to the other.
-                values = [match.nodes_map[wanted], *nodes_in(inputs[given])]
+        for wanted, ours, theirs in zip(
+            self._pattern.results, self._pattern.shared, replacement.template.shared, strict=True
+        ):
+            changed = [position for position in ours ^ theirs if position < len(bound)]
+            if changed and isinstance(wanted, Node):
+                # A new value where there was an input, or a view of it, or the other way round: a write to one of
+                # them is, or is no longer, one to the other.
+                values = nodes_in((match.nodes_map[wanted], [bound[position] for position in changed]))
                 if any(self._order.may_be_written(value, members) for value in values):
                     return None
         return self._order.meeting_place(calls, nodes_in(bound), returned)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from fxplug.capture import Tracer
 from fxplug.errors import PatternError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, effects, iterate_leaves
+from fxplug.rewrite.aliases import may_return_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Template"]
 
@@ -70,6 +75,24 @@ class Template:
         graph = tracer.trace(program)
         module = GraphModule(tracer.root, graph)
         return cls(graph, module, word)
+
+    @cached_property
+    def shared(self) -> tuple[frozenset[int], ...]:
+        """For each result: the positions of the inputs with which it may share memory."""
+        return tuple(frozenset(self._sources(result)) for result in self.results)
+
+    def _sources(self, result: Any) -> Iterator[int]:
+        seen: set[Node] = set()
+        waiting = [result] if isinstance(result, Node) else []
+        while waiting:
+            node = waiting.pop()
+            if node in self.inputs:
+                yield self.inputs.index(node)
+            elif node not in seen and (
+                effects.effect_of(node, self.root).writes or may_return_argument(node, self.root)
+            ):
+                waiting += node.all_input_nodes
+            seen.add(node)
 
     def calls(self) -> list[Node]:
         """Return the nodes that are neither input nor output, in order."""

@@ -8,7 +8,6 @@ to compute. A call that none of them speaks of is unknown, and is kept.
 from __future__ import annotations
 
 import builtins
-import functools
 import inspect
 import math
 import operator
@@ -73,12 +72,21 @@ def has_side_effect(function: Any) -> Any:
 # -- functions
 
 
-@functools.cache
+# Only torch's own functions are remembered: others may close over weights, which must not live on here.
+_KNOWN_NAMES: dict[Any, str] = {}
+_PARAMETERS: dict[Any, tuple[str, ...]] = {}
+
+
 def _parameters(function: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # Builtins without a text signature.
-        return ()
+    known = _PARAMETERS.get(function)
+    if known is None:
+        try:
+            known = tuple(inspect.signature(function).parameters)
+        except (TypeError, ValueError):  # Builtins without a text signature.
+            known = ()
+        if operator_name(function) is not None:
+            _PARAMETERS[function] = known
+    return known
 
 
 def _bound(node: Node, name: str, default: Any) -> Any:
@@ -111,15 +119,18 @@ def _python_rule(node: Node, _: Any) -> Effect | None:
 _OPERATOR_NAMES = _words("add and concat floordiv lshift matmul mod mul or pow rshift sub truediv xor")
 
 
-@functools.cache
 def operator_name(function: Any) -> str | None:
     """Return the name of the operator that a function of torch stands for; None for functions of others."""
+    known = _KNOWN_NAMES.get(function)
+    if known is not None:
+        return known
     name = getattr(function, "__name__", None)
     if not isinstance(name, str):
         return None
     for holder, prefix in _LIBRARIES:
         # The very object must be found there: a name can be claimed by anybody.
         if getattr(holder, name.removeprefix(prefix), None) is function:
+            _KNOWN_NAMES[function] = name
             return name
     return None
 

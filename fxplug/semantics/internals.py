@@ -17,7 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, MutableMapping
+    from collections.abc import Callable, Mapping, MutableMapping
     from types import CodeType
 
     from torch.overrides import TorchFunctionMode
@@ -49,6 +49,7 @@ __all__ = [
     "persists",
     "remove_mode",
     "root_being_traced",
+    "runs_outside_dynamo",
     "schema_of",
     "set_torch_fx_flag",
     "skip_frame",
@@ -131,6 +132,15 @@ def buffers_of(module: nn.Module) -> MutableMapping[str, Any]:
 def modules_of(module: nn.Module) -> MutableMapping[str, Any]:
     """Return the module's own table of submodules."""
     return module._modules
+
+
+def runs_outside_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let Dynamo call a function for its result when it meets it, instead of tracing it.
+
+    It is what ``torch.compiler.assume_constant_result`` does, which imports all of Dynamo: a second for everybody.
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
 
 
 def paths_below(root: nn.Module) -> dict[int, str]:

@@ -28,7 +28,7 @@ import base64
 import binascii
 import math
 import struct
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 
@@ -70,27 +70,6 @@ class Encoder:
     def __init__(self, targets: TargetTable, add_tensor: Callable[[torch.Tensor], int] | None = None) -> None:
         self._targets = targets
         self._add_tensor = add_tensor
-        self._encoders: dict[type, Callable[[Any, int], Any]] = {
-            int: self._int,
-            float: self._float,
-            complex: lambda value, _: {"$complex": [self._float(value.real, 0), self._float(value.imag, 0)]},
-            bytes: lambda value, _: {"$bytes": base64.b64encode(value).decode("ascii")},
-            type(Ellipsis): lambda _value, _: {"$ellipsis": None},
-            NodeRef: lambda value, _: {"$node": value.index},
-            tuple: lambda value, depth: {"$tuple": self._all(value, depth)},
-            torch.Size: lambda value, depth: {"$size": self._all(value, depth)},
-            list: self._all,
-            immutable_list: self._all,
-            dict: self._dict,
-            immutable_dict: self._dict,
-            slice: lambda value, depth: {"$slice": self._all((value.start, value.stop, value.step), depth)},
-            range: lambda value, depth: {"$range": self._all((value.start, value.stop, value.step), depth)},
-            torch.device: lambda value, _: {"$device": str(value)},
-            torch.finfo: lambda value, _: {"$finfo": value.dtype},
-            torch.iinfo: lambda value, _: {"$iinfo": value.dtype},
-            **dict.fromkeys(_CONSTANT_TYPES, self._constant),
-            **dict.fromkeys(_RECORDS.values(), self._record),
-        }
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """Return `value` as JSON.
@@ -103,7 +82,7 @@ class Encoder:
             return value
         encoder = self._encoders.get(kind)
         if encoder is not None:
-            return encoder(value, depth)
+            return encoder(self, value, depth)
         if isinstance(value, torch.Tensor) and self._add_tensor is not None:
             return {"$tensor": self._add_tensor(value)}
         if callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor)):
@@ -133,6 +112,31 @@ class Encoder:
     def _record(self, value: Any, depth: int) -> Any:
         return {"$record": [type(value).__name__, self._all(value, depth)]}
 
+    # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
+    _encoders: ClassVar[dict[type, Callable[[Any, Any, int], Any]]] = {
+        int: _int,
+        float: _float,
+        complex: lambda self, value, _: {
+            "$complex": [self._float(value.real, 0), self._float(value.imag, 0)]
+        },
+        bytes: lambda _self, value, _: {"$bytes": base64.b64encode(value).decode("ascii")},
+        type(Ellipsis): lambda _self, _value, _: {"$ellipsis": None},
+        NodeRef: lambda _self, value, _: {"$node": value.index},
+        tuple: lambda self, value, depth: {"$tuple": self._all(value, depth)},
+        torch.Size: lambda self, value, depth: {"$size": self._all(value, depth)},
+        list: _all,
+        immutable_list: _all,
+        dict: _dict,
+        immutable_dict: _dict,
+        slice: lambda self, value, depth: {"$slice": self._all((value.start, value.stop, value.step), depth)},
+        range: lambda self, value, depth: {"$range": self._all((value.start, value.stop, value.step), depth)},
+        torch.device: lambda _self, value, _: {"$device": str(value)},
+        torch.finfo: lambda _self, value, _: {"$finfo": value.dtype},
+        torch.iinfo: lambda _self, value, _: {"$iinfo": value.dtype},
+        **dict.fromkeys(_CONSTANT_TYPES, _constant),
+        **dict.fromkeys(_RECORDS.values(), _record),
+    }
+
 
 class Decoder:
     """Turns JSON back into values, and makes nothing but what `Encoder` knows.
@@ -147,26 +151,6 @@ class Decoder:
     ) -> None:
         self._targets = targets
         self._fetch_tensor = fetch_tensor
-        self._decoders: dict[str, Callable[[Any, int], Any]] = {
-            "$node": lambda data, _: NodeRef(checked(data, int, "The number of a node")),
-            "$tensor": self._tensor,
-            "$tuple": lambda data, depth: tuple(self._all(data, depth)),
-            "$size": lambda data, depth: torch.Size(self._ints(data, depth)),
-            "$dict": self._dict,
-            "$slice": lambda data, depth: slice(*self._some(data, depth, 3)),
-            "$range": lambda data, depth: range(*self._ints(data, depth)),
-            "$int": self._int,
-            "$float": self._float,
-            "$complex": self._complex,
-            "$bytes": self._bytes,
-            "$ellipsis": lambda _data, _: ...,
-            "$torch": lambda data, _: self._constant(data),
-            "$device": self._device,
-            "$finfo": lambda data, _: torch.finfo(self._dtype(data)),
-            "$iinfo": lambda data, _: torch.iinfo(self._dtype(data)),
-            "$record": self._record,
-            "$name": lambda data, _: self._targets.resolve(data),
-        }
 
     def decode(self, data: Any, depth: int = 0) -> Any:
         """Return the value that `data` stands for.
@@ -183,7 +167,7 @@ class Decoder:
             ((tag, content),) = data.items()
             decoder = self._decoders.get(tag)
             if decoder is not None:
-                return decoder(content, depth)
+                return decoder(self, content, depth)
         raise Refusal(
             f"a value is written as {str(data)[:80]!r}, which no rule explains. The file is damaged."
         )
@@ -274,3 +258,25 @@ class Decoder:
                 f"the record {name!r} is unknown. The file was written by another version of fxplug."
             )
         return record(*self._some(fields, depth, len(record._fields)))
+
+    # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
+    _decoders: ClassVar[dict[str, Callable[[Any, Any, int], Any]]] = {
+        "$node": lambda _self, data, _: NodeRef(checked(data, int, "The number of a node")),
+        "$tensor": _tensor,
+        "$tuple": lambda self, data, depth: tuple(self._all(data, depth)),
+        "$size": lambda self, data, depth: torch.Size(self._ints(data, depth)),
+        "$dict": _dict,
+        "$slice": lambda self, data, depth: slice(*self._some(data, depth, 3)),
+        "$range": lambda self, data, depth: range(*self._ints(data, depth)),
+        "$int": _int,
+        "$float": _float,
+        "$complex": _complex,
+        "$bytes": _bytes,
+        "$ellipsis": lambda _self, _data, _: ...,
+        "$torch": lambda self, data, _: self._constant(data),
+        "$device": _device,
+        "$finfo": lambda self, data, _: torch.finfo(self._dtype(data)),
+        "$iinfo": lambda self, data, _: torch.iinfo(self._dtype(data)),
+        "$record": _record,
+        "$name": lambda self, data, _: self._targets.resolve(data),
+    }

@@ -88,6 +88,13 @@ def test_the_interpreter_may_speak_the_language_of_the_graph(listed):
     torch.testing.assert_close(result, both(*VALUES))
 
 
+def test_a_boxed_run_gives_what_the_module_does(listed):
+    inputs = list(VALUES)
+
+    check(Interpreter(listed).boxed_run(inputs))
+    assert inputs == []
+
+
 def test_a_transformed_module_keeps_its_calling_convention(listed):
     check(Transformer(listed).transform()(VALUES))
 

@@ -81,6 +81,23 @@ def test_modules_inside_one_another_each_add_their_own(capture):
     assert "the code of Outer" in notes[1]
 
 
+def test_the_innermost_line_counts_where_the_code_runs_inside_itself():
+    def descend(x):
+        return module.forward(x - 1) if x else x
+
+    def fail(x):
+        raise KeyError(x)
+
+    graph = Graph()
+    inner = graph.call_function(descend, (graph.placeholder("x"),), name="inner")
+    graph.output(graph.call_function(fail, (inner,), name="deepest"))
+    module = GraphModule(nn.Module(), graph)
+    (note,) = notes_of(module, 1, error=KeyError)
+
+    assert note.startswith("While running node %deepest")
+    assert "in line 3 of the code" in note
+
+
 def test_what_is_wrong_with_a_call_is_no_fault_of_a_node(capture):
     with pytest.raises(TypeError) as caught:
         capture(Net())(BAD, BAD, BAD)

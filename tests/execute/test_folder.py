@@ -9,6 +9,7 @@ import importlib
 import math
 import operator
 import os
+import struct
 import subprocess
 import sys
 import typing
@@ -30,6 +31,54 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 class Color(enum.Enum):
     RED = 1
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Level(enum.IntFlag):
+    LOW = 1
+    HIGH = 4
+
+
+class Titled(enum.Enum):
+    FIRST = 1
+
+    @property
+    def name(self):
+        return "not the name"
+
+
+class torch_(enum.Enum):  # noqa: N801 - its members get names like those of the written source
+    ONE = 1
+
+
+torch_.__name__ = "torch"
+
+
+class Tripling(GraphModule):
+    def forward(self, x):
+        return super().forward(x) * 3
+
+
+class Calling(Tripling):
+    pass
+
+
+class Quiet(GraphModule):
+    def helper(self):
+        return 1
+
+
+class WithGraph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.graph = Graph()
+
+    def forward(self, x):
+        return x + 7
 
 
 class Holder:
@@ -240,6 +289,8 @@ def test_children_that_are_none_and_odd_names(written):
     [
         *(math.inf, -math.inf, 10**400, -(10**400), 1 + 2j, complex(0, math.inf), "text'\n\"", b"\x00", slice(1, None)),
         *(torch.float16, torch.device("cpu"), torch.strided, torch.channels_last, torch.preserve_format),
+        *(Access.READ, Access.READ | Access.WRITE, Access(0), Level.LOW | Level.HIGH, Level(0), Level(11)),
+        *(Titled.FIRST, torch_.ONE),
         *(Color.RED, Point, Holder.halve, scaled, len, math.sqrt, torch.relu, F.linear, ..., {"k": (1, [2])}),
     ],
     ids=repr,
@@ -257,6 +308,54 @@ def tuple_of(*values):
 
 def test_nan_comes_back(written):
     assert math.isnan(written(one_call(tuple_of, math.nan))[0](X)[1])
+
+
+@pytest.mark.parametrize(
+    "bits", ["7ff8000000000000", "fff8000000000000", "7ff8000000000123", "fff80000deadbeef"]
+)
+def test_sign_and_payload_of_nan_come_back(written, bits):
+    (value,) = struct.unpack(">d", bytes.fromhex(bits))
+    other, _ = written(one_call(tuple_of, value, complex(value, 2.0), complex(-0.0, value)))
+    _, real, first, second = other(X)
+
+    assert struct.pack(">d", real).hex() == bits
+    assert struct.pack(">2d", first.real, first.imag) == struct.pack(">2d", value, 2.0)
+    assert struct.pack(">2d", second.real, second.imag) == struct.pack(">2d", -0.0, value)
+
+
+def test_values_called_like_the_libraries_of_the_source_stay_what_they_are(written):
+    module = one_call(tuple_of, torch_.ONE, torch.device("cpu"), math.nan)
+    code = module.graph.python_code()
+    other, _ = written(module)
+
+    assert "_fxp_torch" in code.globals  # What the source would call torch is taken.
+    assert other(X)[1:3] == (torch_.ONE, torch.device("cpu"))
+
+
+def test_names_with_two_underscores_stay_what_they_are(written):
+    graph = Graph()
+    x = graph.placeholder("__x")
+    linear = graph.call_module("__lin", (x,))
+    graph.output(graph.call_function(operator.add, (linear, graph.get_attr("__w")), name="__sum"))
+    module = GraphModule({"__lin": nn.Linear(3, 3), "__w": torch.ones(3)}, graph)
+    other, _ = written(module)
+
+    assert torch.equal(other(X), module(X))
+    assert torch.equal(other(__x=X), module(X))
+
+
+def test_a_subclass_that_computes_what_its_graph_does_is_written(written):
+    captured = one_call(operator.mul, 2)
+    inner = Quiet(nn.Module(), captured.graph)
+    other, _ = written(one_call("inner", op="call_module", root={"inner": inner}))
+
+    assert torch.equal(other(X), X * 2)
+
+
+def test_a_module_that_holds_a_graph_for_other_reasons_is_no_graph_module(tmp_path):
+    module = one_call("part", op="call_module", root={"part": WithGraph()})
+    with pytest.raises(GraphError, match=r"submodule 'part' has the attribute 'graph'"):
+        module.to_folder(tmp_path / "exported")
 
 
 def test_tuples_with_names_come_back(written):
@@ -371,6 +470,17 @@ def local_class():
     return one_call("a.part", op="call_module", root={"a.part": Local()})
 
 
+def subclass(kind, path=None):
+    inner = kind(nn.Module(), one_call(operator.mul, 2).graph)
+    return inner if path is None else one_call(path, op="call_module", root={path: inner})
+
+
+class OwnCall(GraphModule):
+    def __call__(self, x):
+        return super().__call__(x) + 1
+
+
+OWN = r"is of the class .*\.{}, whose own forward or __call__ is no part of the graph"
 IN_CALL = r"the module itself uses a value \(in node 'call'\) that is "
 REFUSED = {
     "a lambda": (lambda: one_call(lambda x: x), IN_CALL + "not what an import of .*<lambda> finds"),
@@ -378,6 +488,10 @@ REFUSED = {
     "an object": (lambda: one_call(scaled, object()), IN_CALL + r"a builtins\.object"),
     "a tensor": (lambda: one_call(scaled, torch.ones(1)), IN_CALL + r"a torch\.Tensor"),
     "a class inside a function": (local_class, r"the class of submodule 'a\.part' is not what .*<locals>"),
+    "a subclass with a forward": (lambda: subclass(Tripling), "the module itself " + OWN.format("Tripling")),
+    "a nested one": (lambda: subclass(Tripling, "a.b"), r"submodule 'a\.b' " + OWN.format("Tripling")),
+    "one that inherits it": (lambda: subclass(Calling), "the module itself " + OWN.format("Tripling")),
+    "a subclass with a __call__": (lambda: subclass(OwnCall), "the module itself " + OWN.format("OwnCall")),
     "hooks": (hooked, r"submodule 'part' has hooks \(_forward_hooks\)"),
     "an attribute": (
         lambda: with_attribute(object()),
@@ -428,6 +542,13 @@ except fxplug.GraphError as error:
 )
 def test_the_class_must_have_a_plain_name(tmp_path, name):
     with pytest.raises(InvalidArgumentError, match="its class cannot be called"):
+        one_call(operator.neg).to_folder(tmp_path / "exported", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["super", "object", "type", "match", "ValueError"])
+def test_the_class_cannot_have_a_name_of_python(tmp_path, name):
+    with pytest.raises(InvalidArgumentError, match=f"cannot be called '{name}', which Python has as a name"):
         one_call(operator.neg).to_folder(tmp_path / "exported", name)
     assert list(tmp_path.iterdir()) == []
 

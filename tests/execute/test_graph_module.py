@@ -449,3 +449,44 @@ def test_a_graph_without_output_returns_none():
     assert seen == [1, 2, 3]
     with pytest.raises(GraphError, match="the graph has no output node"):
         module.graph.output_node()
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x
+
+
+def called_for_its_effect():
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.call_module("step", (x,))
+    graph.output(x)
+    return graph
+
+
+def test_a_graph_asks_the_module_through_which_it_was_reached():
+    graph = called_for_its_effect()
+    first = GraphModule({"step": nn.ReLU()}, graph)
+    second = GraphModule({"step": Counting()}, graph)
+    assert graph.owning_module is second
+    second.graph.eliminate_dead_code()
+    second(torch.ones(1))
+    assert second.step.calls == 1
+    second.delete_submodule("step")
+    first.graph.lint()
+    with pytest.raises(GraphError, match="step"):
+        second.graph.lint()
+
+
+def test_a_copy_with_another_submodule_keeps_the_calls_of_it():
+    module = GraphModule({"step": nn.ReLU()}, called_for_its_effect())
+    copied = copy.copy(module)
+    copied.step = Counting()
+    copied.graph.eliminate_dead_code()
+    copied(torch.ones(1))
+    assert copied.step.calls == 1

@@ -105,6 +105,26 @@ def test_boxed_run_asks_the_methods_of_a_subclass(module):
     assert torch.equal(Doubling(module).boxed_run([X]), module(X * 2))
 
 
+def test_a_subclass_that_loads_values_its_own_way_is_asked_for_every_node():
+    class Loading(Interpreter):
+        def map_nodes_to_values(self, args, n):
+            asked.append(n.name)
+            return super().map_nodes_to_values(args, n)
+
+    asked = []
+    graph = Graph()
+    x = graph.placeholder("x")
+    flat = graph.call_function(torch.relu, (x,), name="flat")
+    named = graph.call_function(torch.add, (), {"input": flat, "other": 1}, name="named")
+    nested = graph.call_function(torch.stack, ([named, x],), name="nested")
+    graph.output(nested)
+    module = GraphModule(nn.Module(), graph)
+
+    assert torch.equal(Loading(module).run(X), module(X))
+    assert set(asked) == {node.name for node in graph.nodes}
+    assert asked.count("named") == 2  # For its positional arguments, and for the others.
+
+
 def test_an_interpreter_knows_the_submodules_and_the_last_uses(module):
     interpreter = Interpreter(module)
     found = nodes(module)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fxplug.execute import Interpreter
+from fxplug.ir import Graph
 
 STATM = Path("/proc/self/statm")
 PAGE = 4096
@@ -149,3 +150,25 @@ def test_a_graph_module_holds_its_function_once(capture):
 
     assert module.forward.__func__ is function
     assert sys.getrefcount(function) <= 4
+
+
+def test_asking_for_effects_keeps_no_function_alive():
+    def closure():
+        weight = torch.zeros(8)
+
+        def shift(x):
+            return x + weight[0]
+
+        return shift, weakref.ref(weight)
+
+    shift, weight = closure()
+    graph = Graph()
+    node = graph.call_function(shift, (graph.placeholder("x"),))
+    graph.output(node)
+    assert node.is_impure()
+    graph.eliminate_dead_code()
+    node.normalized_arguments(nn.Module())
+    del graph, node, shift
+    gc.collect()
+
+    assert weight() is None

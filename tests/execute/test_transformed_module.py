@@ -394,6 +394,68 @@ def test_a_copy_of_a_subclass_is_one(own, make):
     assert sorted(other.state_dict()) == sorted(own.state_dict())
 
 
+class WrappingAgain(Wrapping):
+    def forward(self, x):
+        return super().forward(x) - 1
+
+
+class Calling(GraphModule):
+    def __call__(self, x):
+        return super().__call__(x) + 1
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("kind", [Wrapping, WrappingAgain])
+def test_a_subclass_that_runs_its_graph_is_compiled_also_after_an_edit(module, kind, fullgraph):
+    torch._dynamo.reset()
+    wrapping = kind(module, module.graph)
+    compiled = torch.compile(wrapping, backend="eager", fullgraph=fullgraph)
+
+    torch.testing.assert_close(compiled(X), wrapping(X))
+    before = wrapping(X)
+    last_call(wrapping).update_arg(1, 9)
+    torch.testing.assert_close(compiled(X), wrapping(X))
+    assert not torch.equal(before, wrapping(X))
+
+
+def test_a_subclass_that_runs_its_graph_is_compiled_inside_another_model(module):
+    torch._dynamo.reset()
+    outer = nn.Sequential(Wrapping(module, module.graph), nn.ReLU())
+    compiled = torch.compile(outer, backend="eager", fullgraph=True)
+
+    torch.testing.assert_close(compiled(X), outer(X))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "named"), [(Wrapping, "Wrapping"), (WrappingAgain, "WrappingAgain"), (Calling, "Calling")]
+)
+def test_scripting_refuses_a_subclass_that_changes_what_a_call_does(module, kind, named, nested):
+    part = kind(module, module.graph)
+    model = nn.Sequential(nn.Identity(), part) if nested else part
+
+    with pytest.raises(GraphError, match=rf"Cannot script .*\.{named} has a forward or __call__ of its own"):
+        torch.jit.script(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+def test_a_subclass_that_computes_what_its_graph_does_is_scripted(own):
+    other = type("Plain", (GraphModule,), {"helper": lambda self: 1})(own, own.graph)
+
+    torch.testing.assert_close(torch.jit.script(other)(X), own(X))
+
+
+@pytest.mark.parametrize("make", COPIES[1:], ids=["deepcopy", "pickle"])
+def test_nodes_in_attributes_of_a_copy_stand_in_its_graph(own, make):
+    own.note = [own.graph.output_node()]
+    own.graph.lint()
+    other = make(own)
+
+    assert other.note[0] is other.graph.output_node()
+    assert other.note[0] is not own.graph.output_node()
+
+
 @pytest.mark.parametrize("make", [copy.deepcopy, COPIES[2]], ids=["deepcopy", "pickle"])
 def test_attributes_of_a_copied_subclass_are_its_own(own, make):
     other = make(own)
@@ -444,7 +506,7 @@ def test_a_copy_owns_the_graph_when_the_original_is_gone(module):
     tracer = Tracer()
     first = GraphModule(tracer.root, tracer.trace(lambda x: x + 1))
     second = copy.copy(first)
-    assert second.graph.owning_module is first
+    assert first.graph.owning_module is first
     del first
     gc.collect()
 

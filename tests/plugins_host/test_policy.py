@@ -336,7 +336,18 @@ def test_a_plugin_that_raises_is_named_with_distribution_version_and_hook(manage
         ("fxplug_unwrap_module", lambda _: 3, "returned 3; it may return the module inside, or None"),
         ("fxplug_leaf_functions", lambda _: ["ops"], "returned ['ops']; it may return functions, or None"),
     ],
-    ids=["text", "number", "list", "name", "proxy", "bool", "same-value", "same-module", "no-module", "no-function"],
+    ids=[
+        "text",
+        "number",
+        "list",
+        "name",
+        "proxy",
+        "bool",
+        "same-value",
+        "same-module",
+        "no-module",
+        "no-function",
+    ],
 )
 def test_an_answer_that_the_hook_does_not_allow_is_refused(manager_of, hook, answer, allowed):
     manager = manager_of({"faulty": adapted(hook, answer)})

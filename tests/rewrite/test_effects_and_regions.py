@@ -398,3 +398,41 @@ def test_code_and_interpreter_agree_after_a_rewrite(capture):
 
     assert isinstance(module, GraphModule)
     torch.testing.assert_close(module(X), Interpreter(module).run(X))
+
+
+def write_to_a_copy(x):
+    copied = x.clone()
+    copied.add_(1)
+    return x
+
+
+def write_to_a_view(x):
+    view = x.view(-1)
+    view.add_(1)
+    return x
+
+
+@pytest.mark.parametrize(
+    ("program", "pattern", "replacement"),
+    [
+        (write_to_a_copy, lambda a: a.clone(), lambda a: a),
+        (write_to_a_copy, lambda a: a.clone(), lambda a: F.dropout(a, 0.1, False)),
+        (write_to_a_copy, lambda a: a.clone(), nn.Sequential(nn.Identity())),
+        (write_to_a_copy, lambda a: a.clone(), lambda a: a[:]),
+        (write_to_a_view, lambda a: a.view(-1), lambda a: a.reshape(-1).clone()),
+    ],
+    ids=["itself", "dropout", "identity module", "slice", "copy of a view"],
+)
+def test_a_value_that_is_written_shares_memory_with_what_it_did(capture, program, pattern, replacement):
+    """A replacement that may return its input, where the pattern made something new, or the other way round."""
+    module = capture(program)
+
+    assert replace_pattern(module, pattern, replacement) == []
+    assert_unchanged_meaning(module, program, X)
+
+
+def test_sharing_does_not_matter_where_nothing_is_written(capture):
+    module = capture(lambda x: x.clone() + x)
+
+    assert len(replace_pattern(module, lambda a: a.clone(), lambda a: F.dropout(a, 0.1, False))) == 1
+    assert_unchanged_meaning(module, lambda x: x.clone() + x, X)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import threading
+import weakref
 
 import pytest
 import torch
+from torch import nn
 
 from fxplug.errors import StorageError
 from fxplug.storage import load, save
@@ -123,3 +126,20 @@ def test_saving_changes_neither_the_module_nor_its_random_state(module, tmp_path
 
     assert (str(module), module.graph.version) == (before, version)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_saving_and_loading_keep_no_weights_alive(trace, tmp_path):
+    gc.collect()
+    gc.disable()
+    try:
+        module = trace(nn.Sequential(nn.Linear(2, 2)))
+        weight = weakref.ref(module.get_parameter("0.weight"))
+        save(module, tmp_path / "module.fxp")
+        del module
+        assert weight() is None
+        loaded = load(tmp_path / "module.fxp")
+        weight = weakref.ref(loaded.get_parameter("0.weight"))
+        del loaded
+        assert weight() is None
+    finally:
+        gc.enable()

@@ -8,6 +8,7 @@ import operator
 import traceback
 import typing
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -259,6 +260,23 @@ def test_a_global_of_the_generator_never_takes_the_place_of_another(run):
     assert graph.python_code().globals["operator"] == "not the module"
 
 
+def test_a_local_that_holds_a_module_does_not_take_the_name_of_a_global(run):
+    class Noting(CodeGen):
+        def additional_globals(self):
+            return [("part_deep", "the global")]
+
+        def generate_output(self, output_args):
+            return f"return {output_args!r}, part_deep"
+
+    root = SimpleNamespace(part=SimpleNamespace(deep=SimpleNamespace(one=1, two=2)))
+    graph = Graph()
+    graph.output((graph.get_attr("part.deep.one"), graph.get_attr("part.deep.two")))
+    assert "part_deep = " in graph.python_code().src
+    graph.set_codegen(Noting())
+
+    assert run(graph, root=root) == ((1, 2), "the global")
+
+
 @pytest.mark.parametrize("name", ["", "a b", "class", "x\ny"])
 def test_the_name_of_a_global_must_be_an_identifier(name):
     class Odd(CodeGen):
@@ -496,3 +514,23 @@ def test_a_traceback_shows_the_line_that_runs():
         function(None, [1, 2])
 
     assert "truediv = a / 0" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_hook_that_calls_the_default_without_a_printer_writes_constants_as_data():
+    class Plain(CodeGen):
+        def generate_output(self, output_args):
+            return super().generate_output(output_args)
+
+    class Liar(str):
+        __slots__ = ()
+
+        def __repr__(self):
+            return "[].no_such_attribute"
+
+    graph = Graph()
+    graph.output((graph.placeholder("x"), Liar("text"), float("inf")))
+    graph.set_codegen(Plain())
+    result = compile_code(graph.python_code()).function(None, 1)
+    assert result == (1, "text", float("inf"))
+    assert type(result[1]) is Liar
+    assert Plain().generate_output(1) == "return 1"

@@ -113,6 +113,17 @@ def test_a_copied_graph_keeps_its_keyword_only_parameters(run):
     assert run(other, key=2) == run(graph, key=2) == (1, 2)
 
 
+def test_a_deep_copy_keeps_its_keyword_only_parameters(run):
+    graph = Graph()
+    graph.output((graph.placeholder("x"), graph.placeholder("key")))
+    graph.keyword_only = frozenset({"key"})
+    other = copy.deepcopy(graph)
+
+    assert run(other, 1, key=2) == (1, 2)
+    with pytest.raises(TypeError, match="positional argument"):
+        run(other, 1, 2)
+
+
 def test_a_graph_without_output_gives_nothing(graph):
     graph.erase_node(graph.output_node())
     outer = Graph()

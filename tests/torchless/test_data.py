@@ -415,3 +415,27 @@ def test_notes_under_a_node_that_is_gone_are_left_out():
     find(graph, "x").meta["note"] = {stranger: 1, "k": stranger, None: 2}
 
     assert graph_to_data(graph)["nodes"][0]["meta"]["note"] == {"k": None, None: 2}
+
+
+# -- nodes by themselves
+
+
+def test_a_node_is_pickled_with_its_graph():
+    graph = Graph()
+    first = graph.call_function(operator.neg, (graph.placeholder("x"),))
+    second = graph.call_function(operator.neg, (first,))
+    nodes, other, again = pickle.loads(pickle.dumps(([second, first], graph, second)))
+
+    assert [node.name for node in nodes] == ["neg_1", "neg"]
+    assert again is nodes[0]
+    assert all(node.graph is other and node in list(other.nodes) for node in nodes)
+    assert nodes[0].args == (nodes[1],)
+
+
+def test_a_node_that_was_erased_is_not_pickled_and_named():
+    graph = Graph()
+    node = graph.call_function(operator.neg, (1,))
+    graph.erase_node(node)
+
+    with pytest.raises(FxplugError, match=r"Cannot copy or pickle node 'neg'.*Drop the reference"):
+        pickle.dumps(node)
