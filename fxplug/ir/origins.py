@@ -52,7 +52,10 @@ class SourceLine:
     @property
     def text(self) -> str:
         """The stripped source line; empty when the source is not at hand."""
-        return linecache.getline(self.filename, self.line).strip()
+        try:
+            return linecache.getline(self.filename, self.line).strip()
+        except UnicodeError:  # A name that no file system can hold, before Python 3.13.
+            return ""
 
     def __str__(self) -> str:
         return f"{self.filename}:{self.line} in {self.function}"

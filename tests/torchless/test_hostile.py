@@ -518,9 +518,6 @@ def test_integers_of_a_subclass_are_bound_and_not_printed(results):
     assert results["integers: Int"] == ["ran", []]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="linecache asks for the file, and raises UnicodeEncodeError for such a name"
-)
 def test_a_file_name_that_no_system_can_encode_is_shown():
     node = Graph().call_function(print, ())
     node.origins = (Origin(SourceLine("\ud800.py", 1, "forward")),)
