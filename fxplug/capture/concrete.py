@@ -89,8 +89,8 @@ def _check_mapping(function: Callable[..., Any], given: Any) -> None:
     else:
         found = f"is {given!r}, a {type(given).__name__}"
     raise TraceError(
-        f"Cannot trace {name_of(function)!r}: concrete_args {found}. Give a dict of parameter name -> value, or a tuple "
-        "with one value for each parameter, fxplug.PH for those that stay inputs."
+        f"Cannot trace {name_of(function)!r}: concrete_args {found}. Give a dict of parameter name -> value, or a "
+        "tuple with one value for each parameter, fxplug.PH for those that stay inputs."
     )
 
 
@@ -190,7 +190,7 @@ def _further_checks(tracer: TracerBase, proxy: Proxy, value: Any) -> Iterator[Pr
         yield tracer.create_proxy("call_function", operator.is_not, (proxy, int(value)), {})
     elif isinstance(value, (int, float)) and value in {0, 1}:
         yield tracer.create_proxy("call_function", operator.is_not, (proxy, bool(value)), {})
-    if isinstance(value, float) and value == 0:
+    if isinstance(value, float) and value in {0.0}:  # The sign is what is asked for here.
         sign = tracer.create_proxy("call_function", math.copysign, (1.0, proxy), {})
         yield tracer.create_proxy("call_function", operator.eq, (sign, math.copysign(1.0, value)), {})
 

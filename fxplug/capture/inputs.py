@@ -46,8 +46,8 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
         raise TraceError(
-            f"Cannot trace {function!r}: Python does not know its signature ({error}). Trace a Python function that calls "
-            "it, such as a lambda with the parameters that you need."
+            f"Cannot trace {function!r}: Python does not know its signature ({error}). Trace a Python function that "
+            "calls it, such as a lambda with the parameters that you need."
         ) from error
     annotations = annotations_of(function)
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}

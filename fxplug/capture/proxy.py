@@ -38,12 +38,13 @@ from fxplug.capture.sources import place_in_program, user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError
 from fxplug.execute.paths import set_path
-from fxplug.ir import Argument, Graph, Node
 from fxplug.semantics.internals import ScriptMethod, assert_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
+
+    from fxplug.ir import Argument, Graph, Node
 
 __all__ = [
     "Attribute",

@@ -368,6 +368,13 @@ class Tracer(TraceViews, RootReader):
             ]
         )
 
+    def _checked_arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+        try:
+            return self._plain_arguments(args)
+        except RecursionError:
+            refuse_cycles(args)
+            raise
+
     def proxy(self, node: Node) -> Proxy:
         """Return a new proxy that stands for `node`."""
         return self._mixed(Proxy, node)(node, self)
@@ -495,12 +502,10 @@ class Tracer(TraceViews, RootReader):
         if len(args) == 1 and args[0].__class__ is Proxy:
             node_args: tuple[Argument, ...] = (args[0].node,)
         else:
-            try:
-                node_args = self._plain_arguments(args)
-            except RecursionError:
-                refuse_cycles(args)
-                raise
-        node_kwargs = {key: self.create_arg(value) for key, value in kwargs.items()} if kwargs else kwargs
+            node_args = self._checked_arguments(args)
+        node_kwargs: dict[str, Argument] = {}
+        if kwargs:
+            node_kwargs.update(zip(kwargs, self._checked_arguments((*kwargs.values(),)), strict=True))
         place = self._place
         former = place.scope
         place.scope = ModuleScope(path, kind, former)

@@ -45,9 +45,9 @@ _objects: dict[int, tuple[Any, dict[str, Any]]] = {}
 def wrap(fn_or_name: T) -> T:
     """Keep calls of a function as calls: a trace records them as one node, and does not look inside.
 
-    A call is recorded if a traced value is among its arguments, at any depth of tuples, lists and dicts; other calls
-    are made while tracing, as always. It works wherever the function is called from, and for traces that start
-    afterwards. The function itself is neither replaced nor changed outside of traces.
+    A call is recorded if a traced value is among its arguments, at any depth of tuples, lists, dicts and dataclasses;
+    other calls are made while tracing, as always. It works wherever the function is called from, and for traces that
+    start afterwards. The function itself is neither replaced nor changed outside of traces.
 
     Args:
         fn_or_name: A function, as a decorator too, anywhere; or the name of a callable that the calling module has

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import functools
 import gc
 import inspect
@@ -23,6 +24,7 @@ from torch import nn
 
 import fxplug
 from fxplug.capture import Proxy, Tracer, wrap
+from fxplug.capture.shims import shim_for
 from fxplug.errors import TraceError
 
 pytestmark = pytest.mark.usefixtures("pristine_module_class")
@@ -673,3 +675,61 @@ def test_name_of_a_module_that_is_gone_is_nobodys_concern(module):
 def test_function_of_a_tracer_that_cannot_be_kept_is_refused():
     with pytest.raises(TraceError, match=r"Cannot keep calls of ReLU\(\): it is a module"):
         Tracer(autowrap_functions=(nn.ReLU(),)).trace(lambda x: x)
+
+
+# -- where a traced value may hide
+
+
+@dataclasses.dataclass(frozen=True)
+class Parcel:
+    value: object
+    other: int = 0
+
+
+@fxplug.wrap
+def unpacked(parcel):
+    return parcel.value * 2
+
+
+@fxplug.wrap
+def counted(values):
+    return len(values)
+
+
+def test_a_traced_value_in_a_dataclass_is_found():
+    module = fxplug.symbolic_trace(lambda x: unpacked(Parcel(x)))
+
+    assert [node.target for node in module.graph.nodes if node.meta.get("is_wrapped")] == [unpacked]
+    assert module(torch.ones(1)).item() == 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: counted({x}),
+        lambda x: counted(frozenset([x])),
+        lambda x: counted({x: 1}),
+        lambda x: counted([{(1, x): 1}]),
+    ],
+    ids=["set", "frozenset", "key", "inside a key"],
+)
+def test_a_traced_value_where_no_graph_can_hold_it_is_refused(program):
+    with pytest.raises(TraceError, match=r"Cannot record a (value of type|dict)"):
+        fxplug.symbolic_trace(program)
+
+
+def test_exceptions_cannot_be_wrapped():
+    with pytest.raises(TraceError, match=r"it is an exception.*FXP-T020"):
+        fxplug.wrap(LookupError)
+
+
+def test_stand_in_of_a_class_passes_assigned_attributes_on():
+    class Counter:
+        made = 0
+
+    shim = shim_for(Counter, always=True)
+    shim.made += 1
+    shim.extra = 1
+    assert (Counter.made, Counter.extra) == (1, 1)
+    del shim.extra
+    assert not hasattr(Counter, "extra")
