@@ -44,7 +44,7 @@ CANDIDATES = (
 )
 
 
-class Counting(set):
+class Counting(dict):
     """Counts how often it is asked."""
 
     asked = 0
