@@ -20,11 +20,11 @@ class ProxyableClassMeta(type):
     Example:
         ::
 
-            class Pair(metaclass=ProxyableClassMeta):
-                def __init__(self, left, right):
-                    self.left, self.right = left, right
+            class Interval(metaclass=ProxyableClassMeta):
+                def __init__(self, low, high):
+                    self.bounds = low, high
 
-            graph = Tracer().trace(lambda x: Pair(x, x + 1))
+            graph = Tracer().trace(lambda x: Interval(x, x + 1))
     """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
