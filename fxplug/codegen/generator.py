@@ -16,6 +16,7 @@ from fxplug.codegen.readable import annotate, described
 from fxplug.codegen.signature import Signature, function_head, signature_of
 from fxplug.errors import CodegenError
 from fxplug.ir import (
+    PATH_OPCODES,
     PLAIN,
     PLAIN_STYLE,
     Node,
@@ -39,7 +40,6 @@ __all__ = ["CodeGen"]
 _INDENT = "    "
 _printing: ContextVar[Callable[[object], str]] = ContextVar("fxplug_printing", default=repr)
 """Prints values in the generation that runs in this thread, for hooks that do not hand their printer on."""
-_READS = frozenset({"call_module", "get_attr"})
 
 
 class CodeGen:
@@ -155,7 +155,7 @@ class CodeGen:
         while root in taken or root in given:
             root = f"_fxp_{root}"
         taken.add(root)
-        targets = [node._target for node in nodes if node._op in _READS]
+        targets = [node._target for node in nodes if node._op in PATH_OPCODES]
         holders = name_holders(targets, taken, given)
         table = GlobalTable(taken, given)
         printer = ArgumentPrinter(table, names)

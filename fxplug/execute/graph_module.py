@@ -17,7 +17,7 @@ from fxplug.execute.display import class_text
 from fxplug.execute.failures import note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
-from fxplug.ir import Graph, PythonCode
+from fxplug.ir import PATH_OPCODES, Graph, PythonCode
 from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = ["RESERVED_ATTRIBUTES", "GraphModule"]
-
-_READS = frozenset({"call_module", "get_attr"})
 
 
 class _Forward:
@@ -122,7 +120,7 @@ class GraphModule(nn.Module):
 
     def _take_over(self, root: nn.Module | Mapping[str, Any], graph: Graph) -> None:
         """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
-        paths = {node.target: None for node in graph.nodes if node.op in _READS}
+        paths = {node.target: None for node in graph.nodes if node.op in PATH_OPCODES}
         for top in {path.partition(".")[0] for path in paths}:
             if _is_reserved(type(self), top):
                 raise _reserved(top)
@@ -291,7 +289,7 @@ class GraphModule(nn.Module):
         """Remove every submodule that no node of the graph reaches."""
         used: set[str] = set()
         for node in self.graph.nodes:
-            if node.op not in {"get_attr", "call_module"}:
+            if node.op not in PATH_OPCODES:
                 continue
             parts = str(node.target).split(".")
             used.update(".".join(parts[:length]) for length in range(1, len(parts) + 1))

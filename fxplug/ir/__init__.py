@@ -28,6 +28,7 @@ from fxplug.ir.lint import check_structure, find_structure_faults
 from fxplug.ir.naming import Namespace, is_reserved, qualified_name, register_namespace
 from fxplug.ir.node import (
     OPCODES,
+    PATH_OPCODES,
     Node,
     NodeOwner,
     Opcode,
@@ -53,6 +54,7 @@ __all__ = [
     "EMPTY_DICT",
     "OPCODES",
     "OUTSIDE",
+    "PATH_OPCODES",
     "PLAIN",
     "PLAIN_STYLE",
     "PURE",

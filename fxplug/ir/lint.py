@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.errors import VerificationError
 from fxplug.ir.arguments import iterate_leaves
-from fxplug.ir.node import OPCODES, Node
+from fxplug.ir.node import OPCODES, PATH_OPCODES, Node
 from fxplug.ir.parameters import find_parameter_faults
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:
         if node.op == "output":
             output = node
         yield from _check_node(node, seen)
-        if root is not None and node.op in {"get_attr", "call_module"}:
+        if root is not None and node.op in PATH_OPCODES:
             yield from _check_path(node, root)
         seen.add(node)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]

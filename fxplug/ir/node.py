@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir.origins import Origin
 
-__all__ = ["OPCODES", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
+__all__ = ["OPCODES", "PATH_OPCODES", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
 
 Opcode = Literal["placeholder", "get_attr", "call_function", "call_method", "call_module", "output"]
 """What kind of step a node is."""
@@ -42,6 +42,9 @@ OPCODES: tuple[Opcode, ...] = (
     "call_module",
     "output",
 )
+
+PATH_OPCODES: frozenset[str] = frozenset({"call_module", "get_attr"})
+"""The opcodes whose target is a dotted path below the root."""
 
 ERASED = float("inf")
 """The position of a node that was erased."""

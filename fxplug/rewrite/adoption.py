@@ -9,6 +9,7 @@ from torch import nn
 
 from fxplug.errors import PatternError
 from fxplug.execute import RESERVED_ATTRIBUTES, GraphModule, fetch_path, has_path, set_path
+from fxplug.ir import PATH_OPCODES
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import persists
 
@@ -105,7 +106,7 @@ class Adoption:
 
 
 def _references(template: Template) -> list[Node]:
-    return [node for node in template.graph.nodes if node.op in {"get_attr", "call_module"}]
+    return [node for node in template.graph.nodes if node.op in PATH_OPCODES]
 
 
 def drop_unreached(module: GraphModule, paths: list[str]) -> None:
@@ -113,7 +114,7 @@ def drop_unreached(module: GraphModule, paths: list[str]) -> None:
 
     A module of the user's that the graph module holds as a whole is left as it is.
     """
-    targets = {str(node.target) for node in module.graph.nodes if node.op in {"get_attr", "call_module"}}
+    targets = {str(node.target) for node in module.graph.nodes if node.op in PATH_OPCODES}
     for path in dict.fromkeys(paths):
         reached = any(
             target == path or _is_below(target, path) or _is_below(path, target) for target in targets

@@ -8,6 +8,7 @@ import torch
 
 from fxplug.errors import GraphError
 from fxplug.execute import fetch_path, has_path
+from fxplug.ir import PATH_OPCODES
 from fxplug.semantics.internals import OpOverload
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def same_callee(pattern_node: Node, node: Node, pattern_root: Any, root: Any) ->
                 value_at(pattern_root, pattern_node.target, constants[0]),
                 value_at(root, node.target, constants[1]),
             )
-    if node.op in {"get_attr", "call_module"}:
+    if node.op in PATH_OPCODES:
         if pattern_node.target != node.target:
             return False
         wanted, found = value_at(pattern_root, pattern_node.target), value_at(root, node.target)

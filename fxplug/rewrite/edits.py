@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from fxplug.errors import PatternError
-from fxplug.ir import Node, map_aggregate, map_arg
+from fxplug.ir import PATH_OPCODES, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.adoption import Adoption, drop_unreached
 from fxplug.rewrite.matcher import InternalMatch, region_around
@@ -151,7 +151,7 @@ class Editor:
         with self._graph.inserting_before(place):
             for node in template.calls():
                 copy = self._graph.node_copy(node, values.__getitem__)
-                if node.op in {"get_attr", "call_module"}:
+                if node.op in PATH_OPCODES:
                     copy.target = replacement.adoption.path_for(str(node.target))
                 values[node] = copy
                 made.append(copy)

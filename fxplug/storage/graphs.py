@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import CodeGen
 from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
-from fxplug.ir import OPCODES, RegionEntry, check_structure, graph_from_data, graph_to_data
+from fxplug.ir import OPCODES, PATH_OPCODES, RegionEntry, check_structure, graph_from_data, graph_to_data
 from fxplug.storage.annotations import decode_annotation, encode_annotation
 from fxplug.storage.faults import Refusal, checked, entry_fields, places
 from fxplug.storage.modules import check_path
@@ -40,7 +40,7 @@ def check_graph(graph: Graph, root: nn.Module) -> None:
         Refusal: With the first fault.
     """
     for node in graph.nodes:
-        if node.op in {"get_attr", "call_module"}:
+        if node.op in PATH_OPCODES:
             try:
                 check_path(root, node.target, is_module=node.op == "call_module")
             except Refusal as refusal:

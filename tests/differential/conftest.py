@@ -440,18 +440,25 @@ class Comparison:
             assert ours != theirs, STALE
 
 
-@pytest.fixture(scope="session")
-def comparisons() -> list[Comparison]:
-    """Return the programs of every file of this folder."""
+def _programs() -> list[Comparison]:
+    """Return the programs of every file of the folder `programs`."""
     found: list[Comparison] = []
-    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+    for path in sorted((Path(__file__).parent / "programs").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"programs_of_{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        found += [Comparison(name, **options) for name, options in getattr(module, "PROGRAMS", {}).items()]
+        found += [Comparison(name, **options) for name, options in module.PROGRAMS.items()]
     return found
+
+
+PROGRAMS = _programs()
+
+
+@pytest.fixture(scope="session")
+def comparisons() -> list[Comparison]:
+    return PROGRAMS
 
 
 @pytest.fixture
@@ -484,8 +491,7 @@ STALE = "There is no difference: take the entry out of DIFFERENCES."
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give each program of a file to every test that asks for a comparison, or for one of equal graphs."""
+    """Give each program to every test that asks for a comparison, or for one of equal graphs."""
     for fixture in {"comparison", "comparison_of_equal_graphs"} & set(metafunc.fixturenames):
-        programs = [Comparison(name, **options) for name, options in metafunc.module.PROGRAMS.items()]
-        chosen = [program for program in programs if fixture == "comparison" or program.same_graph]
+        chosen = [program for program in PROGRAMS if fixture == "comparison" or program.same_graph]
         metafunc.parametrize(fixture, chosen, ids=[program.name for program in chosen])

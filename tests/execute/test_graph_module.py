@@ -490,3 +490,6 @@ def test_a_copy_with_another_submodule_keeps_the_calls_of_it():
     copied.graph.eliminate_dead_code()
     copied(torch.ones(1))
     assert copied.step.calls == 1
+    # For the original the same call has no effect, and is removed.
+    module.graph.eliminate_dead_code()
+    assert not module.graph.find_nodes(op="call_module")

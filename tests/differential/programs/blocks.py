@@ -681,19 +681,3 @@ class InheritedForward(Reciprocal):
 
     def forward(self, x):
         return super().forward(self.linear(x))
-
-
-def test_values_gradients_and_state_equal_eager(comparison):
-    comparison.check_values()
-
-
-def test_interpreter_agrees_with_generated_code(comparison):
-    comparison.check_interpreter()
-
-
-def test_graph_equals_that_of_torch_fx(comparison):
-    comparison.check_graph()
-
-
-def test_source_equals_that_of_torch_fx(comparison_of_equal_graphs):
-    comparison_of_equal_graphs.check_source()

@@ -458,19 +458,3 @@ class NodeRule:
 @root(two, tracers=tracers(NodeRule))
 def tracer_with_its_own_nodes():
     return lambda x, y: (x @ y.t()).sum()
-
-
-def test_values_gradients_and_state_equal_eager(comparison):
-    comparison.check_values()
-
-
-def test_interpreter_agrees_with_generated_code(comparison):
-    comparison.check_interpreter()
-
-
-def test_graph_equals_that_of_torch_fx(comparison):
-    comparison.check_graph()
-
-
-def test_source_equals_that_of_torch_fx(comparison_of_equal_graphs):
-    comparison_of_equal_graphs.check_source()

@@ -6,16 +6,12 @@ import functools
 import itertools
 import math
 import operator
-from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-import fxplug
 
 PROGRAMS: dict[str, dict[str, Any]] = {}
 
@@ -501,55 +497,3 @@ def layers_of_many_kinds(x):
         F.hardtanh(x, -0.5, 0.5, inplace=False),
         F.softplus(x, beta=2, threshold=10),
     )
-
-
-class Sequence(list):
-    pass
-
-
-class Coordinates(tuple):
-    __slots__ = ()
-
-
-@pytest.mark.xfail(
-    strict=True, reason="a container of a class of its own is recorded as a plain dict, list or tuple"
-)
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: OrderedDict(x=x),
-        lambda x: defaultdict(list, x=x),
-        lambda x: Sequence([x]),
-        lambda x: Coordinates([x]),
-        lambda x: [torch.Size([2, 3]), x],
-    ],
-    ids=["OrderedDict", "defaultdict", "list", "tuple", "torch.Size"],
-)
-def test_containers_keep_their_class(make):
-    module = fxplug.symbolic_trace(make)
-
-    assert [type(value) for value in tree(module(5))] == [type(value) for value in tree(make(5))]
-
-
-def tree(value):
-    """Yield a value and what it contains."""
-    yield value
-    if isinstance(value, (list, tuple, dict)):
-        for element in value.values() if isinstance(value, dict) else value:
-            yield from tree(element)
-
-
-def test_values_gradients_and_state_equal_eager(comparison):
-    comparison.check_values()
-
-
-def test_interpreter_agrees_with_generated_code(comparison):
-    comparison.check_interpreter()
-
-
-def test_graph_equals_that_of_torch_fx(comparison):
-    comparison.check_graph()
-
-
-def test_source_equals_that_of_torch_fx(comparison_of_equal_graphs):
-    comparison_of_equal_graphs.check_source()
