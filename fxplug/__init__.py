@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fxplug.api import OptimizationResult, load, optimize, replace_pattern, save, symbolic_trace
+    from fxplug.api import OptimizationResult, load, optimize, replace_pattern, save, symbolic_trace, trace
     from fxplug.capture import (
         PH,
         Attribute,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         wrap,
     )
     from fxplug.codegen import CodeGen
-    from fxplug.errors import FxplugError, GraphError, PassError, PluginError, TraceError
+    from fxplug.errors import FxplugError, GraphError, GuardError, PassError, PluginError, TraceError
     from fxplug.execute import GraphModule, Interpreter
     from fxplug.fx import graph as graph
     from fxplug.fx import graph_module as graph_module
@@ -43,7 +43,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "fxplug.api": ("OptimizationResult", "load", "optimize", "replace_pattern", "save", "symbolic_trace"),
+    "fxplug.api": (
+        "OptimizationResult",
+        "load",
+        "optimize",
+        "replace_pattern",
+        "save",
+        "symbolic_trace",
+        "trace",
+    ),
     "fxplug.capture": (
         "PH",
         "Attribute",
@@ -58,7 +66,7 @@ _HOMES = {
         "wrap",
     ),
     "fxplug.codegen": ("CodeGen",),
-    "fxplug.errors": ("FxplugError", "GraphError", "PassError", "PluginError", "TraceError"),
+    "fxplug.errors": ("FxplugError", "GraphError", "GuardError", "PassError", "PluginError", "TraceError"),
     "fxplug.execute": ("GraphModule", "Interpreter"),
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
@@ -84,6 +92,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "GraphModule",
+    "GuardError",
     "Interpreter",
     "LoweringContext",
     "Node",
@@ -116,6 +125,7 @@ __all__ = [
     "replace_pattern",
     "save",
     "symbolic_trace",
+    "trace",
     "wrap",
 ]
 

@@ -19,6 +19,8 @@ __all__ = [
     "ForeignNodeError",
     "FxplugError",
     "GraphError",
+    "GuardError",
+    "GuardWarning",
     "IncompatiblePluginError",
     "InvalidArgumentError",
     "LoweringError",
@@ -94,6 +96,25 @@ class TraceError(FxplugError, ValueError):
 
 class TraceWarning(UserWarning):
     """A program was captured, but something that it did while it ran is not part of the captured program."""
+
+
+class GuardError(FxplugError, RuntimeError):
+    """A captured program was called with inputs for which the program might do something else than was captured.
+
+    Args:
+        message: What was assumed, where, and what was found.
+        can_run_again: Whether nothing had been changed yet when it was found out.
+    """
+
+    code = "FXP-T060"
+
+    def __init__(self, message: str, *, code: str | None = None, can_run_again: bool = True) -> None:
+        super().__init__(message, code=code)
+        self.can_run_again = can_run_again
+
+
+class GuardWarning(UserWarning):
+    """A guard of a captured program does not hold, and it was run all the same (``on_guard_failure="warn"``)."""
 
 
 class GraphError(FxplugError, RuntimeError):

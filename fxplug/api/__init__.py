@@ -7,7 +7,7 @@ from fxplug.api.events import OptimizationEvent
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
 from fxplug.api.rewriting import replace_pattern
-from fxplug.api.tracing import symbolic_trace
+from fxplug.api.tracing import symbolic_trace, trace
 from fxplug.storage import load, save
 
 __all__ = [
@@ -25,4 +25,5 @@ __all__ = [
     "replace_pattern",
     "save",
     "symbolic_trace",
+    "trace",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.capture.examples.structures import fields_of
 from fxplug.errors import ConfigError, VerificationError
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def _parts(value: Any) -> dict[str, Any] | None:
         return {f"[{index}]": element for index, element in enumerate(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    return None
+    fields = fields_of(value)
+    return None if fields is None else {f".{name}": part for name, part in fields.items()}
 
 
 def _elements(parts: Mapping[str, Any]) -> str:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
+from fxplug.api.capturing import (
+    CaptureOptions,
+    as_args,
+    capture,
+    check_options,
+    install_policy,
+    name_of_root,
+    unwrapped,
+)
 from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
 from fxplug.ir.collector import paused_collection
@@ -14,7 +21,10 @@ from fxplug.plugins import PluginManager, default_manager
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["symbolic_trace"]
+    import torch
+    from torch import nn
+
+__all__ = ["symbolic_trace", "trace"]
 
 
 def symbolic_trace(
@@ -50,23 +60,80 @@ def symbolic_trace(
             print(graph_module.code)
     """
     policy = (default_manager() if manager is None else manager).trace_policy()
-    program = _unwrapped(root, policy.unwrap_module)
+    program = unwrapped(root, policy.unwrap_module)
     tracer = Tracer(policy=policy)
     with paused_collection():
         graph = tracer.trace(program, concrete_args)
-        return GraphModule(tracer.root, graph, _name_of(program))
+        return GraphModule(tracer.root, graph, name_of_root(program))
 
 
-def _unwrapped(root: Any, unwrap: Callable[[nn.Module], nn.Module | None] | None) -> Any:
-    while unwrap is not None and isinstance(root, nn.Module):
-        inner = unwrap(root)
-        if inner is None or inner is root:
-            break
-        root = inner
-    return root
+def trace(  # noqa: PLR0913 - one front door with many switches
+    root: nn.Module | Callable[..., Any],
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    check: bool = True,
+    on_error: str = "raise",
+    on_mutation: str = "keep",
+    on_guard_failure: str = "error",
+    autowrap: bool | None = None,
+    manager: PluginManager | None = None,
+) -> GraphModule:
+    """Capture a module or function; with example inputs, nearly every program.
 
+    With example inputs the program runs on them while it is captured, so that each question that Python asks gets its
+    true answer. What was asked is kept as guards (`GraphModule.guards`): a call whose inputs would have given another
+    answer does not run the wrong way. Sizes and numbers that take part in the computation stay free.
 
-def _name_of(root: Any) -> str:
-    if isinstance(root, nn.Module):
-        return type(root).__name__
-    return getattr(root, "__name__", type(root).__name__)
+    Args:
+        root: A module, whose forward is captured, or a function.
+        example_inputs: Positional inputs of one call, as a tuple or list, or a single tensor.
+        example_kwargs: Keyword inputs.
+        mode: ``"value"`` (the default with example inputs) runs the program on them; ``"shape"`` runs it on tensors
+            with their sizes, dtypes and devices but without data, so that questions about values are errors;
+            ``"symbolic"`` (the default without) runs it on proxies, as `symbolic_trace` does.
+        check: Whether what was captured is run on the examples, too, and compared with the program: results, changed
+            inputs and buffers, gradients. Without data (meta tensors) nothing can be compared.
+        on_error: ``"raise"``, or ``"collect"`` to go on behind a question that cannot be answered, where that is
+            possible, and raise one error with all of them.
+        on_mutation: What happens when the program assigns attributes of modules while it is captured, which the
+            captured program does not do: ``"keep"`` puts them back and warns, ``"error"`` raises.
+        on_guard_failure: What a call does when a guard does not hold: ``"error"`` raises `GuardError`, ``"warn"`` warns
+            and runs the captured program all the same, ``"eager"`` runs the original, ``"recapture"`` captures it
+            again for these inputs (up to eight captures are kept), ``"ignore"`` checks no guards before the program
+            runs.
+        autowrap: Whether a function that cannot be captured stays one call. Of the functions around the line in
+            question it is the innermost that a graph can call: one that is found by its name, of a module or of a
+            class. `GraphModule.assumptions` names it. By default what the configuration says (``trace.autowrap``).
+        manager: The plugins that take part; by default those that are installed and selected.
+
+    Returns:
+        A module that computes what `root` computes, named after it.
+
+    Raises:
+        TraceError: The program cannot be captured; the message shows its line.
+        MismatchError: What was captured does something else than the program.
+
+    Example:
+        ::
+
+            import fxplug
+
+            captured = fxplug.trace(model, (images,))
+            for guard in captured.guards:
+                print(guard)
+    """
+    args = as_args(example_inputs)
+    has_examples = example_inputs is not None or example_kwargs is not None
+    plugins = default_manager() if manager is None else manager
+    settings = plugins.config.trace
+    configured = settings.mode if settings.mode == "symbolic" or has_examples else None
+    chosen = mode or configured or ("value" if has_examples else "symbolic")
+    policies = {"on_error": on_error, "on_mutation": on_mutation, "on_guard_failure": on_guard_failure}
+    check_options({"mode": chosen, **policies}, has_examples)
+    wraps = settings.autowrap if autowrap is None else autowrap
+    options = CaptureOptions(chosen, check, on_error, on_mutation, wraps, plugins)
+    captured = capture(root, args, example_kwargs or {}, options)
+    install_policy(captured, root, options, on_guard_failure)
+    return captured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -22,6 +23,7 @@ __all__ = [
     "is_constant",
     "is_plain_subclass",
     "iterate_parts",
+    "own_container",
 ]
 
 PLAIN_TYPES: frozenset[type] = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
@@ -66,6 +68,53 @@ def container_argument(value: Any, convert: Callable[[Any], Argument]) -> Argume
     if isinstance(value, slice):
         return slice(convert(value.start), convert(value.stop), convert(value.step))
     return NotImplemented
+
+
+def own_container(value: Any) -> tuple[Any, ...] | None:
+    """Return what a container of a class of its own is made of; None for any other value.
+
+    Returns:
+        What its class is called with: a plain tuple, list or dict, behind the factory of a ``defaultdict``.
+
+    Raises:
+        TraceError: Calling the class with that gives something else.
+    """
+    kind: Any = type(value)
+    base: Any = next((base for base in (dict, list, tuple) if isinstance(value, base)), None)
+    if base is None or kind is base or _is_plain_container(kind):
+        return None
+    parts = (base(value),) if not isinstance(value, defaultdict) else (value.default_factory, dict(value))
+    try:
+        same = _holds_the_same(kind(*parts), value)
+    except Exception:  # Whatever the class does.
+        same = False
+    if not same:
+        raise TraceError(
+            f"Cannot record a {base.__name__} of the class {kind.__module__}.{kind.__qualname__}: made anew from what "
+            f"it holds, it is not the same. Use a plain {base.__name__}, or a dataclass.",
+            code="FXP-T006",
+        )
+    return parts
+
+
+def _is_plain_container(kind: type) -> bool:
+    """Return whether a class is a form in which tuples, lists and dicts stand in a graph, or one of torch's results."""
+    known = kind.__module__.startswith(("fxplug.", "torch.fx", "torch.return_types"))
+    return known or kind is torch.Size or hasattr(kind, "_fields") or dataclasses.is_dataclass(kind)
+
+
+def _holds_the_same(made: Any, value: Any) -> bool:
+    if type(made) is not type(value) or len(made) != len(value):
+        return False
+    pairs = [(made, value)]
+    if isinstance(value, dict):
+        pairs = [(made.keys(), value.keys()), (made.values(), value.values())]
+    own, others = getattr(made, "__dict__", {}), getattr(value, "__dict__", {})
+    pairs += [(own.keys(), others.keys()), (own.values(), others.values())]
+    return all(
+        len(left) == len(right) and all(one is other for one, other in zip(left, right, strict=True))
+        for left, right in pairs
+    )
 
 
 def iterate_parts(value: Any) -> Iterator[Any]:

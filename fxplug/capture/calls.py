@@ -44,20 +44,26 @@ class TracedCalls(TorchFunctionMode):
     ) -> Any:
         """Hear of a call."""
         named = kwargs or {}
+        session = self._session
+        interceptor = session.interceptor
+        if interceptor is None or active.get() is not session:
+            return func(*args, **named)
         # An attribute of a tensor can be set to a tensor only: what torch says to that is the better answer.
-        if active.get() is self._session and not isinstance(func, MethodWrapperType):
-            proxy = traced_value(args, named)
-            if proxy is not None:
-                if self._session.probes:
-                    self._settle(args, named)
-                return type(proxy).__torch_function__(func, types, args, named)
-        return func(*args, **named)
+        proxy = None if isinstance(func, MethodWrapperType) else traced_value(args, named)
+        if proxy is None:
+            return interceptor.on_plain_call(func, args, named)
+        if session.probes:
+            self._settle(args, named)
+        result = type(proxy).__torch_function__(func, types, args, named)
+        if interceptor.new_constants:
+            interceptor.on_constants_read(result)
+        return result
 
     def _settle(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take back the numbers that were given out for this call."""
         leaves = list(iterate_parts((args, kwargs)))
         for proxy, error in self._session.probes:
-            if not any(leaf is proxy for leaf in leaves):
+            if error is not None and not any(leaf is proxy for leaf in leaves):
                 raise error
         self._session.settle()
 
@@ -70,5 +76,6 @@ class TracedCalls(TorchFunctionMode):
             TraceError: A number that was given out to find out about a call may have been used as one.
         """
         remove_mode(self)
-        if error is None and self._session.probes:
-            raise self._session.probes[0][1]
+        refusals = [refusal for _, refusal in self._session.probes if refusal is not None]
+        if error is None and refusals:
+            raise refusals[0]

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import dis
+import inspect
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:
-    from types import FrameType
+from fxplug.capture.originals import original_of
 
-__all__ = ["called_by", "expects_sizes"]
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+__all__ = [
+    "UNCLEAR",
+    "asked_classes",
+    "asks_for_length_of_pattern",
+    "called_by",
+    "called_name",
+    "count_of_arguments",
+    "expects_sizes",
+    "is_compared",
+    "is_told_only",
+    "reads_class",
+]
+
+UNCLEAR: Any = object()
+"""What a call is given is not plain to see."""
 
 _FACTORIES = (torch.empty, torch.ones, torch.rand, torch.randn, torch.zeros)
 _METHODS = ("expand", "new_empty", "new_ones", "new_zeros")
@@ -34,6 +52,16 @@ def expects_sizes(frame: FrameType) -> bool:
     return callee in _METHODS if isinstance(callee, str) else any(callee is known for known in _FACTORIES)
 
 
+def _instructions(frame: FrameType) -> tuple[list[dis.Instruction], int]:
+    """Return what a frame runs, and the index of the instruction at which it stands; 0 where that is no such one."""
+    code, numbers = _decoded(frame.f_code)
+    offset = frame.f_lasti
+    # Python 3.10 says where the prefixes of a large argument begin.
+    index = next((numbers[place] for place in range(offset, offset + 8, 2) if place in numbers), 0)
+    # Python 3.11 makes calls in two instructions, and in the first of them where it has run the call often.
+    return code, index + 1 if code[index].opname == "PRECALL" else index
+
+
 def called_by(frame: FrameType) -> Any:
     """Return what the instruction at which `frame` stands calls.
 
@@ -41,8 +69,20 @@ def called_by(frame: FrameType) -> Any:
         The object, if it is read from a variable or from a module; the name, if it is an attribute of anything else;
         None if the instruction is no call, or what it calls is not plain to see.
     """
-    code = [entry for entry in dis.get_instructions(frame.f_code) if entry.opname not in _NOTHING]
-    call = next((number for number, entry in enumerate(code) if entry.offset == frame.f_lasti), 0)
+    code, index = _instructions(frame)
+    return _called_at(frame, code, index)
+
+
+def called_name(frame: FrameType) -> str | None:
+    """Return the name of the function or method that `frame` is calling, None where it calls nothing of that kind."""
+    callee = called_by(frame)
+    if callee is None or isinstance(callee, (str, type)):
+        return callee if isinstance(callee, str) else None
+    return getattr(callee, "__name__", None)
+
+
+def _called_at(frame: FrameType, code: list[dis.Instruction], call: int) -> Any:
+    """Return what the call at an index calls, as `called_by` does."""
     index = _callee(code, call)
     if index is None:
         return None
@@ -55,6 +95,23 @@ def called_by(frame: FrameType) -> Any:
         return _variable(frame, callee)
     holder = _variable(frame, code[index - 1])
     return vars(holder).get(callee.argval) if isinstance(holder, ModuleType) else callee.argval
+
+
+_read: dict[int, tuple[CodeType, list[dis.Instruction], dict[int, int]]] = {}
+"""Id of a code object -> the code object, which is kept for as long, its instructions, and their numbers by offset."""
+
+
+def _decoded(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
+    known = _read.get(id(code))
+    if known is None:
+        if len(_read) > _KEPT:
+            _read.clear()
+        found = [entry for entry in dis.get_instructions(code) if entry.opname not in _NOTHING]
+        known = _read[id(code)] = code, found, {entry.offset: number for number, entry in enumerate(found)}
+    return known[1], known[2]
+
+
+_KEPT = 256
 
 
 def _callee(code: list[dis.Instruction], index: int) -> int | None:
@@ -82,5 +139,134 @@ def _callee(code: list[dis.Instruction], index: int) -> int | None:
 
 def _variable(frame: FrameType, entry: dis.Instruction) -> Any:
     if entry.opname == "LOAD_GLOBAL":
-        return frame.f_globals.get(entry.argval, frame.f_builtins.get(entry.argval))
+        return original_of(frame.f_globals.get(entry.argval, frame.f_builtins.get(entry.argval)))
     return frame.f_locals.get(entry.argval) if entry.opname in _LOCAL else None
+
+
+def count_of_arguments(frame: FrameType) -> int | None:
+    """Return how many arguments the call at which `frame` stands passes by position; None if it is no plain call."""
+    code, index = _instructions(frame)
+    call = code[index]
+    return call.arg if call.opname in _ARGUMENTS_BESIDE and not _ARGUMENTS_BESIDE[call.opname] else None
+
+
+def reads_class(frame: FrameType) -> bool:
+    """Return whether `frame` is reading the attribute ``__class__`` of something."""
+    code, index = _instructions(frame)
+    return code[index].opname == "LOAD_ATTR" and code[index].argval == "__class__"
+
+
+def asked_classes(frame: FrameType) -> Any:
+    """Return for which classes `frame` asks whether something is an instance of one, by a call or by a pattern.
+
+    Returns:
+        What ``isinstance`` is given, `UNCLEAR` where that is not plain to see, None where `frame` asks no such thing.
+    """
+    code, index = _instructions(frame)
+    if code[index].opname == "MATCH_CLASS":
+        return _evaluated(frame, code, index - 1)
+    callee = _called_at(frame, code, index)
+    if callee is None and code[index].opname.startswith("CALL") and "isinstance" in frame.f_code.co_names:
+        return UNCLEAR
+    if callee is not isinstance:
+        return None
+    return _evaluated(frame, code, index - 1 if code[index - 1].opname == "PRECALL" else index)
+
+
+def asks_for_length_of_pattern(frame: FrameType) -> bool:
+    """Return whether `frame` compares a value with a pattern that has a length."""
+    code, index = _instructions(frame)
+    return code[index].opname == "GET_LEN"
+
+
+def _evaluated(frame: FrameType, code: list[dis.Instruction], end: int) -> Any:
+    """Return the value that the instructions before `end` have left on the stack, without running anything."""
+    start, missing = end, 1
+    while missing > 0:
+        start -= 1
+        entry = code[start]
+        if start < 0 or entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs or entry.is_jump_target:
+            return UNCLEAR
+        missing -= dis.stack_effect(entry.opcode, entry.arg, jump=False)
+    stack: list[Any] = []
+    for entry in code[start:end]:
+        if entry.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) and stack:
+            stack.append(_static_attribute(stack.pop(), entry.argval))
+        elif entry.opname == "BUILD_TUPLE" and len(stack) >= (entry.arg or 0) > 0:
+            stack[-(entry.arg or 0) :] = [tuple(stack[-(entry.arg or 0) :])]
+        elif entry.opname == "LOAD_CONST":
+            stack.append(entry.argval)
+        elif (entry.opname == "BINARY_OR" or entry.argrepr == "|") and len(stack) > 1:
+            stack[-2:] = [tuple(stack[-2:])]  # A union asks for each.
+        else:
+            # Newer Pythons read two variables in one instruction.
+            name = entry.argval[-1] if isinstance(entry.argval, tuple) else None
+            value = frame.f_locals.get(name) if name is not None else _variable(frame, entry)
+            stack.append(UNCLEAR if value is None else value)
+        if stack[-1] is UNCLEAR:
+            return UNCLEAR
+    return stack[-1] if len(stack) == 1 else UNCLEAR
+
+
+def _static_attribute(holder: Any, name: str) -> Any:
+    found = inspect.getattr_static(holder, name, UNCLEAR)
+    return found if isinstance(found, (type, tuple, ModuleType)) else UNCLEAR
+
+
+_TELLING = (print, warnings.warn)
+_TELLING_NAMES = frozenset(
+    {
+        *(
+            "critical",
+            "debug",
+            "error",
+            "exception",
+            "info",
+            "log",
+            "print",
+            "warn",
+            "warning",
+            "warning_once",
+        ),
+        *("_assert", "_assert_async", "_check", "_check_value", "_check_type", "_check_index"),
+    }
+)
+"""Methods and functions that only tell people: of loggers, and checks with a message."""
+_ENDS = ("POP_TOP", "RETURN_", "STORE_", "RAISE_VARARGS", "YIELD_")
+
+
+def is_told_only(frame: FrameType) -> bool:
+    """Return whether the text that `frame` is making is for people: printed, logged, or the message of an error."""
+    code, index = _instructions(frame)
+    for number in range(index, len(code)):
+        entry = code[number]
+        if entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs:
+            return False
+        if not entry.opname.startswith(_ENDS):
+            continue
+        if entry.opname == "RAISE_VARARGS":
+            return True
+        if entry.opname != "POP_TOP":
+            return False
+        callee = _called_at(frame, code, number - 1)
+        name = callee if isinstance(callee, str) else getattr(callee, "__name__", None)
+        return any(callee is known for known in _TELLING) or name in _TELLING_NAMES
+    return False
+
+
+def is_compared(frame: FrameType, *, or_kept: bool) -> bool:
+    """Return whether `frame` compares the attribute that it reads by identity.
+
+    Args:
+        frame: That reads it.
+        or_kept: Whether it counts, too, that it keeps it, or reads it through a function: it may compare it later.
+    """
+    code, index = _instructions(frame)
+    if not code[index].opname.startswith("LOAD_ATTR"):
+        return or_kept
+    for entry in code[index + 1 : index + 5]:
+        if entry.opname == "IS_OP" or entry.opname.endswith("NONE"):
+            return True
+        if not entry.opname.startswith("LOAD_"):
+            return or_kept and entry.opname.startswith("STORE_")
+    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from types import FunctionType, MethodType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import TraceError
@@ -29,6 +29,8 @@ class Input:
     """``inspect.Parameter.empty`` where there is none."""
     keyword_only: bool
     """Whether callers must name it."""
+    declared: Any = None
+    """What an annotation that is text names; None where it is no plain name."""
 
     @property
     def target(self) -> str:
@@ -58,9 +60,24 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
             annotations.get(name),
             parameter.default,
             parameter.kind is inspect.Parameter.KEYWORD_ONLY,
+            _named(function, parameter.annotation) if isinstance(parameter.annotation, str) else None,
         )
         for name, parameter in parameters.items()
     ]
+
+
+def _named(function: Callable[..., Any], text: str) -> Any:
+    """Return what a name, dotted or not, stands for where a function was defined; nothing is run for it."""
+    target = inspect.unwrap(function)
+    namespace: dict[str, Any] = getattr(getattr(target, "__func__", target), "__globals__", {})
+    first, *rest = text.strip().strip("'").split(".")
+    value = namespace.get(first, _BUILTINS.get(first))
+    for name in rest:
+        value = vars(value).get(name) if isinstance(value, ModuleType) else None
+    return value
+
+
+_BUILTINS: dict[str, Any] = {kind.__name__: kind for kind in (bool, dict, float, int, list, str, tuple)}
 
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:

@@ -9,6 +9,10 @@ The list:
 - ``nn.Module.__getattr__``: reading a parameter or buffer gives a proxy.
 - ``nn.Module.__setattr__``: assigning a parameter or buffer is answered for this trace alone, so that other threads
   never see a proxy; of other assignments the trace takes note first, to put them back.
+- ``__enter__`` and ``__exit__`` of torch's own contexts, such as ``no_grad``: nodes know what is entered around them;
+  and how ``set_grad_enabled`` is made, because that takes effect without being entered.
+- Functions of torch whose calls stay whole, such as ``autograd.Function.apply`` (see `fxplug.capture.opaque`), and
+  those that set the random numbers of torch.
 - ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
 - The flag by which torch.fx says that it traces: libraries that ask hear yes inside a trace, and no elsewhere.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
@@ -24,16 +28,23 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from fxplug.capture.calls import TracedCalls
+from fxplug.capture.opaque import hear_opaque_call
+from fxplug.capture.regions import CONTEXTS
 from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
-from fxplug.capture.trampolines import Patches, SlotPatch, Trampoline, patch_for
+from fxplug.capture.trampolines import Patches, PatchGroup, SlotPatch, Trampoline, patch_for
 from fxplug.capture.wrapping import body_of, hold_leaves, hold_wrapped, keep_calls_of, look_through
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import TORCH_FX_PATCHED, TorchFxTracer, set_torch_fx_flag, torch_fx_flag
+from fxplug.semantics.internals import (
+    TORCH_FX_PATCHED,
+    TorchFxTracer,
+    opaque_functions,
+    set_torch_fx_flag,
+    torch_fx_flag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from types import ModuleType
+    from types import FunctionType, ModuleType
 
 __all__ = [
     "ModuleInterceptor",
@@ -62,6 +73,8 @@ _patches = Patches()
 _running: set[Session] = set()
 _lasting: dict[tuple[type, str], Trampoline | SlotPatch] = {}
 """Kept when nothing is installed any more: the next trace most likely needs the same ones."""
+_lasting_groups: dict[int, PatchGroup] = {}
+"""The same for what is patched together, by the id of the list that says what."""
 
 
 # -- templates (see `Trampoline`): their strings in angle brackets stand for objects
@@ -111,6 +124,62 @@ def _setattr(self: Any, name: str, value: Any) -> None:
         original(self, name, value)
 
 
+def _enter(self: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(self)
+    return interceptor.on_context_enter(original, self)
+
+
+def _exit(self: Any, *error: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(self, *error)
+    return interceptor.on_context_exit(original, self, error)
+
+
+def _grad_mode(self: Any, *args: Any, **kwargs: Any) -> None:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        original(self, *args, **kwargs)
+    else:
+        interceptor.on_grad_mode_made(original, self, (*args, *kwargs.values()))
+
+
+def _grad_mode_call(self: Any, function: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(self, function)
+    return interceptor.on_grad_mode_decorates(original, self, function)
+
+
+def _opaque(*args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(*args, **kwargs)
+    hear: Any = "<hear>"
+    return hear(interceptor, "<kind>", original, args, kwargs)
+
+
+def _seeding(*args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(*args, **kwargs)
+    return interceptor.on_seeding(original, args, kwargs)
+
+
 def _trace(*args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     outside: Any = "<outside>"
@@ -136,7 +205,8 @@ class _Flag:
         """What the flag was: torch.fx itself may be tracing, and then everybody hears so."""
 
     def __bool__(self) -> bool:
-        return self.beneath or active_interceptor() is not None
+        # With example inputs, libraries see real tensors, and need not do anything else than they always do.
+        return self.beneath or getattr(active_interceptor(), "mode", "") == "symbolic"
 
 
 _FLAG = _Flag()
@@ -171,6 +241,15 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (TorchFxTracer, "trace", _trace, {"<outside>": _outside}),
 )
 
+_CONTEXT_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
+    *((kind, "__enter__", _enter, _CONSTANTS) for kind in CONTEXTS),
+    *((kind, "__exit__", _exit, _CONSTANTS) for kind in CONTEXTS),
+    (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
+    (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
+)
+
+_SEEDING = (torch.manual_seed, torch.seed, torch.set_rng_state)
+
 
 # -- installing
 
@@ -184,9 +263,49 @@ def _patch(
         patch = patch_for(owner, name, template, {**constants, "<own>": own}, found)
         if patch.is_lasting:
             _lasting[owner, name] = patch
-    if name == "__call__":
+    if owner is nn.Module and name == "__call__":
         _Originals.call = patch.original
     return patch
+
+
+def _methods_patch(methods: Iterable[tuple[type, str, Any, dict[str, Any]]]) -> PatchGroup:
+    """Return what changes several methods at once."""
+    group = _lasting_groups.get(id(methods))
+    if group is None or not group.fits():
+        group = PatchGroup(
+            [
+                _patch(owner, name, template, constants, vars(owner)[name])
+                for owner, name, template, constants in methods
+            ]
+        )
+        if group.is_lasting:
+            _lasting_groups[id(methods)] = group
+    return group
+
+
+_lasting_functions: list[PatchGroup] = []
+
+
+def _functions_patch() -> PatchGroup:
+    """Return what hears of calls that stay whole, and of those that set the random numbers of torch."""
+    if not (_lasting_functions and _lasting_functions[0].fits()):
+        _lasting_functions[:] = [
+            PatchGroup(
+                [
+                    *(
+                        Trampoline(
+                            function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind}
+                        )
+                        for kind, function in opaque_functions().items()
+                    ),
+                    *(
+                        Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS)
+                        for function in _SEEDING
+                    ),
+                ]
+            )
+        ]
+    return _lasting_functions[0]
 
 
 def _install() -> None:
@@ -206,6 +325,8 @@ def _install() -> None:
                 partial(Trampoline, found, template, {**constants, "<own>": False}, beneath=own.original),
             )
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
+    _patches.hold(_EVERY_TRACE, "functions", _functions_patch)
+    _patches.hold(_EVERY_TRACE, "contexts", partial(_methods_patch, _CONTEXT_METHODS))
     hold_wrapped(_patches, _EVERY_TRACE)
 
 
@@ -232,7 +353,7 @@ def intercept(
             _running.add(session)
             _install()
             hold_leaves(_patches, session, modules, functions)
-        with TracedCalls(session):
+        with interceptor.torch_calls(session):
             yield
     finally:
         session.interceptor = None

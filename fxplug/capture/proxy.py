@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import operator
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, abc
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,6 +14,15 @@ import torch
 import torch.overrides
 from torch import nn
 
+from fxplug.capture.answers import (
+    COMPARED_ATTRIBUTES,
+    check_compared_attribute,
+    check_hash,
+    check_pickling,
+    check_text,
+    class_of,
+    missing_attribute,
+)
 from fxplug.capture.arguments import (
     PLAIN_TYPES,
     constructor_arguments,
@@ -20,9 +30,10 @@ from fxplug.capture.arguments import (
     is_constant,
     is_plain_subclass,
     iterate_parts,
+    own_container,
 )
 from fxplug.capture.bytecode import find_assertion, unpacked_count
-from fxplug.capture.callsites import expects_sizes
+from fxplug.capture.callsites import asks_for_length_of_pattern, called_by, expects_sizes
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.originals import original_of
 from fxplug.capture.questions import (
@@ -39,6 +50,7 @@ from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError
 from fxplug.execute.paths import set_path
 from fxplug.semantics.internals import ScriptMethod, assert_function
+from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,6 +114,22 @@ class Proxy:
     def __repr__(self) -> str:
         return f"Proxy({self.node.name})"
 
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody assigns it
+        return class_of(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+
+    def __str__(self) -> str:
+        check_text(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return repr(self)
+
+    def __format__(self, format_spec: str) -> str:
+        check_text(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return repr(self)
+
+    def __hash__(self) -> int:
+        check_hash(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return object.__hash__(self)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the value itself."""
         return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
@@ -121,6 +149,8 @@ class Proxy:
         return self.tracer.to_bool(self)
 
     def __getattr__(self, name: str) -> Attribute:
+        if name not in TENSOR_NAMES:
+            missing_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return Attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -131,23 +161,48 @@ class Proxy:
             raise no_assignment(repr(self), self.tracer, name)
 
     def __index__(self) -> int:
-        error = unknown_value(
-            self,
-            "a Python integer is needed, but the value of",
-            "Trace with that input fixed (concrete_args), or make the enclosing module a leaf.",
-            "FXP-T002",
-            is_probe=True,
-        )
+        frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         session = active.get()
-        if session is None or not expects_sizes(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
-            raise error
-        session.probe(self, error)
-        return 1
+        if session is not None and expects_sizes(frame):
+            session.probe(self, _no_number(self, "integer", is_probe=True))
+            return 1
+        # Torch tries whether it was given a number, and goes on when it was not.
+        callee = called_by(frame)
+        raise _no_number(self, "integer", is_probe=not any(callee is known for known in _NUMBER_CALLS))
 
-    def __len__(self) -> int:
+    def __int__(self) -> int:
+        raise _no_number(self)
+
+    def __float__(self) -> float:
+        raise _no_number(self)
+
+    def __complex__(self) -> complex:
+        raise _no_number(self)
+
+    def __round__(self, ndigits: Any = None) -> Any:
+        raise _no_number(self)
+
+    def __trunc__(self) -> Any:
+        raise _no_number(self)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise unknown_value(
             self,
-            "len() needs a Python integer, but the length of",
+            "an array of NumPy is needed, but the value of",
+            "Use the functions of torch, or make the enclosing module a leaf.",
+            "FXP-T002",
+        )
+
+    def __reversed__(self) -> Any:
+        return self.tracer.create_proxy("call_function", reversed, (self,), {})
+
+    def __len__(self) -> int:
+        what = "len() needs a Python integer, but the length of"
+        if asks_for_length_of_pattern(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            what = "a pattern asks how many elements there are, but the length of"
+        raise unknown_value(
+            self,
+            what,
             "Use x.shape[0] or x.size(0), which can be recorded, or make the enclosing module a leaf.",
             "FXP-T003",
         )
@@ -181,12 +236,11 @@ class Proxy:
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
+        check_pickling(self)
         return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-
-    __hash__ = object.__hash__
 
     @classmethod
     def __torch_function__(
@@ -229,6 +283,20 @@ class Attribute(Proxy):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the method that the attribute names."""
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
+
+
+_NUMBER_CALLS = (bin, bytes, chr, hex, int, float, complex, oct, operator.index, range, round, slice)
+"""What needs the very number, and does not try out what it was given."""
+
+
+def _no_number(proxy: Proxy, what: str = "number", *, is_probe: bool = False) -> TraceError:
+    return unknown_value(
+        proxy,
+        f"a Python {what} is needed, but the value of",
+        "Trace with that input fixed (concrete_args), or make the enclosing module a leaf.",
+        "FXP-T002",
+        is_probe=is_probe,
+    )
 
 
 _is_method = lru_cache(maxsize=4096)(torch.overrides.is_tensor_method_or_property)
@@ -302,6 +370,8 @@ class TracerBase:
     """Whether ``assert`` on a traced value is recorded instead of refused."""
     traced_func_name: str = "forward"
     """The method of a module that is traced."""
+    keeps_sizes: bool = False
+    """Whether a ``torch.Size`` stays one; where torch takes it, a tuple does as well."""
 
     def create_node(
         self,
@@ -371,10 +441,28 @@ class TracerBase:
             return self.create_node("get_attr", self._path_of(a), (), {})
         if hasattr(kind, "__fx_create_arg__"):
             return a.__fx_create_arg__(self)
-        converted = container_argument(a, self.create_arg)
+        converted = self._container(a, kind)
         if converted is not NotImplemented:
             return converted
         return self._foreign_argument(a)
+
+    def _container(self, a: Any, kind: type) -> Argument:
+        """Return the argument for a container, NotImplemented for anything else.
+
+        One of a class of its own is made by a call, so that it is one when the graph runs.
+        """
+        if not isinstance(a, (tuple, list, dict)):
+            return container_argument(a, self.create_arg)
+        if kind is torch.Size and self.keeps_sizes:
+            return self.create_node("call_function", kind, ([self.create_arg(size) for size in a],), {})
+        named = constructor_arguments(a)
+        if named is not None:
+            given = {name: self.create_arg(part) for name, part in named.items()}
+            return self.create_node("call_function", kind, (), given)
+        parts = own_container(a)
+        if parts is None:
+            return container_argument(a, self.create_arg)
+        return self.create_node("call_function", kind, tuple([self.create_arg(part) for part in parts]), {})
 
     def _foreign_argument(self, a: Any) -> Argument:
         """Return the argument for a value that is neither plain nor a container of others."""
@@ -522,6 +610,35 @@ def _unary(function: Any) -> Callable[[Proxy], Any]:
     return method
 
 
+def _compared_attribute(name: str) -> Callable[[Proxy], Attribute]:
+    def read(self: Proxy) -> Attribute:
+        check_compared_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return Attribute(self, name)
+
+    return read
+
+
+def _let_patterns_ask() -> None:
+    """Make Python ask a proxy for its length when it is compared with a pattern such as ``[a, b]``.
+
+    Python marks the classes that it asks when they are registered as sequences, and the mark stays when the class that
+    they were registered with is gone: a proxy is no instance of ``collections.abc.Sequence`` then.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()  # What is made and dropped at once stays among what is looked at first.
+
+    class Marker(abc.Sequence[Any]):
+        """Dropped at once."""
+
+    cast("Any", Marker).register(Proxy)
+    del Marker
+    gc.collect(0)
+    if issubclass(Proxy, abc.Sequence):
+        gc.collect()
+    if is_enabled:
+        gc.enable()
+
+
 def _install_operators() -> None:
     for name in _BINARY:
         setattr(Proxy, f"__{name}__", _forward(_operator(name)))
@@ -531,6 +648,9 @@ def _install_operators() -> None:
         setattr(Proxy, f"__{name}__", _forward(_operator(name)))
     for name in _UNARY:
         setattr(Proxy, f"__{name}__", _unary(_operator(name)))
+    for name in COMPARED_ATTRIBUTES:
+        setattr(Proxy, name, property(_compared_attribute(name)))
 
 
 _install_operators()
+_let_patterns_ask()

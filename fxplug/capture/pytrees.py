@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,12 +49,15 @@ class InputPlan:
     Args:
         inputs: The parameters.
         concrete: Name of a parameter -> value, where one was given.
+        named_by_path: Whether the inputs for the parts of a structure are named after their places in it, and not
+            numbered.
 
     Raises:
         TraceError: A structure was given for a parameter that stands behind a variable number of others.
     """
 
-    def __init__(self, inputs: list[Input], concrete: dict[str, Any]) -> None:
+    def __init__(self, inputs: list[Input], concrete: dict[str, Any], *, named_by_path: bool = False) -> None:
+        self._named_by_path = named_by_path
         self.specs: dict[str, TreeSpec] = {}
         """Name of each nested parameter -> its structure."""
         self.entries: list[PlannedInput] = []
@@ -85,10 +89,15 @@ class InputPlan:
                 self._add_leaf(entry, path, leaf, taken)
 
     def _add_leaf(self, entry: Input, path: str, leaf: Any, taken: set[str]) -> None:
-        number = 1
-        while f"{entry.name}_{number}" in taken:
-            number += 1
-        name = f"{entry.name}_{number}"
+        stem = entry.name
+        if self._named_by_path:
+            stem = "_".join([entry.name, *re.findall(r"[A-Za-z0-9]+", path)])
+        name = stem
+        if not self._named_by_path or name in taken:
+            number = 1
+            while f"{stem}_{number}" in taken:
+                number += 1
+            name = f"{stem}_{number}"
         taken.add(name)
         # Stars and annotation are those of the whole.
         behind = entry.keyword_only or bool(entry.stars)

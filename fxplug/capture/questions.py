@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fxplug.capture.arguments import holds_itself
-from fxplug.capture.sources import place_in_program
-from fxplug.errors import TraceError
+from fxplug.capture.sources import passes_calls_on, place_in_program
+from fxplug.errors import FxplugError, TraceError
+from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
     from fxplug.ir import Node
 
-__all__ = ["no_assignment", "no_condition", "no_iteration", "refuse_cycles", "unknown_value"]
+__all__ = [
+    "misunderstood",
+    "no_assignment",
+    "no_condition",
+    "no_iteration",
+    "refuse_cycles",
+    "unknown_value",
+]
 
 
 class UnknownValue(Protocol):
@@ -67,6 +76,41 @@ def no_assignment(shown: str, tracer: Any, name: str) -> TraceError:
         code="FXP-T015",
     )
     return _noted(tracer, error)
+
+
+def misunderstood(error: BaseException) -> TraceError | None:
+    """Return what to say of an error by which something refused a traced value, None for any other error.
+
+    Args:
+        error: What the program raised, or what it called.
+    """
+    if isinstance(error, FxplugError) or not isinstance(
+        error, (TypeError, ValueError, RuntimeError, AttributeError)
+    ):
+        return None
+    if _STAND_IN.search(str(error)) is None:
+        return None
+    line = _line_of(error)
+    where = "" if line is None else f" at {line} ({line.text!r})"
+    return TraceError(
+        f"Cannot trace: something takes no traced value{where} ({type(error).__name__}: {error}). Keep to operations "
+        "of torch, give example inputs (fxplug.trace), or make the enclosing function a leaf (fxplug.wrap).",
+        code="FXP-T068",
+    )
+
+
+_STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b")
+
+
+def _line_of(error: BaseException) -> SourceLine | None:
+    found: SourceLine | None = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not passes_calls_on(code.co_filename):
+            found = SourceLine(code.co_filename, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found
 
 
 def refuse_cycles(value: Any, what: str | None = None) -> None:

@@ -36,15 +36,6 @@ class RootReader(TracerBase):
         """Return the class of the proxy that is to stand for `node`, where `kind` is what it has to be."""
         return kind
 
-    def _lift_tensor(self, tensor: torch.Tensor) -> Node:
-        path = self._path_of_tensor(tensor)
-        if path is not None:
-            return self.create_node("get_attr", path, (), {})
-        node = super()._lift(tensor, "_tensor_constant")
-        if self._tensor_paths is not None:
-            self._tensor_paths[id(tensor)] = node.target
-        return node
-
     def _lift(self, value: Any, prefix: str) -> Node:
         for path, module in self.root.named_modules():
             for name, held in vars(module).items():

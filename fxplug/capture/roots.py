@@ -11,13 +11,15 @@ from torch import nn
 
 from fxplug.capture.inputs import Input, call_with
 from fxplug.capture.interception import entering, original_call
+from fxplug.capture.wrappers import inner_module
+from fxplug.capture.wrapping import check_inputs
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import has_backward_hooks, has_forward_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RootCall", "Unbound", "function_of", "refuse_backward_hooks", "signature_source"]
+__all__ = ["RootCall", "Unbound", "function_of", "has_own_call", "refuse_backward_hooks", "signature_source"]
 
 
 class Unbound:
@@ -49,6 +51,9 @@ def function_of(root: nn.Module, name: str) -> Callable[..., Any]:
             "could be recorded. Trace the module that was scripted, or a module that holds this one.",
             code="FXP-T014",
         )
+    inner = inner_module(root) if name == "forward" else None
+    if inner is not None:
+        return Unbound(inner.forward, inner)
     bound = getattr(root, name, None)
     if not callable(bound):
         raise TraceError(
@@ -56,7 +61,7 @@ def function_of(root: nn.Module, name: str) -> Callable[..., Any]:
             "traced_func_name to a method of the module."
         )
     if name == "forward":
-        if _has_own_call(type(root)):
+        if has_own_call(type(root)):
             raise TraceError(
                 f"Cannot trace {type(root).__name__}: it has a __call__ of its own, around the forward that would "
                 "be traced. Trace a module or function that calls it.",
@@ -103,10 +108,14 @@ class RootCall:
     def __call__(self, *args: Any) -> Any:
         """Run it."""
         body = entering(self._source)
-        return call_with(self._with_hooks or body, self.inputs, list(args[self._skipped :]))
+        values = list(args[self._skipped :])
+        by_name = {entry.name: value for entry, value in zip(self.inputs, values, strict=True)}
+        check_inputs(body, (body.__self__,) if isinstance(body, MethodType) else (), by_name)
+        return call_with(self._with_hooks or body, self.inputs, values)
 
 
-def _has_own_call(kind: type) -> bool:
+def has_own_call(kind: type) -> bool:
+    """Return whether a class of modules has a ``__call__`` of its own around its forward."""
     bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
     # Graph modules, torch's and ours, only wrap errors.
     wrapping = ("torch.", "fxplug.")

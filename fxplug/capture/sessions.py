@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fxplug.semantics.internals import DISABLED_DISPATCH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     from torch import nn
 
     from fxplug.errors import TraceError
@@ -31,15 +34,64 @@ class ModuleInterceptor(Protocol):
         """Return what stands for a parameter, buffer or submodule that was found to be `value`."""
         ...
 
+    def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
+        """Return what hears of calls of torch while it is entered."""
+        ...
+
+    def on_function_call(
+        self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return what stands for a call of a function that is kept as a call; `original` makes it."""
+        ...
+
     def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
         """Hear that an attribute is about to be assigned; return whether that is all that happens."""
+        ...
+
+    new_constants: list[Any]
+    """The reads of constants since the last call of torch was recorded."""
+
+    def on_plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make or record a call of torch without traced values."""
+        ...
+
+    def on_constants_read(self, result: Any) -> None:
+        """Hear that a call was recorded that has constants among its arguments."""
+        ...
+
+    def on_opaque_call(self, call: Any) -> Any:
+        """Record or make a call that stays whole."""
+        ...
+
+    def knows_module(self, value: Any) -> bool:
+        """Return whether a value is a part of the root, or no module at all."""
+        ...
+
+    def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear that the random numbers of torch are set."""
+        ...
+
+    def on_context_enter(self, enter: Callable[[Any], Any], context: Any) -> Any:
+        """Enter a context of torch, and return what its ``__enter__`` returns."""
+        ...
+
+    def on_context_exit(self, leave: Callable[..., Any], context: Any, error: tuple[Any, ...]) -> Any:
+        """Leave a context of torch, and return what its ``__exit__`` returns."""
+        ...
+
+    def on_grad_mode_made(self, make: Callable[..., None], context: Any, arguments: tuple[Any, ...]) -> None:
+        """Make a ``set_grad_enabled``, which takes effect at once."""
+        ...
+
+    def on_grad_mode_decorates(self, decorate: Callable[[Any, Any], Any], context: Any, function: Any) -> Any:
+        """Decorate a function with a ``set_grad_enabled``, which ends its effect."""
         ...
 
 
 class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
-    __slots__ = ("classes", "interceptor", "leaves", "namespaces", "probes")
+    __slots__ = ("classes", "interceptor", "leaves", "namespaces", "probes", "reached", "watched")
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
         self.interceptor: ModuleInterceptor | None = interceptor
@@ -47,17 +99,21 @@ class Session:
         """Id -> callable, of what this trace keeps as a call and others do not."""
         self.namespaces: set[int] = set()
         """The globals, by id, that have been looked through."""
+        self.reached: dict[int, Any] = {}
+        """Id -> function, of those that have been looked at for questions that no traced value hears."""
+        self.watched: set[int] = set()
+        """Those of them that ask something about what they are called with."""
         self.classes: set[type] = set()
         """The classes of modules whose forward needs no further look."""
-        self.probes: list[tuple[Any, TraceError]] = []
+        self.probes: list[tuple[Any, TraceError | None]] = []
         """Traced values that torch was given a number for, and what is to be said if nobody hears of the call."""
 
-    def probe(self, proxy: Any, error: TraceError) -> None:
+    def probe(self, proxy: Any, error: TraceError | None) -> None:
         """Let torch take a traced value for a number, until it is heard what it wanted it for.
 
         Args:
             proxy: The traced value.
-            error: What is to be said if it is not heard.
+            error: What is to be said if it is not heard; None for a number that has a value.
         """
         # Otherwise torch would take it for the tuple of all sizes, and have no place for further ones.
         vars(proxy)[_DISPATCH] = DISABLED_DISPATCH

@@ -11,6 +11,7 @@ from functools import update_wrapper
 from types import FunctionType, new_class
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
@@ -20,7 +21,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["call_leaf", "shim_for", "traced_value"]
+__all__ = ["call_leaf", "record_call", "shim_for", "traced_value"]
 
 
 def call_leaf(
@@ -42,16 +43,32 @@ def call_leaf(
         kwargs: Of the call.
         always: Whether every trace keeps it, and not only those that say so.
     """
-    if session.interceptor is not None and (always or id(target) in session.leaves):
-        proxy = traced_value(args, kwargs)
-        if proxy is not None:
-            recorded = proxy.tracer.create_proxy("call_function", target, args, kwargs)
-            if isinstance(recorded, Proxy):
-                recorded.node.meta["is_wrapped"] = (
-                    True  # As in torch.fx: what captures it again keeps it again.
-                )
-            return recorded
+    interceptor = session.interceptor
+    if interceptor is not None and (always or id(target) in session.leaves):
+        return interceptor.on_function_call(target, original, args, kwargs)
+    answer = ANSWERS.get(id(target))
+    if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
+        return answer(original, *args)
     return original(*args, **kwargs)
+
+
+def record_call(target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record a call if it receives a traced value; otherwise make it.
+
+    Args:
+        target: Of the node.
+        original: What makes the call.
+        args: Of the call.
+        kwargs: Of the call.
+    """
+    proxy = traced_value(args, kwargs)
+    if proxy is None:
+        return original(*args, **kwargs)
+    recorded = proxy.tracer.create_proxy("call_function", target, args, kwargs)
+    if isinstance(recorded, Proxy):
+        # As in torch.fx: what captures it again keeps it again.
+        recorded.node.meta["is_wrapped"] = True
+    return recorded
 
 
 def traced_value(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy | None:

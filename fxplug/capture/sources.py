@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,23 +15,45 @@ from fxplug.ir import ModuleScope, Origin, SourceLine
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-__all__ = ["Place", "caller_level", "carrier_name", "place_in_program", "user_line"]
+__all__ = [
+    "Place",
+    "caller_level",
+    "carrier_name",
+    "is_standard",
+    "passes_calls_on",
+    "place_in_program",
+    "user_line",
+]
 
 _OURS = str(Path(__file__).resolve().parents[1]) + os.sep
 _TORCH = str(Path(torch.__file__).resolve().parent) + os.sep
 _TORCH_MODULES = str(Path(_TORCH, "nn", "modules")) + os.sep
 _MODULE_BASE = str(Path(_TORCH_MODULES, "module.py"))
+_STANDARD = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("stdlib", "platstdlib"))
+_PACKAGES = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("purelib", "platlib"))
 _TRACER = str(Path(__file__).with_name("tracer.py"))
 
 _is_carrier: dict[str, bool] = {}
 
 
-def _carries(filename: str) -> bool:
+def passes_calls_on(filename: str) -> bool:
     """Return whether code in `filename` only passes calls on: fxplug itself, and torch except its module classes."""
     known = _is_carrier.get(filename)
     if known is None:
         inside_torch = filename.startswith(_TORCH) and not filename.startswith(_TORCH_MODULES)
         known = _is_carrier[filename] = filename.startswith(_OURS) or inside_torch or filename == _MODULE_BASE
+    return known
+
+
+_is_standard: dict[str, bool] = {}
+
+
+def is_standard(filename: str) -> bool:
+    """Return whether code in `filename` belongs to Python itself."""
+    known = _is_standard.get(filename)
+    if known is None:
+        is_below = filename.startswith(_STANDARD) and not filename.startswith(_PACKAGES)
+        known = _is_standard[filename] = is_below or filename.startswith("<frozen ")
     return known
 
 
@@ -82,7 +105,7 @@ class Place:
             code = frame.f_code
             carries = known.get(code.co_filename)
             if carries is None:
-                carries = _carries(code.co_filename)
+                carries = passes_calls_on(code.co_filename)
             if not carries:
                 return self._walk(frame)
             if code is self.boundary:
@@ -98,7 +121,7 @@ class Place:
         outermost = frame
         walker: FrameType | None = frame
         while walker is not None and walker.f_code is not self.boundary:
-            if not _carries(walker.f_code.co_filename):
+            if not passes_calls_on(walker.f_code.co_filename):
                 found.append((walker.f_code, walker.f_lasti))
                 outermost = walker
             if walker is self.frame:
@@ -147,7 +170,7 @@ def _user_lines(depth: int) -> tuple[SourceLine | None, SourceLine | None]:
     inside: SourceLine | None = None
     while frame is not None:
         code = frame.f_code
-        if not _carries(code.co_filename):
+        if not passes_calls_on(code.co_filename) and not is_standard(code.co_filename):
             line = SourceLine(code.co_filename, frame.f_lineno, code.co_name)
             if not code.co_filename.startswith(_TORCH):
                 return line, inside

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import warnings
 from operator import is_
+from types import CodeType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.containers import Containers
+from fxplug.capture.reached import count_accesses
 from fxplug.capture.sources import caller_level, user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
@@ -15,28 +18,37 @@ from fxplug.execute import GraphModule
 from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, MutableMapping
 
     from torch import nn
 
     from fxplug.ir import Node
 
-__all__ = ["ModuleStates", "assignment_error", "updates_in_place"]
+__all__ = ["ModuleStates", "assignment_error", "training_error", "updates_in_place"]
 
+_NUMBERS = frozenset({int, float, bool, str, complex})
 _NOTHING: dict[str, Any] = {}
 
 
 class ModuleStates:
-    """Remembers the attributes of modules whose forward runs, to put them back.
+    """Remembers the attributes of modules whose forward runs, and what lists and dicts among them hold, to put it back.
 
-    Assignments are found by identity: what a list or dict held by a module contains is not looked at.
+    Assignments are found by identity.
+
+    Args:
+        holds_traced: Whether a value is, or holds, one that hangs on the inputs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holds_traced: Callable[[Any], bool] | None = None) -> None:
+        self._holds_traced = holds_traced or _nothing
+        self._modules: dict[str, nn.Module] = {}
         self.is_watching = True
         """Whether the program is still running."""
         self._seen: dict[int, list[dict[str, Any]]] = {}
         self._tables: list[tuple[str, bool, MutableMapping[str, Any], dict[str, Any]]] = []
+        self._forward = ""
+        self._containers = Containers()
+        self._refusal: TraceError | None = None
 
     def remember(self, module: nn.Module, path: str) -> None:
         """Take note of what `module` at `path` holds, the first time it is entered."""
@@ -51,21 +63,29 @@ class ModuleStates:
             before = cast("dict[str, Any]", table).copy() if table else _NOTHING
             copies.append(before)
             self._tables.append((path, True, table, before))
+        self._containers.remember(path, plain)
+        self._modules[path] = module
         self._seen[id(module)] = copies
+
+    def refuse(self, error: TraceError) -> None:
+        """Hear of something that must not stay unsaid when the program has ended."""
+        self._refusal = self._refusal or error
 
     def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
         """Return whether `module` held `value` under that name before the trace."""
         before = self._seen.get(id(module))
         return before is None or any(table.get(name) is value for table in before)
 
-    def restore(self) -> list[tuple[str, bool]]:
+    def restore(self) -> list[tuple[str, str]]:
         """Put everything back.
 
         Returns:
-            For each attribute that had been assigned: its path, and whether it is a parameter, buffer or submodule.
+            For each attribute that had been changed: its path, and ``"state"`` for a parameter, buffer or submodule,
+            ``"attribute"`` for another one, ``"contents"`` where what it holds had been changed, ``"carried over"`` for
+            those by which the next call would have answered.
         """
         self.is_watching = False
-        changes: list[tuple[str, bool]] = []
+        changes: list[tuple[str, str]] = []
         for path, registered, table, before in self._tables:
             if not before and not table:
                 continue
@@ -78,29 +98,78 @@ class ModuleStates:
                 continue
             prefix = f"{path}." if path else ""
             names = [*before, *(name for name in table if name not in before)]
-            changes += [
-                (prefix + name, registered) for name in names if table.get(name) is not before.get(name)
-            ]
+            module = self._modules[path]
+            for name in names:
+                former, value = before.get(name), table.get(name)
+                if value is not former:
+                    kind = (
+                        "attribute"
+                        if not self._is_carried_over(module, name, former, value)
+                        else "carried over"
+                    )
+                    changes.append((prefix + name, "state" if registered else kind))
             table.clear()
             table.update(before)
         self._tables.clear()
+        for prefix, name, contents in self._containers.restore():
+            is_read = count_accesses(self._modules[prefix], name)[0] > 1
+            kind = "carried over" if is_read and self._holds_traced(contents) else "contents"
+            if kind == "carried over":
+                self._note_forward(self._modules[prefix])
+            changes.append((f"{prefix}.{name}" if prefix else name, kind))
+        self._modules.clear()
+        self._holds_traced = _nothing  # The tracer's own method would keep the tracer alive.
         return changes
 
-    def restore_and_report(self) -> None:
+    def _is_carried_over(self, module: nn.Module, name: str, former: Any, value: Any) -> bool:
+        """Return whether later calls of the program would have answered by what this one has assigned.
+
+        What does not hang on the inputs, and took the place of None, is a table that is made when it is first needed. A
+        counter that nothing reads but its own increment changes nothing.
+        """
+        if not self._holds_traced(value) and (former is None or type(value) not in _NUMBERS):
+            return False
+        reads, sets = count_accesses(module, name)
+        if reads > sets:
+            self._note_forward(module)
+        return reads > sets
+
+    def _note_forward(self, module: nn.Module) -> None:
+        """Remember the place of the first forward that is to be refused."""
+        if self._forward:
+            return
+        code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
+        place = f" ({code.co_filename}:{code.co_firstlineno})" if isinstance(code, CodeType) else ""
+        self._forward = f"forward of {type(module).__name__}{place}"
+
+    def restore_and_report(self, *, warns: bool = True) -> None:
         """Put everything back, and speak of what the captured program will not do.
 
+        Args:
+            warns: Whether attributes that were assigned are worth a warning; otherwise they are an error.
+
         Raises:
-            TraceError: A parameter, buffer or submodule was assigned: later calls of the program would have seen it.
+            TraceError: A parameter, buffer or submodule was assigned: later calls of the program would have seen it. Or
+                something was refused.
         """
-        for path, registered in self.restore():
-            if registered:
+        changes = self.restore()
+        if self._refusal is not None:
+            raise self._refusal
+        for path, kind in changes:
+            if kind == "state":
                 raise assignment_error(path)
-            warnings.warn(
-                f"While tracing, forward assigned the attribute {path!r}. It was put back, and the captured program "
-                "does not assign it.",
-                TraceWarning,
-                stacklevel=caller_level(),
-            )
+            if kind == "carried over":
+                raise _carried_over(path, self._forward)
+            change = "assigned" if kind == "attribute" else "changed what is in"
+            verb = "assign it" if kind == "attribute" else "change it"
+            said = f"While tracing, forward {change} the attribute {path!r}. It was put back, and the captured program"
+            if not warns:
+                raise TraceError(
+                    f"{said} would not {verb}; with on_mutation='error' that is refused. Return what is to be kept, or "
+                    "make the enclosing module a leaf.",
+                    code="FXP-T067",
+                )
+            warnings.warn(f"{said} does not {verb}.", TraceWarning, stacklevel=caller_level())
 
 
 def assignment_error(path: str) -> TraceError:
@@ -113,8 +182,47 @@ def assignment_error(path: str) -> TraceError:
     )
 
 
+def _nothing(_: Any) -> bool:
+    return False
+
+
+def _carried_over(path: str, forward: str) -> TraceError:
+    return TraceError(
+        f"Cannot trace: {forward} keeps something in the attribute {path!r} that its next call reads. The graph has no "
+        "place for it, and would answer every call as the first one. Keep tensors in buffers that are updated in "
+        "place, pass the state as an input and return the new one, or make the enclosing module a leaf.",
+        code="FXP-T055",
+    )
+
+
+def training_error(path: str) -> TraceError:
+    """Return the error for switching a module between training and evaluation."""
+    return TraceError(
+        f"Cannot trace: forward sets {path!r}, at {user_line(3)}, which cannot be recorded: modules that stay calls "
+        "would run in another mode than they do here. Call train() or eval() before the program, or make the enclosing "
+        "module a leaf.",
+        code="FXP-T052",
+    )
+
+
 def updates_in_place(node: Node, path: str) -> bool:
     """Return whether `node` is a chain of in-place operators on the attribute at `path`."""
-    while node.op == "call_function" and node.target in AUGMENTED:
+    while _is_update(node):
         node = node.all_input_nodes[0]
     return node.op == "get_attr" and node.target == path
+
+
+def _is_update(node: Node) -> bool:
+    if node.op == "call_method":
+        return node.target in _IN_PLACE and node.args[:1] == tuple(node.all_input_nodes[:1])
+    return node.op == "call_function" and node.target in AUGMENTED
+
+
+_IN_PLACE = frozenset(
+    {
+        f"{name}_"
+        for name in ("add", "sub", "mul", "div", "true_divide", "floor_divide", "remainder", "pow", "matmul")
+    }
+    | {f"__i{name}__" for name in ("lshift", "rshift", "and", "or", "xor")}
+)
+"""The methods of tensors behind the in-place operators."""

@@ -12,22 +12,33 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fxplug.capture.answers import MIXINS
 from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
 from fxplug.capture.arguments import is_constant
+from fxplug.capture.calls import TracedCalls
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
+from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.inputs import Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
+from fxplug.capture.keeping import StateKeeper
+from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.mutation import refuse_writes
+from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
-from fxplug.capture.questions import refuse_cycles
-from fxplug.capture.reading import RootReader
+from fxplug.capture.questions import misunderstood, refuse_cycles
+from fxplug.capture.randomness import RandomStates, refuse_draws
+from fxplug.capture.reached import reads_training
+from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
+from fxplug.capture.shims import record_call
 from fxplug.capture.sources import Place, user_line
-from fxplug.capture.state import ModuleStates, assignment_error, updates_in_place
+from fxplug.capture.state import ModuleStates, assignment_error, training_error, updates_in_place
+from fxplug.capture.variables import Variables
+from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
@@ -35,11 +46,15 @@ from fxplug.semantics.internals import buffers_of, parameters_of, paths_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from fxplug.capture.pytrees import PlannedInput
+    from fxplug.capture.sessions import Session
 
 __all__ = ["Tracer"]
 
 
-class Tracer(TraceViews, RootReader):
+class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper):
     """Captures a module or function as a graph.
 
     Subclasses may override every public method, as in torch.fx; a `policy` customises a trace without a
@@ -55,6 +70,12 @@ class Tracer(TraceViews, RootReader):
         TraceError: One of them is not of the kind that is said here.
     """
 
+    answers_questions = True
+    """Whether what a program asks about the kind of a value is answered or refused, and not asked of its proxy."""
+
+    mode: str = "symbolic"
+    """How values are treated (see `TraceContext.mode`)."""
+
     def __init__(
         self,
         autowrap_modules: tuple[Any, ...] = (math,),
@@ -65,7 +86,7 @@ class Tracer(TraceViews, RootReader):
     ) -> None:
         check_settings(autowrap_modules, autowrap_functions, policy)
         self.autowrap_modules = autowrap_modules
-        self.autowrap_functions = autowrap_functions
+        self.autowrap_functions: tuple[Callable[..., Any], ...] = autowrap_functions
         self.param_shapes_constant = param_shapes_constant
         self.policy = policy if policy is not None else TracePolicy()
         self.root: nn.Module = nn.Module()
@@ -76,16 +97,21 @@ class Tracer(TraceViews, RootReader):
         """Handed to the policy."""
         self._reset()
 
+    on_mutation: str = "keep"
+    """What it means that the program assigns attributes of modules: a warning (``"keep"``), or an ``"error"``."""
+    _names_inputs_by_path = False
+    """Whether inputs for the parts of a structure are named after their places in it."""
+
     def _reset(self) -> None:
         # A subclass with its own create_arg hears of every argument; otherwise proxies are unwrapped on the spot. One
         # that leaves nodes alone too, and then the calls of modules, spares them the way through methods that it might
         # have replaced.
-        replaced = self._replaced_methods()
+        replaced = self._replaced = self._replaced_methods()
         self._converts_plainly = "create_arg" not in replaced
         self._records_plainly = replaced.isdisjoint(("create_node", "proxy"))
         self._calls_plainly = replaced <= {"getattr"}
         self._paths: dict[int, str] = {}
-        self._leaf_classes: dict[type, bool] = {}
+        self._leaf_classes: dict[type, str] = {}
         self._reads_plainly = "getattr" not in replaced
         self.hears_every_attribute = not self._reads_plainly
         """Whether reads of submodules matter too (see `fxplug.capture.interception`)."""
@@ -96,8 +122,14 @@ class Tracer(TraceViews, RootReader):
         self._kept_alive: list[Any] = []
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
+        self._regions = RegionStack()
+        self._constants = Constants()
+        self.new_constants = []
         self._ended = False
         self._refusals: list[TraceError] = []
+        self._assumptions: list[tuple[Node, TraceError]] = []
+        self.given: set[Node] = set()
+        """Placeholders of which the caller says that they always have a value."""
 
     def _replaced_methods(self) -> set[str]:
         """Return which of the methods that a trace may do without are not those that this class was made with."""
@@ -143,12 +175,17 @@ class Tracer(TraceViews, RootReader):
                 self.graph.observers.append(self._refuse_writes)
             graph = self._trace(root, concrete_args)
         except BaseException as error:
-            self._finish(started, None, error)
+            told = misunderstood(error)
+            self._finish(started, None, told or error)
+            if told is not None:
+                raise told from error
             raise
         finally:
             # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
+            self._constants = Constants()
+            self.new_constants.clear()
             self._ended = True
             self.graph.observers = [
                 observer for observer in self.graph.observers if observer != self._refuse_writes
@@ -185,6 +222,7 @@ class Tracer(TraceViews, RootReader):
         kept = (*self.autowrap_functions, *(ask() if ask is not None else ()))
         with intercept(self, self.autowrap_modules, kept), paused_collection():
             result = self._run(run, values)
+        self.keeps_sizes = True
         try:
             returned = self.create_arg(result)
         except TraceError as error:
@@ -194,23 +232,41 @@ class Tracer(TraceViews, RootReader):
         except RecursionError:
             refuse_cycles(result, f"what {name_of(source)!r} returns")
             raise
+        finally:
+            self.keeps_sizes = False
         # The leaves of a nested result are returned as a list, whatever was said of the result.
         annotation = None if isinstance(run, NestedCall) else annotations_of(source).get("return")
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
         output.origins = ()
+        if self.new_constants:
+            self.renew_results(output)
+        self.drop_unread_draws()
         return self.graph
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
-        states = self._states = ModuleStates()
+        states = self._states = ModuleStates(self.holds_traced_values)
+        self._regions = RegionStack()
+        draws = RandomStates()
+        variables = Variables(self.context.root)
         try:
             if isinstance(self.context.root, nn.Module):
                 states.remember(self.context.root, "")
+                if reads_training(self.context.root):
+                    self._note_training()
             result = run(*values)
+            self.check_regions()
         except BaseException:
+            self.leave_regions()
+            variables.restore()
             states.restore()
+            draws.restore()
             raise
-        states.restore_and_report()
+        kept = variables.restore()
+        states.restore_and_report(warns=self.on_mutation == "keep")
+        refuse_draws(draws.restore())
+        if kept is not None:
+            raise kept
         if self._refusals:
             first = self._refusals[0]
             raise TraceError(
@@ -218,11 +274,18 @@ class Tracer(TraceViews, RootReader):
                 "have taken the other way.)",
                 code=first.code,
             ) from first
+        for node, error in self._assumptions:
+            if not fails_on_none(node):
+                raise error
         return result
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""
         self._refusals.append(error)
+
+    def note_assumption(self, node: Node, error: TraceError) -> None:
+        """Remember that an input was taken not to be None; the error is raised if the captured program accepts None."""
+        self._assumptions.append((node, error))
 
     def _refuse_writes(self, event: str, node: Node) -> None:
         if event != "created":
@@ -255,28 +318,48 @@ class Tracer(TraceViews, RootReader):
         root = self.root if is_module else None
         source = signature_source(root_fn, root)
         inputs = inputs_of(source)
-        plan = InputPlan(inputs, concrete_by_name(source, inputs, concrete_args))
+        given = self._values_of_inputs(source, inputs, concrete_args)
+        plan = InputPlan(inputs, given, named_by_path=self._names_inputs_by_path)
         values: list[Any] = [] if root is None else [root]
         checks: list[tuple[str, Proxy, Any]] = []
         for entry in plan.entries:
-            proxy = self._create_input(entry.input)
-            if isinstance(entry.value, PHBase):
-                if notes := notes_of(entry.value):
-                    proxy.node.meta.update(notes)
-                values.append(proxy)
-            else:
-                checks.append((entry.path, proxy, entry.value))
-                values.append(entry.value)
+            value, proxy = self._receive(entry)
+            values.append(value)
+            if proxy is None:
+                continue
+            if value is not proxy:
+                checks.append((entry.path, proxy, value))
+            elif entry.input.name in given or entry.path != entry.input.name:
+                self.given.add(proxy.node)
         self.graph.keyword_only = frozenset(
             entry.input.name for entry in plan.entries if entry.input.keyword_only
         )
         # Behind all inputs, so that these stand together.
         for path, proxy, value in checks:
-            record_check(self, path, proxy, value)
+            self._check_input(path, proxy, value)
         run = RootCall(root_fn, root, inputs)
         if not plan.specs:
             return run, values
         return NestedCall(run, len(values) - len(plan.entries), plan.specs, self.graph), values
+
+    def _values_of_inputs(
+        self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any
+    ) -> dict[str, Any]:
+        """Return with what each parameter is traced that is not to be a proxy."""
+        return concrete_by_name(source, inputs, concrete_args)
+
+    def _receive(self, entry: PlannedInput) -> tuple[Any, Proxy | None]:
+        """Record the placeholder of an input; return what the program gets, and the proxy of the placeholder if any."""
+        proxy = self._create_input(entry.input)
+        if not isinstance(entry.value, PHBase):
+            return entry.value, proxy
+        if notes := notes_of(entry.value):
+            proxy.node.meta.update(notes)
+        return proxy, proxy
+
+    def _check_input(self, path: str, proxy: Proxy, value: Any) -> None:
+        """Record that an input must be what the program was traced with."""
+        record_check(self, path, proxy, value)
 
     def _create_input(self, entry: Input) -> Proxy:
         default: tuple[Any, ...] = ()
@@ -290,6 +373,8 @@ class Tracer(TraceViews, RootReader):
             default = (self.create_arg(entry.default),)
         proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
         proxy.node.origins = ()
+        if entry.declared is not None:
+            declare(proxy.node, entry.declared)
         return proxy
 
     # -- nodes and proxies
@@ -360,9 +445,9 @@ class Tracer(TraceViews, RootReader):
         return tuple(
             [
                 value.node
-                if value.__class__ is Proxy
+                if type(value) is Proxy
                 else value
-                if value.__class__ in _DIRECT
+                if type(value) in _DIRECT
                 else self.create_arg(value)
                 for value in args
             ]
@@ -443,14 +528,27 @@ class Tracer(TraceViews, RootReader):
 
     def enter_module(
         self,
-        path: str,
+        path: str | None,
         m: nn.Module,
         forward: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Run the forward of module `m` at `path`, so that what it does is recorded."""
+        """Run the forward of module `m` at `path`, so that what it does is recorded.
+
+        Args:
+            path: Where the root has it; None for a module that the root does not have, whose parameters become
+                constants of the graph, and which no `train` or `eval` of the root reaches.
+            m: The module.
+            forward: What is run.
+            args: Of the call.
+            kwargs: Of the call.
+        """
         former = self._place
+        if path is not None and reads_training(m):
+            self._note_training()
+        if path is None:
+            path = f"<{type(m).__name__}>"
         refuse_backward_hooks(m, f"module {path!r}")
         self._states.remember(m, path)
         entering_module(m)
@@ -471,18 +569,23 @@ class Tracer(TraceViews, RootReader):
         policy = self.policy
         if self._calls_plainly and policy.unwrap_module is None and policy.is_leaf_module is None:
             kind = type(module)
-            is_leaf = self._leaf_classes.get(kind)
-            if is_leaf is None:
-                is_leaf = self._leaf_classes[kind] = self.is_leaf_module(module, "")
-            if is_leaf:
+            treated = self._leaf_classes.get(kind)
+            if treated is None:
+                is_leaf = self.is_leaf_module(module, "")
+                treated = "wrapper" if is_wrapper(kind) else "leaf" if is_leaf else "entered"
+                self._leaf_classes[kind] = treated
+            if treated == "leaf" and id(module) in self._paths:
                 return self._record_leaf(module, kind, args, kwargs)
-            return self.enter_module(
-                self.path_of_module(module), module, partial(original_call, module), args, kwargs
-            )
+            if treated == "wrapper" and (inner := inner_module(module)) is not None:
+                return self.on_module_call(inner, args, kwargs)
+            path = self._paths.get(id(module))
+            return self.enter_module(path, module, partial(original_call, module), args, kwargs)
         unwrap = policy.unwrap_module
-        inner = unwrap(module) if unwrap is not None else None
+        inner = (unwrap(module) if unwrap is not None else None) or inner_module(module)
         if inner is not None and inner is not module:
             return self.on_module_call(inner, args, kwargs)
+        if id(module) not in self._paths and "path_of_module" not in self._replaced:
+            return self.enter_module(None, module, partial(original_call, module), args, kwargs)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             entering_module(module)  # A subclass may call this without `enter_module`.
@@ -494,12 +597,10 @@ class Tracer(TraceViews, RootReader):
         self, module: nn.Module, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Proxy:
         """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
-        path = self._paths.get(id(module))
-        if path is None:
-            path = self.path_of_module(module)
+        path = self._paths[id(module)]
         if self._ended:
             raise _trace_is_over("call_module", path)
-        if len(args) == 1 and args[0].__class__ is Proxy:
+        if len(args) == 1 and type(args[0]) is Proxy:
             node_args: tuple[Argument, ...] = (args[0].node,)
         else:
             node_args = self._checked_arguments(args)
@@ -518,6 +619,16 @@ class Tracer(TraceViews, RootReader):
             self._note(node)
         return Proxy(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
 
+    def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
+        """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
+        return TracedCalls(session)
+
+    def on_function_call(
+        self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Hear of a call of a function that is kept as a call (see `fxplug.capture.interception`)."""
+        return record_call(target, original, args, kwargs)
+
     def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Hear that a parameter or buffer was read (see `fxplug.capture.interception`)."""
         prefix = self._paths.get(id(module))
@@ -526,9 +637,12 @@ class Tracer(TraceViews, RootReader):
             return value if path is None else self._read(path, value, self._attribute_proxies)
         former, self._reading = self._reading, (value, path)
         try:
-            return self.getattr(name, value, self._attribute_proxies)
+            answer = self.getattr(name, value, self._attribute_proxies)
         finally:
             self._reading = former
+        if answer is value and isinstance(value, torch.Tensor):
+            self.leave_constant(value)
+        return answer
 
     def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
         """Hear that an attribute is about to be assigned (see `fxplug.capture.interception`)."""
@@ -536,12 +650,16 @@ class Tracer(TraceViews, RootReader):
         if prefix is None:
             return False  # A module that the program makes for itself.
         path = f"{prefix}.{name}" if prefix else name
+        if name == "training" and value is not module.training:
+            self._states.refuse(training_error(path))
         if name in parameters_of(module) or name in buffers_of(module):
             if not (isinstance(value, Proxy) and updates_in_place(value.node, path)):
                 raise assignment_error(path)
             # The update is in the graph; from now on this trace reads its result.
             self._attribute_proxies[path] = value
             return True
+        if isinstance(value, Proxy) and updates_in_place(value.node, path):
+            return True  # A plain attribute keeps the tensor that the graph updates.
         self._states.remember(module, prefix)
         return False
 
@@ -571,6 +689,7 @@ def _mixed_proxy_class(mixins: tuple[type, ...], kind: type[Proxy]) -> type[Prox
     known = _proxy_classes.get((*mixins, kind))
     if known is None:
         name = "".join(mixin.__name__ for mixin in mixins) + kind.__name__
+        MIXINS.update(mixins)
         known = _proxy_classes[(*mixins, kind)] = type(name, (*mixins, kind), {})
     return known
 

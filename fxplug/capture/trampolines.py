@@ -14,14 +14,14 @@ import sys
 import threading
 import weakref
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.semantics.internals import DYNAMO_INLINE, skip_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
-__all__ = ["NamespacePatch", "Patch", "Patches", "SlotPatch", "Trampoline", "patch_for"]
+__all__ = ["NamespacePatch", "Patch", "PatchGroup", "Patches", "SlotPatch", "Trampoline", "patch_for"]
 
 _ORIGINAL = "<original>"
 _BENEATH = "<beneath>"
@@ -90,6 +90,38 @@ class Patches:
         return None if known is None else known[0]
 
 
+class PatchGroup:
+    """Several patches that are installed and removed together.
+
+    Dynamo is not told what it may inline in their place: this is for methods that it knows by their classes.
+    """
+
+    def __init__(self, patches: Sequence[Trampoline | SlotPatch]) -> None:
+        self._codes = [patch.codes() for patch in patches if isinstance(patch, Trampoline)]
+        self._slots = [patch for patch in patches if isinstance(patch, SlotPatch)]
+        self.is_lasting = not self._slots and all(patch.is_lasting for patch in patches)
+        """Whether it can be kept for later."""
+
+    def fits(self) -> bool:
+        """Return whether installing it changes the functions as they are now."""
+        return all(function.__code__ is own for function, own, _ in self._codes)
+
+    def install(self) -> None:
+        """Put all of them in place."""
+        for function, _, lent in self._codes:
+            function.__code__ = lent
+        for patch in self._slots:
+            patch.install()
+
+    def remove(self) -> None:
+        """Undo all of them, the last one first."""
+        for patch in reversed(self._slots):
+            patch.remove()
+        for function, own, lent in self._codes:
+            if function.__code__ is lent:
+                function.__code__ = own
+
+
 class Trampoline:
     """Lends a Python function the code of a template, and gives it its own code back.
 
@@ -139,6 +171,10 @@ class Trampoline:
         # Dynamo runs in other threads too. It is to see through the exchange: when it meets a frame of the code, and
         # when it inlines the function.
         skip_frame(lent)
+
+    def codes(self) -> tuple[FunctionType, CodeType, CodeType]:
+        """Return the function, its own code, and the one that it is lent."""
+        return cast("FunctionType", self._reference()), self._own, self._lent
 
     def fits(self, found: Any) -> bool:
         """Return whether installing changes `found` as it is now."""

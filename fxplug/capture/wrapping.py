@@ -11,11 +11,14 @@ from __future__ import annotations
 import builtins
 import sys
 import weakref
+from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
+from fxplug.capture.comparisons import check_comparisons
+from fxplug.capture.hazards import reachable
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, shim_for, traced_value
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
     from fxplug.capture.trampolines import Patch
 
-__all__ = ["body_of", "hold_leaves", "hold_wrapped", "look_through", "wrap"]
+__all__ = ["body_of", "check_inputs", "hold_leaves", "hold_wrapped", "look_through", "wrap"]
 
 T = TypeVar("T")
 
@@ -230,7 +233,10 @@ def _call(
     kwargs: dict[str, Any],
 ) -> Any:
     function = reference()
-    return call_leaf(session, function, original, args, kwargs, always=function in _kept)
+    is_kept = function in _kept
+    if id(function) in session.watched and not is_kept and id(function) not in session.leaves:
+        check_comparisons(session, original, args, kwargs)
+    return call_leaf(session, function, original, args, kwargs, always=is_kept)
 
 
 def _hold_function(patches: Patches, holder: object, function: FunctionType) -> None:
@@ -328,7 +334,11 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
     """Catch what this trace keeps, and is not written in Python, in the globals of a function that it enters."""
     session = active.get()
     namespace: dict[str, Any] | None = getattr(function, "__globals__", None)
-    if session is None or namespace is None or id(namespace) in session.namespaces:
+    if session is None:
+        return
+    if getattr(session.interceptor, "mode", "symbolic") == "symbolic":
+        _watch(patches, session, function)
+    if namespace is None or id(namespace) in session.namespaces:
         return
     session.namespaces.add(id(namespace))
     kept = session.leaves
@@ -339,6 +349,41 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
     for key in _BUILTINS.keys() & kept.keys():
         if _BUILTINS[key] not in namespace:
             _hold_name(patches, session, namespace, _BUILTINS[key], kept[key])
+
+
+def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> None:
+    """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
+    while isinstance(function, partial):
+        function = function.func
+    if not isinstance(function, (FunctionType, MethodType)):
+        function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
+    receiver = getattr(function, "__self__", None)
+    for found, scan in reachable(function, receiver, session.reached, partial(body_of, patches)):
+        namespace = found.__globals__
+        for name in scan.asks:
+            value = getattr(builtins, name)
+            if original_of(namespace.get(name, value)) is value:
+                _hold_name(patches, session, namespace, name, value)
+        if scan.tests:
+            session.watched.add(id(found))
+            _hold_function(patches, session, found)
+
+
+def check_inputs(function: Callable[..., Any], receiver: tuple[Any, ...], values: Mapping[str, Any]) -> None:
+    """Look at the values with which a root is called, whose calls are not heard of.
+
+    Args:
+        function: What is traced, with its own code.
+        receiver: The object itself, for a method.
+        values: Name of a parameter -> value.
+
+    Raises:
+        TraceError: The root compares one of them by identity, and that hangs on who calls it.
+    """
+    session = active.get()
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    if session is not None and session.reached and isinstance(plain, FunctionType):
+        check_comparisons(session, plain, receiver, values)
 
 
 _BUILTINS = {id(value): name for name, value in vars(builtins).items() if callable(value)}

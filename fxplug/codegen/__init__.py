@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fxplug.codegen.compiled import CompiledFunction, compile_code
-from fxplug.codegen.emitters import AUGMENTED
+from fxplug.codegen.emitters import AUGMENTED, INFIX, PREFIX
 from fxplug.codegen.generator import CodeGen
 from fxplug.codegen.globals import register_named_type, register_root
 from fxplug.codegen.pytree import PyTreeCodeGen, TreeParameter
@@ -13,6 +13,8 @@ from fxplug.ir import install_generator, last_uses
 
 __all__ = [
     "AUGMENTED",
+    "INFIX",
+    "PREFIX",
     "CodeGen",
     "CompiledFunction",
     "Parameter",

@@ -85,7 +85,7 @@ class GlobalTable:
         if path_of is None and not callable(value):
             return None
         path = path_of(value) if path_of is not None else qualified_name(value)
-        if _PATH.fullmatch(path) is None:
+        if _PATH.fullmatch(path) is None or any(map(keyword.iskeyword, path.split("."))):
             return None
         root, _, rest = path.partition(".")
         holder: Any = _ROOTS.get(root)

@@ -16,8 +16,11 @@ from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.display import class_text
 from fxplug.execute.failures import note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
+from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode
+from fxplug.ir.guards import Guard
+from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo
 
 if TYPE_CHECKING:
@@ -54,11 +57,15 @@ class _Forward:
         compiled: CompiledFunction | None = state["_compiled"]
         if compiled is None or compiled.version != state["_graph"].version:
             compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
-        return compiled.function.__get__(instance)
+        bound = compiled.function.__get__(instance)
+        guards: GuardSet | None = state.get("_guards")
+        if guards is None and state["_graph"].captured_training is not None:
+            guards = NO_GUARDS
+        return bound if guards is None else GuardedForward(instance, bound, guards)
 
     def __call__(self, instance: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Run the graph of `instance`, for whoever calls ``GraphModule.forward(instance, ...)``."""
-        return _compiled(instance).function(instance, *args, **kwargs)
+        return self.__get__(instance, type(instance))(*args, **kwargs)
 
 
 def _run_graph(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -115,6 +122,8 @@ class GraphModule(nn.Module):
             self.training = root.training
             if isinstance(root, GraphModule):
                 state["meta"] = dict(root.meta)
+                if "_guards" in root.__dict__:
+                    state["_guards"] = root.__dict__["_guards"]
         self._take_over(root, graph)
         graph.owning_module = self
 
@@ -178,6 +187,35 @@ class GraphModule(nn.Module):
         self.__dict__["_graph"] = graph
         self.__dict__["_compiled"] = None
         graph.owning_module = self
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """What the program relies on, as it was found out when it was captured; see `fxplug.trace`."""
+        own: GuardSet | None = self.__dict__.get("_guards")
+        checked = tuple(
+            Guard(str(node.args[-1] if type(node.args[-1]) is str else node.args[-2]))
+            for node in self.graph.nodes
+            if node.op == "call_function" and node.target in CHECKS
+        )
+        training = self.graph.captured_training
+        modes = () if training is None else (Guard(f"self.training is {training}"),)
+        return (*(() if own is None else own.guards), *checked, *modes)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The guards as text, and what else was assumed when the program was captured."""
+        return (*map(str, self.guards), *map(str, self.meta.get("assumptions", ())))
+
+    @property
+    def guard_set(self) -> GuardSet | None:
+        """The guards that calls check before the program runs, None when there are none."""
+        return self.__dict__.get("_guards")
+
+    def set_guards(self, guards: GuardSet | None) -> None:
+        """Let calls of this module check guards first; None takes them away."""
+        self.__dict__["_guards"] = guards
+        if guards is None:
+            del self.__dict__["_guards"]
 
     def _compile(self) -> CompiledFunction:
         state = self.__dict__
@@ -359,7 +397,7 @@ class GraphModule(nn.Module):
             )
         kind = type(self._get_name(), (nn.Module,), {"forward": _compiled(self).function})
         stand_in = kind.__new__(kind)
-        own = {"_graph", "_compiled", "_class_name", "meta"}
+        own = {"_graph", "_guards", "_compiled", "_class_name", "meta"}
         stand_in.__dict__.update({name: value for name, value in self.__dict__.items() if name not in own})
         return stand_in
 
@@ -402,7 +440,7 @@ _TABLES = frozenset(name for name, value in vars(nn.Module()).items() if isinsta
 
 RESERVED_ATTRIBUTES = frozenset(
     name for name in vars(GraphModule) if not name.startswith("__") and not hasattr(nn.Module, name)
-) | {"_class_name", "_compiled", "_graph", "guards", "meta"}
+) | {"_class_name", "_compiled", "_graph", "_guards", "meta"}
 """Names that a submodule, parameter or buffer of a graph module may not take."""
 
 

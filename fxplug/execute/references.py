@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.ir import is_plain_name, qualified_name
+from fxplug.ir import is_class_method, is_plain_name, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -26,6 +26,9 @@ class UnreachableError(Exception):
 
 def _names_of(value: Any) -> tuple[str, str]:
     """Return the module in which an object can be found, and its path there."""
+    if is_class_method(value):
+        module, name = _names_of(value.__self__)
+        return module, f"{name}.{value.__name__}"
     module = getattr(value, "__module__", None)
     name = (
         getattr(value, "__qualname__", None)

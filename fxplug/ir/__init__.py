@@ -25,7 +25,7 @@ from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegi
 from fxplug.ir.graph import Graph
 from fxplug.ir.lifetimes import last_uses
 from fxplug.ir.lint import check_structure, find_structure_faults
-from fxplug.ir.naming import Namespace, is_reserved, qualified_name, register_namespace
+from fxplug.ir.naming import Namespace, is_class_method, is_reserved, qualified_name, register_namespace
 from fxplug.ir.node import (
     OPCODES,
     PATH_OPCODES,
@@ -99,6 +99,7 @@ __all__ = [
     "immutable_dict",
     "immutable_list",
     "install_generator",
+    "is_class_method",
     "is_plain_name",
     "is_reserved",
     "iterate_leaves",

@@ -37,8 +37,8 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     """Return a graph as plain values.
 
     Returns:
-        ``{"version": int, "keyword_only": [...], "nodes": [...]}``; each node is a dict of its opcode, name, target,
-        arguments (nodes as `NodeRef`), annotation, notes, region and origins.
+        ``{"version": int, "keyword_only": [...], "captured_training": ..., "nodes": [...]}``; each node is a dict of
+        its opcode, name, target, arguments (nodes as `NodeRef`), annotation, notes, region and origins.
     """
     numbers = {node: number for number, node in enumerate(graph.nodes)}
 
@@ -51,6 +51,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "keyword_only": sorted(graph.keyword_only),
+        "captured_training": graph.captured_training,
         "nodes": [
             {
                 "op": node.op,
@@ -92,6 +93,7 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
 def _restore(data: dict[str, Any]) -> Graph:
     graph = Graph()
     graph.keyword_only = frozenset(data.get("keyword_only", ()))
+    graph.captured_training = data.get("captured_training")
     nodes: list[Node] = []
 
     def resolve(leaf: Any) -> Any:

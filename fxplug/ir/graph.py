@@ -97,6 +97,9 @@ class Graph(CodeOwner):
         """Called with (event, node) after each ``"created"``, ``"erased"`` and ``"changed"``."""
         self.lifted: dict[str, Any] = {}
         """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
+        self.captured_training: bool | None = None
+        """Whether the root was being trained when the program asked for it while it was captured; None when it did not
+        ask."""
         self._keyword_only: frozenset[str] = frozenset()
         self.owning_module = owning_module
 
@@ -120,6 +123,15 @@ class Graph(CodeOwner):
     def keyword_only(self, names: Iterable[str]) -> None:
         self._keyword_only = frozenset(names)
         self.version += 1
+
+    @property
+    def current_region(self) -> Region:
+        """The contexts that are entered around the nodes that are made from now on, outermost first."""
+        return self._region
+
+    @current_region.setter
+    def current_region(self, region: Region) -> None:
+        self._region = region
 
     @property
     def nodes(self) -> NodeList:
@@ -485,6 +497,7 @@ class Graph(CodeOwner):
         other.generate_code_as(self)
         other.lifted = dict(self.lifted)
         other._keyword_only = self._keyword_only
+        other.captured_training = self.captured_training
         with paused_collection():
             copies = clone_nodes(self._ring, other, other._ring)
         if memo is not None:

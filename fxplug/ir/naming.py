@@ -10,12 +10,21 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from typing import TYPE_CHECKING, Any
+from types import MethodType
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Namespace", "is_reserved", "qualified_name", "register_namespace", "snake_case", "target_name"]
+__all__ = [
+    "Namespace",
+    "is_class_method",
+    "is_reserved",
+    "qualified_name",
+    "register_namespace",
+    "snake_case",
+    "target_name",
+]
 
 _FORM = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*?)(?:_([0-9]+))?")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_]+")
@@ -171,6 +180,9 @@ def qualified_name(function: object) -> str:
     if not isinstance(name, str):
         return f"{type(function).__module__}.{type(function).__qualname__}"
     name = str.__str__(name)  # A subclass of str may show another text than it holds.
+    if is_class_method(function):
+        owner: Any = cast("MethodType", function).__self__
+        return f"{owner.__module__}.{owner.__qualname__}.{name}"
     found = _search_namespaces(function, name)
     if found is None:
         module = getattr(function, "__module__", None)
@@ -187,6 +199,11 @@ def qualified_name(function: object) -> str:
     # Only what lives in a registered library is remembered: it is not garbage collected anyway.
     _FOUND[id(function)] = (function, found)
     return found
+
+
+def is_class_method(value: object) -> bool:
+    """Return whether a callable is a method bound to a class: a new object each time that it is read off the class."""
+    return isinstance(value, MethodType) and isinstance(value.__self__, type)
 
 
 def target_name(target: object) -> str:

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from fxplug.capture import Proxy, TraceContext, TracePolicy
+from fxplug.plugins.leaf_functions import functions_named
 from fxplug.plugins.records import PluginWarning
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def create_policy(
         proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
         node_created=_note_question(implementations("fxplug_node_created")),
         unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
-        leaf_functions=_function_question(implementations("fxplug_leaf_functions")),
+        leaf_functions=_function_question(implementations("fxplug_leaf_functions"), config.leaf_functions),
         trace_started=observer(implementations("fxplug_trace_started"), strict=strict),
         trace_finished=observer(implementations("fxplug_trace_finished"), strict=strict),
     )
@@ -182,13 +183,13 @@ def _unwrap_question(
 
 
 def _function_question(
-    implementations: Sequence[Implementation],
+    implementations: Sequence[Implementation], configured: Sequence[str]
 ) -> Callable[[], Iterable[Callable[..., Any]]] | None:
-    if not implementations:
+    if not implementations and not configured:
         return None
 
     def ask() -> list[Callable[..., Any]]:
-        functions: list[Callable[..., Any]] = []
+        functions: list[Callable[..., Any]] = functions_named(configured)
         for implementation in implementations:
             try:
                 answer = implementation.function()

@@ -31,6 +31,12 @@ class TraceConfig:
     """Globs of modules that stay one node, over class paths (``torch.nn.*``) and qualified names."""
     through_modules: tuple[str, ...] = ()
     """Globs of the same kind: modules whose forward is traced. They prevail over `leaf_modules`."""
+    leaf_functions: tuple[str, ...] = ()
+    """Functions whose calls stay calls: ``einops.rearrange``, ``mypkg.ops:*``."""
+    mode: Literal["symbolic", "shape", "value"] | None = None
+    """How `fxplug.trace` treats values unless a call says otherwise. By default as with example inputs, or without."""
+    autowrap: bool = False
+    """Whether calls of functions that cannot be captured stay calls (see `fxplug.trace`)."""
 
 
 @dataclass(frozen=True)

@@ -203,8 +203,19 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 key = ("pipelines", name, "passes", position)
                 found = f"pipelines.{name}.passes.{position}"
                 yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
-    for key in ("leaf_modules", "through_modules"):
+    for key, example in (
+        ("leaf_modules", "torch.nn.*"),
+        ("through_modules", "torch.nn.*"),
+        ("leaf_functions", "mypkg.ops:*"),
+    ):
         if "" in getattr(settings.trace, key):
             yield _Problem(
-                ("trace", key), f"'trace.{key}' holds an empty text. Write a glob such as 'torch.nn.*'."
+                ("trace", key), f"'trace.{key}' holds an empty text. Write a glob such as {example!r}."
+            )
+    for pattern in settings.trace.leaf_functions:
+        if pattern and not re.fullmatch(r"[^:]+:[^:]+|[^.:]+(\.[^.:]+)+", pattern):
+            yield _Problem(
+                ("trace", "leaf_functions"),
+                f"'trace.leaf_functions' holds {pattern!r}, which names no function of a module. Write "
+                "'package.module:function', or 'package.module:*'.",
             )

@@ -4,20 +4,35 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
+from torch import _higher_order_ops as higher_order
 from torch import nn, overrides
 from torch._C._dynamo import eval_frame as _dynamo_frames
-from torch._jit_internal import boolean_dispatched
+from torch._functorch import eager_transforms, functional_call
+from torch._functorch import vmap as functorch_vmap
+from torch._jit_internal import _isinstance, boolean_dispatched, container_checker
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, MutableMapping
+    from collections.abc import Callable, Generator, Mapping, MutableMapping
+    from contextlib import AbstractContextManager
     from types import CodeType
 
     from torch.overrides import TorchFunctionMode
@@ -27,6 +42,7 @@ __all__ = [
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
     "TORCH_FX_PATCHED",
+    "TYPE_QUESTIONS",
     "BatchNormBase",
     "DropoutBase",
     "HigherOrderOperator",
@@ -34,33 +50,49 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ScriptMethod",
+    "TorchDispatchMode",
     "TorchFxTracer",
     "TreeSpec",
     "assert_function",
+    "autocast_arguments",
     "buffers_of",
+    "can_be_rebuilt",
     "flatten_tree",
     "flatten_tree_with_paths",
     "has_backward_hooks",
     "has_forward_hooks",
     "has_hooks",
+    "is_about_missing_data",
+    "is_fake",
     "modules_of",
+    "opaque_functions",
     "parameters_of",
     "paths_below",
     "persists",
+    "put_on",
     "remove_mode",
     "root_being_traced",
     "runs_outside_dynamo",
     "schema_of",
     "set_torch_fx_flag",
     "skip_frame",
+    "storage_of",
+    "take_off",
     "torch_fx_flag",
     "torch_fx_wrapped_functions",
     "torch_fx_wrapped_methods",
     "unflatten_tree",
+    "with_data",
+    "without_data",
+    "without_mode",
 ]
 
 BOOLEAN_DISPATCHED: Mapping[Any, Mapping[str, Any]] = boolean_dispatched
 """Functions of torch.nn.functional that stand for two others, and these."""
+TYPE_QUESTIONS: frozenset[CodeType] = frozenset(
+    (torch.is_tensor.__code__, _isinstance.__code__, container_checker.__code__)
+)
+"""Code of torch that asks for the class of a value on behalf of its caller."""
 BatchNormBase = _BatchNorm
 """Base of the batch-norm modules."""
 NormBase = _NormBase
@@ -92,6 +124,31 @@ TORCH_FX_PATCHED = "_Patcher__fx_already_patched"
 def schema_of(overload: Any) -> Any:
     """Return the schema of an operator overload."""
     return overload._schema
+
+
+def autocast_arguments(context: torch.autocast) -> tuple[str, torch.dtype | None, bool, bool]:
+    """Return what makes a context that does the same: device, dtype, whether it is on, whether casts are kept."""
+    return context.device, context.fast_dtype, bool(context._enabled), bool(context._cache_enabled)
+
+
+def opaque_functions() -> dict[str, FunctionType]:
+    """Return the functions whose calls are one thing, whatever they run, by names for what calls them."""
+    found: dict[str, Any] = {
+        "apply": vars(torch.autograd.Function)["apply"].__func__,
+        "checkpoint": torch.utils.checkpoint.checkpoint,
+        "cond": torch.cond,
+        "while_loop": higher_order.while_loop,
+        "scan": getattr(higher_order, "scan", None),
+        "vmap": functorch_vmap.vmap_impl,
+        "grad": eager_transforms.grad_impl,
+        "grad_and_value": eager_transforms.grad_and_value_impl,
+        "functional_call": functional_call.functional_call,
+        "vjp": eager_transforms.vjp,
+        "jvp": eager_transforms.jvp,
+        "jacrev": eager_transforms._vjp_with_argnums,
+        "jacfwd": eager_transforms._jvp_with_argnums,
+    }
+    return {name: function for name, function in found.items() if isinstance(function, FunctionType)}
 
 
 def has_forward_hooks(module: nn.Module) -> bool:
@@ -232,3 +289,83 @@ def remove_mode(mode: TorchFunctionMode) -> None:
         above.append(top)
     for other in reversed(above):
         overrides._push_mode(other)
+
+
+def storage_of(tensor: torch.Tensor) -> Any:
+    """Return what identifies the memory of a tensor, None when it has none of its own."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # Sparse, or without storage.
+        return None
+
+
+def is_fake(value: Any) -> bool:
+    """Return whether a tensor has sizes, dtype and device, but no data."""
+    return isinstance(value, FakeTensor)
+
+
+def without_data(values: Any) -> tuple[FakeTensorMode, Any]:
+    """Return nested values with tensors in them that have no data, and the context in which calls of torch take them.
+
+    Parameters and other tensors may be used beside them.
+    """
+    mode = next((value.fake_mode for value in _pytree.tree_leaves(values) if is_fake(value)), None)
+    if mode is None:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def convert(value: Any) -> Any:
+        return mode.from_tensor(value) if isinstance(value, torch.Tensor) and not is_fake(value) else value
+
+    return mode, _pytree.tree_map(convert, values)
+
+
+def is_about_missing_data(error: BaseException) -> bool:
+    """Return whether an error says that a tensor without data was asked for its values."""
+    is_told = isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error)
+    return is_told or isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
+
+
+def with_data() -> AbstractContextManager[Any]:
+    """Return a context in which tensors with data are computed with, whatever mode is around it."""
+    return unset_fake_temporarily()
+
+
+@contextmanager
+def without_mode(mode: TorchFunctionMode) -> Generator[None]:
+    """Take a mode away while the context lasts, if it is the one that hears of calls first."""
+    depth = torch._C._len_torch_function_stack()
+    if depth == 0 or torch._C._get_function_stack_at(depth - 1) is not mode:
+        yield
+        return
+    torch._C._pop_torch_function_stack()
+    try:
+        yield
+    finally:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def can_be_rebuilt(value: Any) -> bool:
+    """Return whether torch can take a nested value apart and put it together again."""
+    leaves, spec = _pytree.tree_flatten(value)
+    try:
+        _pytree.tree_unflatten(leaves, spec)
+        _pytree.tree_unflatten([None] * len(leaves), spec)
+    except Exception:  # A class of its own may raise anything.
+        return False
+    return True
+
+
+def take_off(mode: TorchDispatchMode | None) -> bool:
+    """Take a mode that hears of operators away, if it is the one that hears of them first; return whether it was."""
+    if mode is None or torch._C._len_torch_dispatch_stack() == 0:
+        return False
+    found = torch._C._pop_torch_dispatch_stack(None)
+    if found is mode:
+        return True
+    torch._C._push_on_torch_dispatch_stack(found)
+    return False
+
+
+def put_on(mode: Any) -> None:
+    """Put back a mode that was taken off."""
+    torch._C._push_on_torch_dispatch_stack(mode)

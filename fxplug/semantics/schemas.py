@@ -10,7 +10,7 @@ import torch
 from fxplug.ir import PURE, UNKNOWN, Effect, Node, writes
 from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 
-__all__ = ["named_effect", "operator_rule", "statistics_effect"]
+__all__ = ["named_effect", "operator_rule", "statistics_effect", "tensor_forms"]
 
 _TRUSTED = frozenset({"aten", "prims", "quantized", "onednn", "mkldnn"})
 """Namespaces whose schemas are looked after; for operators of others, a tensor must go in and come out."""
@@ -61,7 +61,7 @@ def named_effect(node: Node, name: str) -> Effect | None:
     """
     if name in _UNSAID:
         return _UNSAID[name]
-    overloads = _tensor_forms(name)
+    overloads = tensor_forms(name)
     if not overloads:
         return None
     if name in _STATISTICS:
@@ -122,7 +122,7 @@ def _has_tensor(arguments: Any) -> bool:
 
 
 @functools.cache
-def _tensor_forms(name: str) -> tuple[Any, ...]:
+def tensor_forms(name: str) -> tuple[Any, ...]:
     """Return the overloads that work on tensors, leaving out those of TorchScript's lists, strings and dicts."""
     forms: list[Any] = []
     for library in (torch.ops.aten, torch.ops.prims):
@@ -142,7 +142,7 @@ def _tensor_forms(name: str) -> tuple[Any, ...]:
 
 @functools.cache
 def _join(name: str) -> Effect:
-    effects = [_schema_effect(overload) for overload in _tensor_forms(name)]
+    effects = [_schema_effect(overload) for overload in tensor_forms(name)]
     return functools.reduce(Effect.join, effects, PURE)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphReader", "GraphWriter", "check_graph"]
 
 _FIELDS = frozenset({"version", "nodes", "keyword_only", "frames", "modules", "origins", "lifted"})
+_OPTIONAL_FIELDS = frozenset({"captured_training"})
 _NODE_REQUIRED = frozenset({"op", "name", "target"})
 _NODE_OPTIONAL = frozenset({"args", "kwargs", "type", "meta", "region", "origins"})
 _MODULE_STACK = "nn_module_stack"
@@ -108,17 +109,19 @@ class GraphWriter:
                 f"loading."
             )
         data = graph_to_data(graph)
-        _check_known(data, _FIELDS)
+        _check_known(data, _FIELDS | _OPTIONAL_FIELDS)
         nodes: list[dict[str, Any]] = []
         for entry in data["nodes"]:
             try:
                 nodes.append(self._node(entry))
             except Refusal as refusal:
                 raise refusal.within(f"node {entry['name']!r}") from None
+        training = data["captured_training"]
         return {
             "version": data["version"],
             "nodes": nodes,
             "keyword_only": data["keyword_only"],
+            **({} if training is None else {"captured_training": training}),
             "frames": self._frames.values,
             "modules": self._modules.values,
             "origins": self._origins.values,
@@ -229,7 +232,7 @@ class GraphReader:
         Raises:
             Refusal: The data is damaged, or names a function that is not allowed; the message names the node.
         """
-        fields = entry_fields(data, "A graph", _FIELDS, frozenset())
+        fields = entry_fields(data, "A graph", _FIELDS, _OPTIONAL_FIELDS)
         self._origins = _read_origins(fields)
         nodes: list[dict[str, Any]] = []
         for number, entry in enumerate(checked(fields["nodes"], list, "The list of nodes")):
@@ -248,6 +251,8 @@ class GraphReader:
             raise Refusal(error.message) from error
         lifted = checked(fields["lifted"], dict, "The table of lifted values")
         graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
+        training = fields.get("captured_training")
+        graph.captured_training = None if training is None else checked(training, bool, "The mode of a graph")
         return graph
 
     def _node(self, entry: Any) -> dict[str, Any]:

@@ -109,8 +109,7 @@ def _describe(module: GraphModule, targets: TargetTable) -> tuple[dict[str, Any]
     def note(path: str, node: str, what: str) -> None:
         left_out.append({"module": path, "node": node, "what": what})
 
-    def add_graph(owner: GraphModule, path: str) -> int:
-        graph = owner.graph
+    def add_graph(owner: GraphModule, path: str, graph: Graph) -> int:
         number = numbers.get(id(graph))
         if number is not None:
             return number

@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch.nn.modules
 from torch import nn
 
-from fxplug.execute import RESERVED_ATTRIBUTES, GraphModule
+from fxplug.execute import POLICIES, RESERVED_ATTRIBUTES, GraphModule, GuardSet
+from fxplug.ir.guards import Guard
 from fxplug.semantics import internals
 from fxplug.storage.faults import Refusal, checked, entry_fields, places
 
@@ -34,10 +35,12 @@ GRAPH_MODULE = "fxplug:GraphModule"
 
 _STATE = vars(nn.Module())
 _TABLES = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
-_GRAPH_STATE = frozenset({"_graph", "_compiled", "_class_name", "meta"})
+_GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta"})
 _REQUIRED = frozenset({"class", "training"})
 _OPTIONAL = frozenset({"attributes", "parameters", "buffers", "not_persistent", "children"})
 _GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
+_GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
+_PARTS_OF_A_GUARD = 3
 
 
 @functools.lru_cache(maxsize=1)
@@ -103,7 +106,7 @@ class ModuleWriter:
         encoder: Turns attributes into JSON.
         notes: Turns entries of ``module.meta`` into JSON; it refuses tensors.
         tensors: Takes parameters and buffers in.
-        add_graph: Takes in a graph with the module that owns it and the module's path, returns the graph's
+        add_graph: Takes in a graph, after the module that its paths refer to and the path of that, returns the graph's
             number.
         left_out: Called with (path, name) for each note of a module that is not stored.
     """
@@ -113,7 +116,7 @@ class ModuleWriter:
         encoder: Encoder,
         notes: Encoder,
         tensors: TensorWriter,
-        add_graph: Callable[[GraphModule, str], int],
+        add_graph: Callable[[GraphModule, str, Graph], int],
         left_out: Callable[[str, str], None],
     ) -> None:
         self.entries: list[dict[str, Any]] = []
@@ -169,7 +172,17 @@ class ModuleWriter:
         return {
             "class_name": vars(module)["_class_name"],
             "meta": notes,
-            "graph": self._add_graph(module, path),
+            "graph": self._add_graph(module, path, module.graph),
+            **({} if module.guard_set is None else {"guards": self._describe_guards(module, path)}),
+        }
+
+    def _describe_guards(self, module: GraphModule, path: str) -> dict[str, Any]:
+        guards = cast("GuardSet", module.guard_set)
+        return {
+            "graph": None if guards.graph is None else self._add_graph(module, path, guards.graph),
+            "guards": [[guard.text, guard.line, guard.source] for guard in guards.guards],
+            # What is called instead is no part of a file.
+            "on_failure": "error" if guards.instead is not None else guards.on_failure,
         }
 
     def _tensor(self, tensor: Any, path: str, name: str) -> int | None:
@@ -295,7 +308,10 @@ class ModuleReader:
         name = checked(entry, dict, "A module").get("class")
         is_graph = name == GRAPH_MODULE
         fields = entry_fields(
-            entry, "A module", _REQUIRED | (_GRAPH_FIELDS if is_graph else frozenset()), _OPTIONAL
+            entry,
+            "A module",
+            _REQUIRED | (_GRAPH_FIELDS if is_graph else frozenset()),
+            _OPTIONAL | ({"guards"} if is_graph else frozenset()),
         )
         kind = GraphModule if is_graph else _classes().get(checked(name, str, "The class of a module"))
         if kind is None:
@@ -360,4 +376,19 @@ class ModuleReader:
             "_compiled": None,
             "_class_name": checked(fields["class_name"], str, "The class name of a graph module"),
             "meta": {name: self._notes.decode(value) for name, value in notes.items()},
+            **({"_guards": self._guards(fields["guards"])} if "guards" in fields else {}),
         }
+
+    def _guards(self, data: Any) -> GuardSet:
+        fields = entry_fields(data, "The guards of a module", _GUARD_FIELDS, frozenset())
+        rows = [
+            [checked(part, str, "A guard") for part in checked(row, list, "A guard")]
+            for row in checked(fields["guards"], list, "The list of guards")
+        ]
+        graph = None if fields["graph"] is None else self._fetch_graph(fields["graph"])
+        if any(len(row) != _PARTS_OF_A_GUARD for row in rows) or fields["on_failure"] not in POLICIES:
+            raise Refusal("its guards are not what guards can be. The file is damaged.")
+        answers = graph.output_node().args[0] if graph is not None else ()
+        if graph is not None and not (isinstance(answers, tuple) and len(answers) == len(rows)):
+            raise Refusal("it does not have one guard for each answer. The file is damaged.")
+        return GuardSet(graph, tuple(Guard(*row) for row in rows), fields["on_failure"])

@@ -21,12 +21,13 @@ import re
 import sys
 import types
 import typing
+from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional
 
-from fxplug.ir import NodeRef
+from fxplug.ir import NodeRef, is_class_method
 from fxplug.semantics import internals
 from fxplug.storage.faults import Refusal
 
@@ -52,6 +53,9 @@ _BUILTINS: dict[str, Any] = {
         """
     )
 } | {"NoneType": type(None)}
+
+# No defaultdict, which calls what it is given.
+_COLLECTIONS: dict[str, Any] = {"Counter": Counter, "OrderedDict": OrderedDict}
 
 # Listed and not read off the module: a later Python may add something like operator.call.
 _OPERATORS: dict[str, Any] = {
@@ -181,6 +185,7 @@ def _from_math(path: str) -> Any:
 # may import a submodule.
 _HOLDERS: dict[str, Mapping[str, Any]] = {
     "builtins": _BUILTINS,
+    "collections": _COLLECTIONS,
     "math": vars(math),
     "operator": _OPERATORS,
     "torch": vars(torch),
@@ -195,6 +200,7 @@ _HOLDERS: dict[str, Mapping[str, Any]] = {
 
 _RULES: dict[str, Callable[[str], Any]] = {
     "builtins": _BUILTINS.get,
+    "collections": _COLLECTIONS.get,
     "math": _from_math,
     "operator": _OPERATORS.get,
     "torch": _from_torch,
@@ -308,7 +314,9 @@ class TargetTable:
             return known[1]
         name = _closed_name(target)
         if name is None:
-            name = next((name for name in self._allowed if ":" in name and _import(name) is target), None)
+            name = next(
+                (name for name in self._allowed if ":" in name and _is_same(_import(name), target)), None
+            )
         if name is None:
             raise _unnamed(target)
         self._names[id(target)] = (target, name)
@@ -402,10 +410,13 @@ def _import(name: str) -> Any:
 
 def _unnamed(target: Any) -> Refusal:
     module, path = getattr(target, "__module__", None), getattr(target, "__qualname__", None)
+    if is_class_method(target):
+        owner = target.__self__
+        module, path = owner.__module__, f"{owner.__qualname__}.{target.__name__}"
     if isinstance(target, (internals.OpOverload, internals.OpOverloadPacket)):
         module, path = "torch.ops", str(target)
     name = f"{module}:{path}"
-    if _NAME.fullmatch(name) is None or _walk(sys.modules.get(str(module)), str(path)) is not target:
+    if _NAME.fullmatch(name) is None or not _is_same(_walk(sys.modules.get(str(module)), str(path)), target):
         return Refusal(
             f"{target!r} has no name under which a file could refer to it. Define it as a function at the "
             f"top level of a module, and name it in allow=."
@@ -414,6 +425,10 @@ def _unnamed(target: Any) -> Refusal:
         f"{name!r} is not among the functions that a file may name. Allow it when saving and again when "
         f"loading: allow=[{name!r}]."
     )
+
+
+def _is_same(found: Any, target: Any) -> bool:
+    return found is target or (is_class_method(target) and is_class_method(found) and found == target)
 
 
 def _walk(holder: Any, path: str) -> Any:

@@ -122,7 +122,6 @@ def test_tensor_that_forward_keeps_for_later_is_part_of_the_captured_program(cap
     assert capture(Lazy())(torch.zeros(3)).tolist() == [0, 1, 2]
 
 
-@pytest.mark.xfail(strict=True, reason="children whose forward did not run are not put back")
 def test_training_flags_are_put_back_everywhere(capture):
     class Root(nn.Module):
         def __init__(self):
@@ -134,7 +133,7 @@ def test_training_flags_are_put_back_everywhere(capture):
             return self.norm(x)
 
     root = Root()
-    with pytest.warns(TraceWarning, match="'training'"):
+    with pytest.raises(TraceError, match=r"'training'.*\[FXP-T052\]$"):
         capture(root)
     assert root.training
     assert root.norm.training

@@ -673,8 +673,9 @@ def test_proxy_class_may_be_chosen_for_one_node():
     seen = []
 
     def program(x):
-        seen.append(torch.relu(x))
-        return seen[0] + 1
+        value = torch.relu(x)
+        seen.append(value)
+        return value + 1
 
     Choosing().trace(program)
     assert [type(value) for value in seen] == [Special]

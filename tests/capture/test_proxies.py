@@ -209,10 +209,9 @@ def test_proxies_are_shown_by_the_name_of_their_node(capture):
     assert len(module.graph.nodes) == 3
 
 
-def test_proxies_can_be_hashed_by_identity():
-    def program(x):
+def test_proxies_of_tensors_can_be_hashed_by_identity():
+    def program(x: torch.Tensor):
         assert len({x, x + 1}) == 2
-        assert {id(x): x}
         return x
 
     Tracer().trace(program)
@@ -340,7 +339,7 @@ def test_refusal_inside_torch_nn_shows_the_users_line(capture):
 
 
 def test_refusal_in_a_root_of_torch_nn_shows_the_line_in_torch(capture):
-    with pytest.raises(TraceError, match=r"is unknown at .*activation\.py:\d+ in ") as caught:
+    with pytest.raises(TraceError, match=r"is (unknown|asked) at .*activation\.py:\d+ in ") as caught:
         capture(nn.MultiheadAttention(4, 2))
     assert __file__ not in str(caught.value)
 
@@ -372,8 +371,11 @@ def test_result_of_a_foreign_type_is_refused_as_a_result(capture):
 
 
 def test_traced_value_as_a_key_is_refused(capture):
+    def program(x: torch.Tensor):
+        return {x: 1}
+
     with pytest.raises(TraceError, match=r"Cannot record a dict: its key Proxy\(x\) is a traced value"):
-        capture(lambda x: {x: 1})
+        capture(program)
 
 
 def test_pythons_own_errors_reach_the_user_unchanged(capture):

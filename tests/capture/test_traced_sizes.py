@@ -160,8 +160,9 @@ def test_attribute_of_a_tensor_cannot_be_set_to_a_traced_value():
         constant.data = x
         return constant
 
-    with pytest.raises(TypeError):
+    with pytest.raises(TraceError, match=r"takes no traced value at .*constant.data = x") as refused:
         Tracer().trace(program)
+    assert refused.value.code == "FXP-T068"
 
 
 # -- nobody else hears of it

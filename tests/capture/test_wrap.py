@@ -460,17 +460,16 @@ def test_two_tracers_at_once_keep_what_is_theirs():
     def helper(x):
         return x * 2
 
-    seen = []
+    seen, first = [], iter([True])
 
     def program(x):
-        if not seen:
-            seen.append(None)
+        if next(first, False):
             with ThreadPoolExecutor(1) as pool:
                 seen.append(pool.submit(lambda: calls(Tracer().trace(program))).result())
         return helper(x)
 
     assert calls(Tracer(autowrap_functions=(helper,)).trace(program)) == [helper]
-    assert helper not in seen[1]
+    assert helper not in seen[0]
 
 
 def test_functions_of_math_stay_calls_by_default(module):
@@ -714,7 +713,9 @@ def test_a_traced_value_in_a_dataclass_is_found():
     ids=["set", "frozenset", "key", "inside a key"],
 )
 def test_a_traced_value_where_no_graph_can_hold_it_is_refused(program):
-    with pytest.raises(TraceError, match=r"Cannot record a (value of type|dict)"):
+    with pytest.raises(
+        TraceError, match=r"Cannot record a (value of type|dict)|is looked up as a key.*FXP-T043"
+    ):
         fxplug.symbolic_trace(program)
 
 

@@ -18,9 +18,6 @@ class Coordinates(tuple):
     __slots__ = ()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a container of a class of its own is recorded as a plain dict, list or tuple"
-)
 @pytest.mark.parametrize(
     "make",
     [

@@ -1,0 +1,71 @@
+"""What a capture on example inputs costs besides running the program."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fxplug
+from benchmarks.functional import level_of_functions
+from benchmarks.programs import long_function, resnet50
+from benchmarks.timing import interleave
+from fxplug.plugins import PluginManager
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["costs_table"]
+
+_PROMISED = 15.0
+"""Microseconds for each node."""
+
+
+def costs_table(rounds: int = 11) -> str:
+    """Return a table of captures in value mode without a check, next to runs of the same programs.
+
+    One thread runs, and what is counted is the time that it had the processor.
+
+    Args:
+        rounds: How often each program is run and captured, in turns.
+    """
+    images = torch.randn(1, 3, 64, 64)
+    plain = PluginManager(candidates=())
+    root = resnet50()
+    lines = [
+        _cost("ResNet-50", root, images, plain, rounds),
+        _cost("ResNet-50, down to functions", root, images, level_of_functions(), rounds),
+        _cost("2,000 small operations", long_function(2_000), torch.randn(8), plain, rounds),
+    ]
+    head = ["program", "nodes", "eager, ms", "captured, ms", "more, µs per node", f"at most {_PROMISED:g}"]
+    return "\n".join([f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---|", *lines])
+
+
+def _cost(
+    name: str, program: Callable[..., Any], example: torch.Tensor, manager: PluginManager, rounds: int
+) -> str:
+    nodes = 0
+
+    def capture() -> None:
+        nonlocal nodes
+        nodes = len(fxplug.trace(program, (example,), manager=manager, check=False).graph.nodes)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            samples = interleave(
+                {"eager": lambda: program(example), "capture": capture}, rounds, time.process_time
+            )
+    finally:
+        torch.set_num_threads(threads)
+    more = statistics.median(
+        (after - before) / nodes * 1e6
+        for before, after in zip(samples["eager"], samples["capture"], strict=True)
+    )
+    eager, captured = (f"{statistics.median(taken) * 1e3:.1f}" for taken in samples.values())
+    return (
+        f"| {name} | {nodes} | {eager} | {captured} | {more:.0f} | {'yes' if more <= _PROMISED else 'NO'} |"
+    )

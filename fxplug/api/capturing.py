@@ -1,0 +1,296 @@
+"""Capturing with example inputs: the run, the check, and what happens when a guard does not hold."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from fxplug.api.autowrapping import function_to_keep
+from fxplug.api.checking import check_capture
+from fxplug.api.isolation import forked_random_state, tensors_in
+from fxplug.capture import Tracer
+from fxplug.capture.examples import ExampleTracer
+from fxplug.errors import GuardError, TraceError, did_you_mean
+from fxplug.execute import POLICIES, GraphModule, GuardSet
+from fxplug.ir.collector import paused_collection
+from fxplug.semantics.internals import is_fake, without_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from fxplug.plugins import PluginManager
+
+__all__ = [
+    "CaptureOptions",
+    "Eager",
+    "Recapture",
+    "as_args",
+    "capture",
+    "check_options",
+    "install_policy",
+    "name_of_root",
+    "unwrapped",
+]
+
+_MODES = ("symbolic", "shape", "value")
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """How a program is captured."""
+
+    mode: str
+    check: bool
+    on_error: str
+    on_mutation: str
+    autowrap: bool
+    manager: PluginManager
+    kept: tuple[Callable[..., Any], ...] = ()
+    """Functions whose calls stay calls, besides those that the plugins name."""
+
+
+def as_args(example_inputs: Any) -> tuple[Any, ...]:
+    """Return the positional inputs of one call.
+
+    Raises:
+        TraceError: They are no sequence.
+    """
+    if example_inputs is None:
+        return ()
+    if isinstance(example_inputs, torch.Tensor):
+        return (example_inputs,)
+    if type(example_inputs) in {tuple, list}:
+        return tuple(example_inputs)
+    raise TraceError(
+        f"Cannot use a {type(example_inputs).__name__} as example inputs: give a tuple with the positional arguments "
+        "of one call, and example_kwargs for those by name.",
+        code="FXP-T064",
+    )
+
+
+def check_options(options: Mapping[str, str], has_examples: bool) -> None:  # noqa: FBT001 - one question
+    """Refuse options that do not exist.
+
+    Raises:
+        TraceError: One of them does not, or its mode needs example inputs.
+    """
+    known = {
+        "mode": _MODES,
+        "on_error": ("raise", "collect"),
+        "on_mutation": ("keep", "error"),
+        "on_guard_failure": POLICIES,
+    }
+    for name, value in options.items():
+        if value not in known[name]:
+            raise TraceError(
+                f"Cannot trace with {name}={value!r}. {did_you_mean(str(value), known[name])}",
+                code="FXP-T064",
+            )
+    if options["mode"] != "symbolic" and not has_examples:
+        raise TraceError(
+            f"Cannot trace in mode {options['mode']!r} without example inputs. Pass example_inputs, or use "
+            "mode='symbolic'.",
+            code="FXP-T064",
+        )
+
+
+def capture(
+    root: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> GraphModule:
+    """Capture a program; where that is wanted, calls of functions that cannot be captured stay calls."""
+    program = unwrapped(root, options.manager.trace_policy().unwrap_module)
+    assumptions: list[str] = []
+    while True:
+        try:
+            if options.mode == "symbolic":
+                captured = _capture_symbolically(program, options)
+            else:
+                captured = _capture_with_examples(program, args, kwargs, options)
+        except TraceError as error:
+            function = function_to_keep(error, program, options.kept) if options.autowrap else None
+            if function is None:
+                raise
+            options = replace(options, kept=(*options.kept, function))
+            name = f"{function.__module__}.{function.__qualname__}"
+            assumptions.append(f"calls of {name} stay calls, since it cannot be captured: {error}")
+            continue
+        if assumptions:
+            captured.meta["assumptions"] = assumptions
+        return captured
+
+
+def _capture_symbolically(program: Any, options: CaptureOptions) -> GraphModule:
+    tracer = Tracer(autowrap_functions=options.kept, policy=options.manager.trace_policy())
+    tracer.on_mutation = options.on_mutation
+    with paused_collection():
+        graph = tracer.trace(program)
+        return GraphModule(tracer.root, graph, name_of_root(program))
+
+
+def _capture_with_examples(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> GraphModule:
+    captured, ways, _ = _capture_once(program, args, kwargs, options)
+    has_data = not any(tensor.is_meta or is_fake(tensor) for tensor in tensors_in([*args, *kwargs.values()]))
+    if options.check and has_data:
+
+        def values() -> dict[str, torch.Tensor]:
+            return _run_on_examples(program, args, kwargs, options, ways, keeps_values=True).values
+
+        check_capture(program, captured, args, kwargs, values if options.mode == "value" else None)
+    return captured
+
+
+def _capture_once(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> _Capture:
+    """Run a program on its examples; once more, in another way, where something stands against the usual one."""
+    ways: dict[str, bool] = {}
+    while True:
+        try:
+            return _run_on_examples(program, args, kwargs, options, ways)
+        except TraceError as error:
+            way = _OTHER_WAYS.get(error.code)
+            if way is None or way in ways:
+                raise
+            ways[way] = True
+
+
+_OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T068": "fixes_numbers"}
+"""Code of an error -> what avoids it, at the price of longer guards or of inputs that are not tensors."""
+
+
+class _Capture(NamedTuple):
+    captured: GraphModule
+    ways: dict[str, bool]
+    values: dict[str, torch.Tensor]
+
+
+def _run_on_examples(
+    program: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: CaptureOptions,
+    ways: dict[str, bool],
+    *,
+    keeps_values: bool = False,
+) -> _Capture:
+    context: Any = nullcontext()
+    if options.mode == "shape":
+        context, (args, kwargs) = without_data((tuple(args), dict(kwargs)))
+    tracer = ExampleTracer(args, kwargs, mode=options.mode, policy=options.manager.trace_policy())
+    tracer.autowrap_functions = options.kept
+    tracer.values = {} if keeps_values else None
+    tracer.fixes_numbers = "fixes_numbers" in ways
+    tracer.keeps_structures = "keeps_structures" in ways
+    tracer.on_mutation = options.on_mutation
+    tracer.around = context
+    tracer.without_data = context if options.mode == "shape" else None
+    with forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():
+        graph = tracer.trace(program)
+        captured = GraphModule(tracer.root, graph, name_of_root(program))
+    if tracer.guards:
+        captured.set_guards(GuardSet(tracer.guard_graph, tracer.guards))
+    return _Capture(captured, ways, tracer.values or {})
+
+
+def install_policy(captured: GraphModule, root: Any, options: CaptureOptions, on_guard_failure: str) -> None:
+    """Let a captured program do what was chosen when a guard does not hold."""
+    if not captured.guards:
+        return
+    own = captured.guard_set
+    guards = GuardSet(None, ()) if own is None else own
+    guards.on_failure = on_guard_failure
+    if on_guard_failure == "eager":
+        guards.instead = Eager(root)
+    elif on_guard_failure == "recapture":
+        guards.instead = Recapture(root, replace(options, check=False))
+    captured.set_guards(guards)
+
+
+class Eager:
+    """Runs the original program.
+
+    Args:
+        root: The program.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+
+    def __call__(self, module: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
+        """Run it, in the mode that `module` is in."""
+        with _in_mode_of(module, self.root):
+            return self.root(*args, **kwargs)
+
+
+class Recapture(Eager):
+    """Captures a program again for inputs that no capture so far is right for.
+
+    Args:
+        root: The program.
+        options: How it is captured.
+    """
+
+    limit = 8
+    """How many captures are kept; the one that was used longest ago goes first."""
+
+    def __init__(self, root: Any, options: CaptureOptions) -> None:
+        super().__init__(root)
+        self._options = options
+        self._captures: list[GraphModule] = []
+
+    def __call__(self, module: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the capture whose guards hold, or capture the program for these inputs."""
+        for known in self._captures:
+            if known.training is not module.training:
+                continue
+            try:
+                result = known(*args, **kwargs)
+            except GuardError as error:
+                if not error.can_run_again:
+                    raise
+                continue
+            self._captures.remove(known)
+            self._captures.append(known)
+            return result
+        with _in_mode_of(module, self.root):
+            captured = capture(self.root, args, kwargs, self._options)
+        self._captures = [*self._captures[1 - self.limit :], captured]
+        return captured(*args, **kwargs)
+
+
+@contextmanager
+def _in_mode_of(module: nn.Module, root: Any) -> Generator[None]:
+    """Put a program into the mode, of training or evaluation, that a captured one is in."""
+    if not isinstance(root, nn.Module) or root.training is module.training:
+        yield
+        return
+    modes = [(part, part.training) for part in root.modules()]
+    root.train(module.training)
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def unwrapped(root: Any, unwrap: Callable[[nn.Module], nn.Module | None] | None) -> Any:
+    """Return the module inside all wrappers that the plugins know."""
+    while unwrap is not None and isinstance(root, nn.Module):
+        inner = unwrap(root)
+        if inner is None or inner is root:
+            break
+        root = inner
+    return root
+
+
+def name_of_root(root: Any) -> str:
+    """Return what a captured program is named after."""
+    if isinstance(root, nn.Module):
+        return type(root).__name__
+    return getattr(root, "__name__", type(root).__name__)

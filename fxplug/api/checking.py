@@ -1,0 +1,217 @@
+"""Checking that a captured program does what the program does: values, gradients, and what a call changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
+from fxplug.api.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.execute import GraphModule, Interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from fxplug.ir import Node
+
+__all__ = ["check_capture"]
+
+
+@dataclass(frozen=True)
+class _Run:
+    output: Any
+    inputs: tuple[Any, ...]
+    state: dict[str, torch.Tensor]
+    gradients: dict[str, torch.Tensor | None]
+
+
+def check_capture(
+    root: Any,
+    captured: GraphModule,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    values: Callable[[], dict[str, torch.Tensor]] | None = None,
+) -> Check:
+    """Run a program and what was captured of it on the same inputs, and compare.
+
+    Compared are results with their dtypes and whether they require gradients, the inputs and buffers that a call
+    changes, and the gradients of inputs and parameters. Both start from the same random state; afterwards the modules,
+    the inputs and the random state are as before.
+
+    Args:
+        root: The program.
+        captured: What was captured.
+        args: Positional inputs.
+        kwargs: Keyword inputs.
+        values: Gives what each node had for a value when the program ran, to find the first one that differs.
+
+    Returns:
+        The comparisons.
+
+    Raises:
+        MismatchError: They differ; the message names the first node whose value does.
+    """
+    holder = root if isinstance(root, nn.Module) else captured
+    saved = SavedState(holder)
+    with forked_random_state([*holder.parameters(), *tensors_in([*args, *kwargs.values()])]):
+        state = torch.get_rng_state()
+        generators = {
+            value: value.get_state()
+            for value in captured.graph.lifted.values()
+            if isinstance(value, torch.Generator)
+        }
+        expected = _observe(root, holder, args, kwargs, saved)
+        torch.set_rng_state(state)
+        _set_back(generators)
+        try:
+            actual = _observe(captured, holder, args, kwargs, saved)
+        except Exception as error:
+            failure = Comparison(
+                "output", "a result", "an error", reason=f"it raises {type(error).__name__}: {error}"
+            )
+            raise MismatchError(
+                f"What was captured of {_name(root)} fails where the program does not: it raises "
+                f"{type(error).__name__}: {error}. Make the function that it comes from a leaf (fxplug.wrap), or its "
+                "module.",
+                Check((failure,)),
+            ) from error
+        _set_back(generators)
+    check = Check(tuple(_compare_runs(expected, actual, (args, kwargs))))
+    if not check.passed:
+        raise _mismatch(root, captured, check, _first_difference(captured, args, kwargs, values, saved))
+    return check
+
+
+def _set_back(generators: dict[torch.Generator, torch.Tensor]) -> None:
+    for generator, state in generators.items():
+        generator.set_state(state)
+
+
+def _observe(
+    program: Any, holder: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], saved: SavedState
+) -> _Run:
+    inputs = (copy_values(tuple(args)), copy_values(dict(kwargs)))
+    given = {
+        f"input {number}": tensor for number, tensor in enumerate(tensors_in(inputs)) if _is_leaf(tensor)
+    }
+    try:
+        output = program(*inputs[0], **inputs[1])
+        gradients = _gradients(
+            output, {**given, **{f"parameter {n}": p for n, p in holder.named_parameters()}}
+        )
+        output = copy_values(output)
+        state = {name: tensor.detach().clone() for name, tensor in tensors_of(holder)}
+    finally:
+        saved.restore()
+    return _Run(output, inputs, state, gradients)
+
+
+def _is_leaf(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
+
+
+def _gradients(output: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    """Return the gradients of all results with regard to what requires them."""
+    wanted = {name: tensor for name, tensor in sources.items() if tensor.requires_grad}
+    results = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+    if not wanted or not results:
+        return {}
+    # Weighted, so that the results of a softmax do not cancel out.
+    weights = [
+        torch.linspace(0.5, 1.5, result.numel()).reshape(result.shape).to(result) for result in results
+    ]
+    try:
+        gradients = torch.autograd.grad(results, list(wanted.values()), weights, allow_unused=True)
+    except RuntimeError:  # Reentrant checkpoints refuse to be asked so.
+        return {}
+    return {
+        name: None if gradient is None else gradient.detach()
+        for name, gradient in zip(wanted, cast("tuple[torch.Tensor | None, ...]", gradients), strict=True)
+    }
+
+
+_CLOSE = Tolerance()
+
+
+def _compare_runs(expected: _Run, actual: _Run, given: Any) -> Iterator[Comparison]:
+    yield from compare(expected.output, actual.output, _CLOSE)
+    yield from _compare_flags(expected.output, actual.output)
+    yield from compare(expected.inputs[0], actual.inputs[0], _CLOSE, "input")
+    yield from compare(expected.inputs[1], actual.inputs[1], _CLOSE, "input")
+    for name in expected.state.keys() & actual.state.keys():
+        yield from compare(expected.state[name], actual.state[name], _CLOSE, f"buffer {name}")
+    for name, gradient in expected.gradients.items():
+        other = actual.gradients.get(name)
+        yield from compare(gradient, other, _CLOSE, f"gradient of {name}")
+
+
+def _compare_flags(expected: Any, actual: Any) -> Iterator[Comparison]:
+    for number, (one, other) in enumerate(zip(tensors_in(expected), tensors_in(actual), strict=False)):
+        for flag in ("requires_grad", "is_inference"):
+            wanted, found = getattr(one, flag), getattr(other, flag)
+            wanted, found = (wanted(), found()) if callable(wanted) else (wanted, found)
+            if wanted != found:
+                reason = f"its {flag} is {found} and should be {wanted}"
+                yield Comparison(f"output tensor {number}", describe(one), describe(other), reason=reason)
+
+
+class _Comparing(Interpreter):
+    """Runs a captured program, and stops at the first node whose value is not what it should be."""
+
+    def __init__(self, module: GraphModule, values: dict[str, torch.Tensor]) -> None:
+        super().__init__(module)
+        self._values = values
+        self.found: tuple[Node, str] | None = None
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node, and compare."""
+        result = super().run_node(n)
+        expected = self._values.get(n.name)
+        if self.found is None and isinstance(result, torch.Tensor) and expected is not None:
+            for comparison in compare(expected, result, _CLOSE, n.name):
+                if not comparison.passed:
+                    self.found = (n, comparison.reason)
+        return result
+
+
+def _first_difference(
+    captured: GraphModule,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    values: Callable[[], dict[str, torch.Tensor]] | None,
+    saved: SavedState,
+) -> str:
+    """Return a sentence about the first node that differs."""
+    if values is None or kwargs:
+        return ""
+    try:
+        interpreter = _Comparing(captured, values())
+        with torch.random.fork_rng(devices=[]):
+            interpreter.run(*copy_values(tuple(args)))
+    except Exception:
+        return ""
+    finally:
+        saved.restore()
+    if interpreter.found is None:
+        return ""
+    node, reason = interpreter.found
+    origin = next(iter(node.origins), None)
+    line = None if origin is None else origin.source()
+    where = "" if line is None else f" at {line} ({line.text!r})"
+    return f" The first node that differs is {node.name!r}{where}: {reason}."
+
+
+def _mismatch(root: Any, captured: GraphModule, check: Check, first: str) -> MismatchError:
+    failure = check.failures[0]
+    return MismatchError(
+        f"What was captured of {_name(root)} is not what it computes: in {failure.path} ({failure.expected}), "
+        f"{failure.reason}.{first} Make the function that the value comes from a leaf (fxplug.wrap), or its module.",
+        check,
+    )
+
+
+def _name(root: Any) -> str:
+    return type(root).__name__ if isinstance(root, nn.Module) else getattr(root, "__qualname__", repr(root))

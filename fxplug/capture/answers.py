@@ -1,0 +1,385 @@
+"""Questions about the class, the attributes and the text of a traced value: the answer of eager, or an error.
+
+Where the kind of a value is certain (see `fxplug.capture.kinds`), the answer is that of any value of the kind. Where it
+is not, the question is refused: an answer for the stand-in would be a wrong one.
+
+Only the program that is traced is answered so. What fxplug and torch ask for themselves, and what debuggers ask, is
+asked of the stand-in. Above all, torch must not hear that a stand-in is a tensor: it would look for one in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from fxplug.capture.callsites import (
+    UNCLEAR,
+    asked_classes,
+    called_by,
+    count_of_arguments,
+    is_compared,
+    is_told_only,
+    reads_class,
+)
+from fxplug.capture.kinds import held_value, kind_of_node
+from fxplug.capture.questions import unknown_value
+from fxplug.capture.sessions import active
+from fxplug.capture.sources import passes_calls_on
+from fxplug.semantics.internals import TYPE_QUESTIONS
+from fxplug.semantics.kinds import Kind, attribute_kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+    from fxplug.errors import TraceError
+    from fxplug.ir import Node
+
+__all__ = [
+    "ANSWERS",
+    "COMPARED_ATTRIBUTES",
+    "MIXINS",
+    "OPTIONAL_ATTRIBUTES",
+    "check_compared_attribute",
+    "check_hash",
+    "check_pickling",
+    "check_text",
+    "class_of",
+    "missing_attribute",
+]
+
+_ANNOTATE = (
+    "Annotate the parameter that it comes from (x: torch.Tensor), fix it (concrete_args), or give example inputs: "
+    "fxplug.trace(root, example_inputs)."
+)
+_ONLOOKERS = frozenset(
+    {
+        *(
+            "IPython",
+            "_pydevd_bundle",
+            "_pytest",
+            "bdb",
+            "debugpy",
+            "logging",
+            "pdb",
+            "pprint",
+            "pydevd",
+            "pytest",
+        ),
+        *("reprlib", "rich", "traceback", "unittest", "warnings"),
+    }
+)
+"""Top-level packages that look at values to show them to people."""
+_OF_PROXIES = ("node", "tracer")
+"""Attributes by which programs find out that they are traced."""
+_TRANSPARENT = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__"})
+
+
+MIXINS: set[type] = set()
+"""Classes that plugins mix into those of proxies."""
+
+
+class TracedValue(Protocol):
+    """A proxy, as far as answers need to know it."""
+
+    @property
+    def node(self) -> Node:
+        """The node whose value it is."""
+        ...
+
+    tracer: Any
+
+
+def _tracer(proxy: TracedValue) -> Any:
+    """Return the tracer of a proxy while it runs the program in this thread or task, None for any other."""
+    session = active.get()
+    tracer = vars(proxy).get("tracer")
+    is_running = session is not None and tracer is not None and session.interceptor is tracer
+    return tracer if is_running and getattr(tracer, "answers_questions", False) else None
+
+
+def _kind(proxy: Any, tracer: Any) -> Kind | None:
+    own = vars(proxy)
+    if "attr" in own and own.get("_node") is None:  # No node is made for a question.
+        return attribute_kind(_kind(own["root"], tracer), own["attr"])
+    return kind_of_node(proxy.node, tracer.root)
+
+
+def _asker(frame: FrameType | None, tracer: Any) -> FrameType | None:
+    """Return the frame of the program that asks; None where the program does not."""
+    while frame is not None and frame.f_code.co_name in _TRANSPARENT:
+        frame = frame.f_back
+    if frame is None:
+        return None
+    code = frame.f_code
+    if passes_calls_on(code.co_filename) and code not in TYPE_QUESTIONS:
+        return None
+    if str(frame.f_globals.get("__name__")).partition(".")[0] in _ONLOOKERS or _is_of_tracer(frame, tracer):
+        return None
+    return frame
+
+
+def _is_of_tracer(frame: FrameType, tracer: Any) -> bool:
+    """Return whether a frame belongs to a method of a tracer's own class, or to what that called."""
+    walker: FrameType | None = frame
+    while walker is not None and not passes_calls_on(walker.f_code.co_filename):
+        names = walker.f_code.co_varnames
+        if names and names[0] in {"self", "tracer"} and walker.f_locals.get(names[0]) is tracer:
+            return True
+        walker = walker.f_back
+    return False
+
+
+def _unknown_kind(proxy: TracedValue, question: str) -> TraceError:
+    return unknown_value(proxy, f"{question}, but what kind of value is", _ANNOTATE, "FXP-T040")
+
+
+# -- what Python asks of the object
+
+
+def class_of(proxy: Any, frame: FrameType) -> type:
+    """Return what the attribute ``__class__`` of a proxy is.
+
+    It is how ``isinstance`` asks what is not of the class that it was given, and so are patterns and abstract classes.
+
+    Args:
+        proxy: Of which it is read.
+        frame: That reads it.
+
+    Raises:
+        TraceError: The program asks, and the answer is not certain.
+    """
+    tracer = _tracer(proxy)
+    asker = None if tracer is None else _asker(frame, tracer)
+    if asker is None:
+        return type(proxy)
+    classes = asked_classes(asker)
+    if classes is None:
+        if not (reads_class(asker) or called_by(asker) is getattr):
+            return type(proxy)  # Whoever is called here asks for itself, as torch does.
+        question = "__class__ is read"
+    elif classes is not UNCLEAR and _are_of_tracers(classes):
+        return type(proxy)
+    else:
+        question = "isinstance asks for the class of a value"
+    kind = _kind(proxy, tracer)
+    if kind is None:
+        raise _unknown_kind(proxy, question)
+    if classes is not None and issubclass(kind.cls, torch.Tensor) and not _is_answerable(classes):
+        raise unknown_value(
+            proxy,
+            "isinstance is given classes that its line does not name, or types as torch.FloatTensor; what it would "
+            "say of",
+            "Name the classes in the call (isinstance(x, torch.Tensor)), and compare dtypes instead of asking for "
+            "torch.FloatTensor.",
+            "FXP-T040",
+        )
+    return kind.cls
+
+
+def _is_answerable(classes: Any) -> bool:
+    """Return whether asking for these runs nothing that takes what says that it is a tensor for one in memory."""
+    if isinstance(classes, tuple):
+        return all(map(_is_answerable, classes))
+    if not isinstance(classes, type):
+        parts = getattr(classes, "__args__", None)  # Those of int | float.
+        return isinstance(parts, tuple) and all(map(_is_answerable, parts))
+    metaclass: Any = type(classes)
+    for base in metaclass.__mro__:
+        if "__instancecheck__" in vars(base):
+            check = vars(base)["__instancecheck__"]
+            return check is vars(type)["__instancecheck__"] or hasattr(check, "__code__")
+    return False
+
+
+def _are_of_tracers(classes: Any) -> bool:
+    """Return whether the program asks whether it is being traced."""
+    if isinstance(classes, tuple):
+        return all(map(_are_of_tracers, classes))
+    module = str(getattr(classes, "__module__", None))
+    return isinstance(classes, type) and (module.startswith(("torch.fx", "fxplug.")) or classes in MIXINS)
+
+
+def missing_attribute(proxy: Any, name: str, frame: FrameType) -> None:
+    """Answer a request for an attribute that no tensor has, if it is more than a plain read that can be recorded.
+
+    Args:
+        proxy: Of which it is read.
+        name: Of the attribute.
+        frame: That reads it.
+
+    Raises:
+        AttributeError: No value of this kind has such an attribute.
+        TraceError: The program asks whether there is one, and that is not certain.
+    """
+    tracer = _tracer(proxy)
+    asker = None if tracer is None else _asker(frame, tracer)
+    if asker is None:
+        return
+    has = _has(proxy, name, tracer)
+    if has is None and name.startswith("__array_"):  # NumPy asks so whether it is an array of another kind.
+        raise AttributeError(name)
+    if has is False:
+        raise AttributeError(f"{_kind(proxy, tracer).cls.__name__!r} object has no attribute {name!r}")  # pyright: ignore[reportOptionalMemberAccess]
+    if has is None and not name.startswith("__"):
+        callee = called_by(asker)
+        if callee is hasattr or (callee is getattr and count_of_arguments(asker) == 3):
+            raise _unknown_kind(proxy, f"{callee.__name__} asks for the attribute {name!r}")
+
+
+def _has(proxy: Any, name: str, tracer: Any) -> bool | None:
+    """Return whether a value has an attribute, None where that is not certain."""
+    kind = _kind(proxy, tracer)
+    if kind is None:
+        return None
+    if "attr" not in vars(proxy) and proxy.node.op == "get_attr":
+        return hasattr(held_value(proxy.node, tracer.root), name)
+    return name in dir(kind.cls)
+
+
+def check_compared_attribute(proxy: Any, name: str, frame: FrameType) -> None:
+    """Refuse to compare an attribute by identity, which Python does without asking it.
+
+    Raises:
+        TraceError: The program may do so with what it reads.
+    """
+    tracer = _tracer(proxy)
+    asker = None if tracer is None else _asker(frame, tracer)
+    if asker is not None and is_compared(asker, or_kept=name in OPTIONAL_ATTRIBUTES):
+        raise _compared_attribute(proxy, name)
+
+
+def _compared_attribute(proxy: TracedValue, name: str) -> TraceError:
+    return unknown_value(
+        proxy,
+        f"the attribute {name!r} may be None, or is compared by 'is', and what it is for",
+        "Do not ask for it in the program that is traced, or give example inputs: fxplug.trace(root, example_inputs).",
+        "FXP-T045",
+    )
+
+
+def check_text(proxy: Any, frame: FrameType) -> None:
+    """Refuse to make the text of a value, unless it is for people to read.
+
+    Raises:
+        TraceError: The program makes it for itself.
+    """
+    tracer = _tracer(proxy)
+    asker = None if tracer is None else _asker(frame, tracer)
+    if asker is not None and not is_told_only(asker):
+        raise unknown_value(
+            proxy,
+            "text is made of a traced value, but the value of",
+            "Only what is printed, logged or the message of an error may show a traced value. Fix the input "
+            "(concrete_args), or give example inputs: fxplug.trace(root, example_inputs).",
+            "FXP-T042",
+        )
+
+
+def check_hash(proxy: Any, frame: FrameType) -> None:
+    """Refuse a value as a key or an element of a set, unless it is a tensor, which is hashed by what object it is.
+
+    Raises:
+        TraceError: It is none, or may be none.
+    """
+    tracer = _tracer(proxy)
+    asker = None if tracer is None else _asker(frame, tracer)
+    if asker is None:
+        return
+    kind = _kind(proxy, tracer)
+    if kind is None or not issubclass(kind.cls, torch.Tensor):
+        raise unknown_value(
+            proxy,
+            "a traced value is looked up as a key, or is hashed; the value of",
+            "Use plain keys. For a tensor, annotate the parameter that it comes from (x: torch.Tensor). Or give "
+            "example inputs: fxplug.trace(root, example_inputs).",
+            "FXP-T043",
+        )
+
+
+def check_pickling(proxy: Any) -> None:
+    """Refuse to pickle a value while it is traced: it would be the stand-in.
+
+    Raises:
+        TraceError: It is being traced.
+    """
+    if _tracer(proxy) is not None:
+        raise unknown_value(
+            proxy,
+            "a traced value is pickled, but the value of",
+            "Pickle behind the captured program, or make the enclosing module a leaf.",
+            "FXP-T046",
+        )
+
+
+# -- what is asked through functions that Python has no hook for
+
+
+def _type(original: Any, proxy: Any, *rest: Any) -> Any:
+    tracer = _tracer(proxy)
+    if rest or tracer is None:
+        return original(proxy, *rest)
+    kind = _kind(proxy, tracer)
+    if kind is None:
+        raise _unknown_kind(proxy, "type() asks for the class of a value")
+    return kind.cls
+
+
+def _callable(original: Any, proxy: Any) -> Any:
+    tracer = _tracer(proxy)
+    if tracer is None:
+        return original(proxy)
+    kind = _kind(proxy, tracer)
+    if kind is None:
+        raise _unknown_kind(proxy, "callable() asks whether a value can be called")
+    return any("__call__" in vars(base) for base in kind.cls.__mro__)
+
+
+def _id(original: Any, proxy: Any) -> Any:
+    if _tracer(proxy) is None:
+        return original(proxy)
+    raise unknown_value(
+        proxy,
+        "id() asks which object a value is, but the object that is",
+        "Do not tell values apart by their ids, or give example inputs: fxplug.trace(root, example_inputs).",
+        "FXP-T044",
+    )
+
+
+def _hasattr(original: Any, proxy: Any, *rest: Any) -> Any:
+    tracer = _tracer(proxy)
+    if tracer is None or len(rest) != 1 or rest[0] in _OF_PROXIES:
+        return original(proxy, *rest)
+    has = _has(proxy, rest[0], tracer)
+    if has is None:
+        raise _unknown_kind(proxy, f"hasattr asks for the attribute {rest[0]!r}")
+    return has
+
+
+def _getattr(original: Any, proxy: Any, *rest: Any) -> Any:
+    tracer = _tracer(proxy)
+    if tracer is not None and rest and rest[0] == "__class__":
+        return _type(type, proxy)
+    if tracer is None or len(rest) != 2 or rest[0] in _OF_PROXIES:
+        return original(proxy, *rest)
+    has = _has(proxy, rest[0], tracer)
+    if has is None:
+        raise _unknown_kind(proxy, f"getattr asks for the attribute {rest[0]!r} or its default")
+    if rest[0] in OPTIONAL_ATTRIBUTES:
+        raise _compared_attribute(proxy, rest[0])
+    return original(proxy, rest[0]) if has else rest[1]
+
+
+OPTIONAL_ATTRIBUTES = ("_base", "grad", "grad_fn")
+"""Attributes that are None for some tensors."""
+COMPARED_ATTRIBUTES = (*OPTIONAL_ATTRIBUTES, "dtype", "layout")
+"""Attributes that programs compare by identity."""
+ANSWERS: dict[int, Callable[..., Any]] = {
+    id(type): _type,
+    id(callable): _callable,
+    id(id): _id,
+    id(hasattr): _hasattr,
+    id(getattr): _getattr,
+}
+"""Id of one of Python's functions -> what answers in its place: (the function, the proxy, further arguments)."""

@@ -1,0 +1,165 @@
+"""Answering what a program asks while it runs on example inputs, and guarding the answers."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.capture.examples.guarding import GuardCollector, expression, guard_at, guard_of
+from fxplug.capture.examples.parts import nodes_in, numbers_in
+from fxplug.capture.sessions import active
+from fxplug.capture.tracer import Tracer
+from fxplug.errors import TraceError
+from fxplug.ir import Node
+from fxplug.semantics.checks import check_equal, check_length, check_true
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.capture.examples.numbers import NumberProxy, Part
+    from fxplug.ir import Graph
+    from fxplug.ir.guards import Guard
+
+__all__ = ["INSIDE", "Answerer"]
+
+INSIDE = 9
+"""How deep an expression stands already that shows only what a condition says, and not all that it is computed from."""
+
+
+class Answerer(Tracer):
+    """A tracer that knows the answers, and keeps each question as a guard."""
+
+    paused: int
+    """How deep the program is in calls whose inside is not looked at."""
+    guard_graph: Graph | None
+    """Answers the guards from the inputs of the program, None when there are none."""
+    guards: tuple[Guard, ...]
+    """The guards in the order of the answers."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self.paused = 0
+        self.guard_graph = None
+        self.guards = ()
+        self._known: dict[int, tuple[torch.Tensor, Node | Part]] = {}
+        self._constant: set[Node] = set()
+        self._asides: list[Node] = []
+        self._guards = GuardCollector(self.graph)
+        self._rank_asked: Guard | None = None
+        self._has_acted = False
+        self._read_numbers: list[tuple[NumberProxy, str]] = []
+        self._fixed: set[tuple[Any, tuple[Any, ...]]] = set()
+
+    def is_tracing_here(self) -> bool:
+        """Return whether this trace runs in the running thread or task."""
+        session = active.get()
+        return session is not None and session.interceptor is self
+
+    def _aside(self, kind: str, target: Any, args: tuple[Any, ...]) -> Node:
+        """Record a node that stays only if something uses it."""
+        node = self.create_node(kind, target, args, {})
+        self._asides.append(node)
+        return node
+
+    def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Record a call of a function of Python on numbers, make it, and return what stands for its result."""
+        raise NotImplementedError
+
+    def node_of_part(self, part: Part) -> Node:
+        """Return the node for a part of a value, made when it is first asked for."""
+        raise NotImplementedError
+
+    def decide(self, node: Node, *, answer: bool) -> bool:
+        """Answer a question, and guard the answer."""
+        if node not in self._constant:
+            self._guard(node if answer else self._aside_of("call_function", operator.not_, (node,)))
+        return answer
+
+    def _aside_of(self, kind: str, target: Any, args: tuple[Any, ...]) -> Node:
+        node = self._aside(kind, target, args)
+        self._guards.hear(node, nothing_written=False)
+        return node
+
+    def _guard(self, predicate: Node) -> None:
+        if self._guards.is_at_entry(predicate):
+            self._guard_at_entry(predicate)
+        elif (predicate.target, predicate.args) not in self._fixed:
+            self._fixed.add((predicate.target, predicate.args))
+            said = guard_of(predicate, depth=INSIDE)
+            self.create_node("call_function", check_true, (predicate, str(said), *self._rerun()), {})
+
+    def _guard_at_entry(self, predicate: Node) -> None:
+        guard = guard_of(predicate)
+        if self._guards.is_new(guard.text):
+            self._guards.add(predicate, guard)
+
+    def _rerun(self) -> tuple[bool, ...]:
+        return (False,) if self._has_acted else ()
+
+    def fix(self, number: NumberProxy, function: Callable[[Any], Any] | None = None) -> None:
+        """Take it that a number, or what a function makes of it, is what it is now."""
+        if self._ended:
+            raise self._is_over("a number")
+        if self.paused or not self.is_tracing_here():
+            return
+        node, value = number.node, number.value
+        if function is not None:
+            node, value = self._aside_of("call_function", function, (node,)), function(value)
+        self._fix_value(node, value)
+
+    def _fix_value(self, node: Node, value: Any) -> None:
+        if node in self._constant:
+            return
+        if self._guards.is_at_entry(node):
+            self._guard_at_entry(self._aside("call_function", operator.eq, (node, value)))
+            return
+        if (check_equal, (node,)) in self._fixed:
+            return
+        self._fixed.add((check_equal, (node,)))
+        said = guard_of(node, f"{expression(node, INSIDE)} == {value!r}")
+        self.create_node("call_function", check_equal, (node, value, str(said), *self._rerun()), {})
+
+    def _fix_length(self, node: Node, length: int) -> None:
+        if node in self._constant:
+            return
+        said = guard_of(node, f"len({expression(node, INSIDE)}) == {length}")
+        self.create_node("call_function", check_length, (node, length, str(said), *self._rerun()), {})
+
+    def _fix_sizes(self, args: Any) -> None:
+        """Take it that the tensors among the arguments of a call have the sizes that they have now."""
+        for tensor, source in list(self._known.values()):
+            node = source if isinstance(source, Node) else source.node
+            if node is not None and node in nodes_in(args):
+                shape = self._aside_of("call_function", getattr, (node, "shape"))
+                self._fix_value(shape, tuple(torch.Tensor.size(tensor)))
+
+    def _ask_rank(self) -> None:
+        if self._rank_asked is None:
+            self._rank_asked = guard_at(self._place.origin(), "")
+
+    def note_index(self, number: NumberProxy, name: str) -> None:
+        """Hear that a call of the function or method `name` has read a number."""
+        if self._ended:
+            raise self._is_over("a number")
+        if not self.paused and self.is_tracing_here():
+            self._read_numbers.append((number, name))
+
+    def _settle_reads(self, name: str, args: Any = (), kwargs: Any = None) -> None:
+        """Hear what numbers were read for: those that the call `name` was given are in the graph, others are fixed."""
+        reads, self._read_numbers = self._read_numbers, []
+        session = active.get()
+        if session is not None:
+            session.settle()
+        given = {id(number) for number in numbers_in((args, kwargs or {}))} if name else set()
+        for number, reader in reads:
+            if not (reader == name and id(number) in given):
+                self.fix(number)
+
+    def _is_over(self, what: Any) -> TraceError:
+        return TraceError(
+            f"Cannot use {what}: the trace is over, and a number that was traced is used behind it. Look for a traced "
+            "value that the program keeps in a list, an attribute or a global.",
+            code="FXP-T011",
+        )

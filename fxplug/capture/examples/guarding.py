@@ -1,0 +1,229 @@
+"""What a program asks while it is captured, collected as guards."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.codegen import INFIX, PREFIX
+from fxplug.ir import Graph, Node, map_arg
+from fxplug.ir.guards import Guard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fxplug.ir import Origin
+
+__all__ = ["GuardCollector", "expression", "guard_at", "guard_of"]
+
+_METADATA = frozenset(
+    [
+        "shape",
+        "size",
+        "dim",
+        "ndim",
+        "ndimension",
+        "numel",
+        "nelement",
+        "dtype",
+        "device",
+        "layout",
+        "stride",
+        "is_floating_point",
+        "is_complex",
+        "is_signed",
+        "requires_grad",
+        "is_leaf",
+        "is_cuda",
+        "is_cpu",
+        "is_meta",
+        "is_quantized",
+        "is_sparse",
+        "is_nested",
+        "is_contiguous",
+        "element_size",
+        "itemsize",
+        "nbytes",
+        "get_device",
+        "storage_offset",
+        "is_inference",
+        "is_conj",
+        "is_neg",
+    ]
+)
+"""Attributes and methods of a tensor that do not look at its values."""
+
+
+class GuardCollector:
+    """Collects guards, those that can be answered from the inputs alone apart from the others.
+
+    Args:
+        graph: The graph that is recorded.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._at_entry: set[Node] = set()
+        self._predicates: dict[Node, Guard] = {}
+        self._known: set[str] = set()
+
+    def is_at_entry(self, node: Node) -> bool:
+        """Return whether the value of a node can be worked out from the inputs before the program runs."""
+        return node in self._at_entry
+
+    def add_input(self, node: Node) -> None:
+        """Hear of an input that is no tensor."""
+        self._at_entry.add(node)
+
+    def hear(self, node: Node, *, nothing_written: bool) -> None:
+        """Hear of a node whose value is no tensor.
+
+        Args:
+            node: The node.
+            nothing_written: Whether the program has changed no tensor so far.
+        """
+        inputs = node.all_input_nodes
+        looks_at_values = not (nothing_written or _is_metadata(node))
+        for one in inputs:
+            if one not in self._at_entry and (one.op != "placeholder" or looks_at_values):
+                return
+        if inputs:
+            self._at_entry.add(node)
+
+    def is_new(self, text: str) -> bool:
+        """Return whether a predicate says something that was not said yet."""
+        is_known = text in self._known
+        self._known.add(text)
+        return not is_known
+
+    def add(self, predicate: Node, guard: Guard | None = None) -> None:
+        """Add a predicate that can be answered from the inputs.
+
+        Args:
+            predicate: What is to be true.
+            guard: Says it; by default what the predicate says by itself.
+        """
+        self._predicates[predicate] = guard_of(predicate) if guard is None else guard
+
+    def finish(self) -> tuple[Graph | None, tuple[Guard, ...]]:
+        """Return a graph with the same inputs that answers every predicate, with the guards in its order."""
+        if not self._predicates:
+            return None, ()
+        graph = Graph()
+        copies: dict[Node, Node] = {}
+        for node in self._graph.find_nodes(op="placeholder"):
+            copies[node] = graph.node_copy(node)
+        answers = [_copy(graph, predicate, copies) for predicate in self._predicates]
+        graph.output(tuple(answers))
+        graph.keyword_only = self._graph.keyword_only
+        return graph, tuple(self._predicates.values())
+
+
+def _copy(graph: Graph, node: Node, copies: dict[Node, Node]) -> Node:
+    """Copy a node with everything that it is computed from."""
+    stack = [node]
+    while stack:
+        current = stack[-1]
+        missing = [one for one in current.all_input_nodes if one not in copies]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if current not in copies:
+            copies[current] = graph.node_copy(current, copies.__getitem__)
+    return copies[node]
+
+
+def guard_of(node: Node, text: str | None = None, depth: int = 0) -> Guard:
+    """Return the guard that says that the value of `node` is true.
+
+    Args:
+        node: The predicate.
+        text: Says it in another way.
+        depth: How deep inside a longer expression it stands already.
+    """
+    return guard_at(next(iter(node.origins), None), text or expression(node, depth))
+
+
+def guard_at(origin: Origin | None, text: str) -> Guard:
+    """Return a guard that was asked for at a place in the program."""
+    line = None if origin is None else origin.source()
+    return Guard(text, "" if line is None else str(line), "" if line is None else line.text or "")
+
+
+def _is_metadata(node: Node) -> bool:
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[1] in _METADATA
+    if node.op == "call_method":
+        return node.target in _METADATA
+    return not any(one.op == "placeholder" for one in node.all_input_nodes)
+
+
+def expression(node: Any, depth: int = 0) -> str:
+    """Return a value of the graph as an expression over its inputs, as a reader would write it."""
+    if not isinstance(node, Node):
+        return _value_text(node, depth)
+    if node.op in {"placeholder", "get_attr"} or depth > _DEEPEST:
+        return str(node.target) if node.op == "get_attr" else node.name
+    if node.op == "call_module":
+        return f"{node.target}({_arguments(node.args, node.kwargs, depth)})"
+    args = node.args
+    if node.op == "call_method":
+        return f"{_operand(args[0], depth)}.{node.target}({_arguments(args[1:], node.kwargs, depth)})"
+    return _function_text(node, args, depth)
+
+
+_DEEPEST = 12
+
+
+def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
+    target: Any = node.target
+    if target is getattr:
+        return f"{_operand(args[0], depth)}.{args[1]}"
+    if target is operator.getitem:
+        return f"{_operand(args[0], depth)}[{expression(args[1], depth + 1)}]"
+    if target is operator.truth:
+        return expression(args[0], depth)
+    if target is operator.not_:
+        return f"not {_operand(args[0], depth)}"
+    if target is operator.contains:
+        return f"{_operand(args[1], depth)} in {_operand(args[0], depth)}"
+    if target is operator.is_:
+        return f"{_operand(args[0], depth)} is {_operand(args[1], depth)}"
+    if target in INFIX and len(args) == 2:
+        return f"{_operand(args[0], depth)} {INFIX[target]} {_operand(args[1], depth)}"
+    if target in PREFIX:
+        return f"{PREFIX[target]}{_operand(args[0], depth)}"
+    name = getattr(target, "__name__", str(target))
+    return f"{name}({_arguments(args, node.kwargs, depth)})"
+
+
+def _operand(value: Any, depth: int) -> str:
+    text = expression(value, depth + 1)
+    is_call = (
+        isinstance(value, Node)
+        and value.op == "call_function"
+        and (value.target in INFIX or value.target is operator.not_)
+    )
+    return f"({text})" if is_call else text
+
+
+def _arguments(args: Iterable[Any], kwargs: dict[str, Any], depth: int) -> str:
+    shown = [expression(argument, depth + 1) for argument in args]
+    shown += [f"{name}={expression(argument, depth + 1)}" for name, argument in kwargs.items()]
+    return ", ".join(shown)
+
+
+def _value_text(value: Any, depth: int) -> str:
+    if isinstance(value, (torch.dtype, torch.device)):
+        return str(value)
+    parts: list[Node] = []
+    map_arg(value, parts.append)
+    if not parts:
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(expression(part, depth + 1) for part in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+    return repr(value)

@@ -1,0 +1,204 @@
+"""The inputs of a program that runs on examples."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.capture.arguments import is_constant, is_plain_subclass
+from fxplug.capture.examples.binding import bound_examples
+from fxplug.capture.examples.guarding import guard_of
+from fxplug.capture.examples.kinds import asks_for_kinds
+from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
+from fxplug.capture.examples.structures import (
+    Whole,
+    changes_of,
+    copied,
+    fields_of,
+    holds_parts,
+    is_field,
+    parts_of,
+)
+from fxplug.capture.examples.values import ValueKeeper
+from fxplug.errors import TraceError
+from fxplug.ir.guards import Guard
+from fxplug.semantics.internals import can_be_rebuilt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from fxplug.capture.inputs import Input
+    from fxplug.capture.pytrees import PlannedInput
+    from fxplug.ir import Node
+
+__all__ = ["InputReceiver"]
+
+
+_SIMPLE = (bool, int, float, str, bytes, type(None))
+
+
+class InputReceiver(ValueKeeper):
+    """A tracer that hands examples to the program."""
+
+    _names_inputs_by_path = True
+    keeps_structures: bool = False
+    """Whether inputs that hold others are one input each, because the program changes them."""
+    _examples: tuple[tuple[Any, ...], Mapping[str, Any]]
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._scalar_inputs: set[Node] = set()
+        self._other_inputs: list[tuple[Node, Any]] = []
+        self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
+        self._wholes: list[tuple[Node, Any, Any]] = []
+
+    def _values_of_inputs(
+        self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any
+    ) -> dict[str, Any]:
+        given = bound_examples(source, *self._examples)
+        for entry in inputs:
+            value = given[entry.name]
+            stays = self.keeps_structures and not entry.stars and isinstance(value, (dict, tuple, list))
+            if stays or (isinstance(value, (dict, tuple, list)) and not can_be_rebuilt(value)):
+                given[entry.name] = Whole(value)
+        return given
+
+    def _receive(self, entry: PlannedInput) -> tuple[Any, Any]:
+        value = entry.value.value if isinstance(entry.value, Whole) else entry.value
+        if isinstance(entry.input.default, torch.Tensor) and value is entry.input.default:
+            return value, None  # A constant, which callers cannot replace.
+        proxy = self._create_input(entry.input)
+        node: Node = proxy.node
+        if isinstance(value, torch.Tensor):
+            if id(value) in self._known:
+                value = value.view_as(value)  # Given twice: in the graph they are two.
+            self._known[id(value)] = (value, node)
+            self._snapshots.add(value)
+            self._tensor_inputs.append((node, value))
+        elif type(value) is int or type(value) is float:
+            self._scalar_inputs.add(node)
+            if self.fixes_numbers:
+                self._other_inputs.append((node, value))
+            else:
+                value = (IntProxy if type(value) is int else FloatProxy)(node, self, value)
+        else:
+            self._other_inputs.append((node, value))
+            self._receive_fields(value, node, entry.path, set())
+            if holds_parts(value):
+                original, value = value, copied(value, {})
+                self._wholes.append((node, original, value))
+        return value, proxy
+
+    def _record_changes(self) -> None:
+        """Record what the program has done to inputs that hold others."""
+        calls: list[tuple[Any, Node, Any]] = []
+        for node, before, after in self._wholes:
+            for change in changes_of(before, after):
+                source: Node | Part = node
+                for key in change.path:
+                    source = Part(source, key)
+                changed = self.node_of_part(source) if isinstance(source, Part) else source
+                calls.append((change.function, changed, self.create_arg(change.args)))
+        # Everything has been read by now that one of the changes may take away.
+        for function, changed, args in calls:
+            kind = "call_method" if isinstance(function, str) else "call_function"
+            self.create_node(kind, function, (changed, *args), {})
+
+    def _receive_fields(self, value: Any, source: Node | Part, path: str, seen: set[int]) -> None:
+        """Let the tensors in the fields of an input be known as parts of it.
+
+        Raises:
+            TraceError: The input is of a kind whose parts are not known.
+        """
+        if isinstance(value, torch.Tensor):
+            self._known[id(value)] = (value, source)
+            self._snapshots.add(value)
+            self._tensor_inputs.append((source, value))
+            return
+        if id(value) in seen and holds_parts(value):
+            return
+        seen.add(id(value))
+        parts = parts_of(value)
+        if parts is not None:
+            for key, part in parts:
+                step = key if is_field(key) else f"[{key!r}]"
+                self._receive_fields(part, Part(source, key), f"{path}{step}", seen)
+        elif not (value is None or isinstance(value, bool) or is_constant(value) or is_plain_subclass(value)):
+            raise TraceError(
+                f"Cannot trace with the input {path!r}: it is a {type(value).__module__}.{type(value).__qualname__}, "
+                "and which tensors it holds is not known. Pass tensors, plain values, or lists, dicts and dataclasses "
+                "of them.",
+                code="FXP-T065",
+            )
+
+    def _check_input(self, path: str, proxy: Any, value: Any) -> None:
+        """Inputs are checked by guards."""
+
+    def _guard_inputs(self) -> None:
+        """Guard inputs that are neither tensors nor numbers, and the number of dimensions if it was asked."""
+        with self.graph.inserting_before(self.graph.output_node()):
+            for node, value in self._other_inputs:
+                self._guard_value(node, value, set())
+            asks = asks_for_kinds(self.context.root)
+            for source, value in self._tensor_inputs:
+                self._guard_tensor(source, value, asks=asks)
+            asked = self._rank_asked
+            for source, value in self._tensor_inputs if asked is not None else ():
+                rank = self._aside("call_method", "dim", (self._entry_node(source),))
+                self._guards.hear(rank, nothing_written=False)
+                self._add_entry_guard(operator.eq, (rank, torch.Tensor.dim(value)), asked)
+
+    def _guard_tensor(self, source: Node | Part, value: torch.Tensor, *, asks: bool) -> None:
+        """Guard that an input is a tensor, where the program may ask, and what the caller has set on it."""
+        if asks:
+            answer = self._aside("call_function", isinstance, (self._entry_node(source), torch.Tensor))
+            self._guards.hear(answer, nothing_written=True)
+            self._guards.add(answer)
+        for name, held in vars(value).items() if type(value) is torch.Tensor else ():
+            if is_constant(held) or isinstance(held, _SIMPLE):
+                read = self._aside("call_function", getattr, (self._entry_node(source), name, None))
+                self._guards.hear(read, nothing_written=True)
+                self._add_entry_guard(operator.eq, (read, held))
+
+    def _entry_node(self, source: Node | Part) -> Node:
+        """Return the node for an input or a part of one, which guards may ask."""
+        node = self.node_of_part(source) if isinstance(source, Part) else source
+        if node.op != "placeholder":
+            self._guards.hear(node, nothing_written=True)
+        return node
+
+    def _guard_value(self, source: Node | Part, value: Any, seen: set[int]) -> None:
+        """Guard that an input, or a part of one, is what it was."""
+        if isinstance(value, torch.Tensor) or (id(value) in seen and holds_parts(value)):
+            return
+        seen.add(id(value))
+        parts = parts_of(value)
+        if parts is not None:
+            self._guard_structure(self._entry_node(source), value)
+            for key, part in parts:
+                self._guard_value(Part(source, key), part, seen)
+            return
+        node = self._entry_node(source)
+        is_same = value is None or value is True or value is False or callable(value)
+        self._add_entry_guard(operator.is_ if is_same else operator.eq, (node, self.create_arg(value)))
+
+    def _guard_structure(self, node: Node, value: Any) -> None:
+        """Guard that there is something of the same class, with parts under the same keys."""
+        if fields_of(value) is not None:
+            kind = self._aside("call_function", type, (node,))
+            self._guards.hear(kind, nothing_written=True)
+            self._add_entry_guard(operator.is_, (kind, type(value)))
+            return
+        asks, found = (list, list(value)) if isinstance(value, dict) else (len, len(value))
+        answer = self._aside("call_function", asks, (node,))
+        self._guards.hear(answer, nothing_written=True)
+        self._add_entry_guard(operator.eq, (answer, self.create_arg(found)))
+
+    def _add_entry_guard(self, function: Any, args: tuple[Any, ...], asked: Guard | None = None) -> None:
+        node = self._aside("call_function", function, args)
+        guard = guard_of(node)
+        if asked is not None:
+            guard = Guard(guard.text, asked.line, asked.source)
+        self._guards.add(node, guard)

@@ -1,0 +1,46 @@
+"""Tensors that existed before a program was captured are as they were when it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxplug.semantics.internals import storage_of, with_data
+
+__all__ = ["Snapshots"]
+
+
+class Snapshots:
+    """Keeps a copy of each tensor from before the program that the program is about to write to."""
+
+    def __init__(self) -> None:
+        self._existing: dict[Any, dict[int, torch.Tensor]] = {}
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]] = {}
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Hear of a tensor from before the program."""
+        self._existing.setdefault(storage_of(tensor), {})[id(tensor)] = tensor
+
+    def before_write(self, tensor: torch.Tensor) -> None:
+        """Hear that a tensor is about to be written to; with it, whatever shares its memory."""
+        for existing in self._existing.get(storage_of(tensor), {}).values():
+            if id(existing) not in self._saved:
+                with torch.no_grad(), with_data():
+                    alias = existing.detach()
+                    self._saved[id(existing)] = (existing, alias, alias.clone(), existing.requires_grad)
+
+    def shares_memory(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor shares the memory of one from before the program."""
+        return storage_of(tensor) in self._existing
+
+    def restore(self) -> None:
+        """Put back what was written to."""
+        with torch.no_grad():
+            for tensor, alias, values, requires_grad in self._saved.values():
+                alias.copy_(values)
+                if tensor.shape != alias.shape or tensor.stride() != alias.stride():
+                    tensor.data = alias
+                if tensor.requires_grad != requires_grad and tensor.is_leaf:
+                    tensor.requires_grad_(requires_grad)
+        self._saved.clear()

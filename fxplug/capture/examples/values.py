@@ -1,0 +1,288 @@
+"""What stands for the values of a program that runs on example inputs."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.examples.asking import Answerer
+from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
+from fxplug.capture.examples.parts import is_in_reach, tensors_in
+from fxplug.capture.examples.results import has_fixed_length, rebuilt
+from fxplug.capture.examples.snapshots import Snapshots
+from fxplug.capture.examples.structures import is_field
+from fxplug.capture.sources import place_in_program
+from fxplug.errors import TraceError
+from fxplug.ir import Node, effects
+from fxplug.semantics.generators import generator_from_state
+from fxplug.semantics.internals import is_fake, storage_of, with_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fxplug.ir import Argument
+
+__all__ = ["PLAIN", "ValueKeeper"]
+
+PLAIN = frozenset(
+    {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device}
+)
+"""Exact types of values that are what they are, and stand for nothing."""
+
+
+class ValueKeeper(Answerer):
+    """A tracer that knows tensors by their identity, and what each is in the graph."""
+
+    values: dict[str, torch.Tensor] | None = None
+    """Name of each node -> copy of its value, where that is wanted."""
+    without_data: Any = None
+    """In shape mode, what makes tensors without data."""
+    fixes_numbers: bool = False
+    """Whether sizes and other numbers are those of the examples, and plain numbers to the program."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._has_written = False
+        self._snapshots = Snapshots()
+        self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._with_data: dict[int, torch.Tensor] = {}
+        self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
+
+    def _stand_in(self, value: Any, node: Node, *, writes: bool) -> Any:
+        """Return what the program gets for the value of a node."""
+        if isinstance(value, torch.Tensor):
+            return self._bind(value, node, writes=writes)
+        if value is None and node.target is not getattr:
+            return None
+        return self._part_stand_in(value, node)
+
+    def holds_traced_values(self, value: Any) -> bool:
+        """Return whether a value is, or holds, one that hangs on the inputs."""
+        for part in iterate_parts(value):
+            known = self._known.get(id(part))
+            if known is None and not isinstance(part, NumberProxy):
+                continue
+            source = known[1] if known is not None else cast("NumberProxy", part).source
+            while isinstance(source, Part):
+                source = source.whole
+            if self._may_differ(source):
+                return True
+        return False
+
+    def _part_stand_in(self, value: Any, source: Node | Part) -> Any:
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            return self._bind(value, source, writes=False)
+        node = source if isinstance(source, Node) else None
+        if node is not None:
+            self._asides_for(node, value)
+            if node in self._constant:
+                return value
+        if self.fixes_numbers and (kind is int or kind is float or kind is torch.Size):
+            self._fix_value(self.node_of_part(source) if isinstance(source, Part) else source, value)
+            return value
+        if kind is int or kind is float:
+            return (IntProxy if kind is int else FloatProxy)(source, self, value)
+        if kind is torch.Size:
+            self._ask_rank()
+            return SizeProxy(
+                [self._part_stand_in(size, Part(source, i)) for i, size in enumerate(value)], source, self
+            )
+        if kind is bool:
+            return self.decide(
+                self.node_of_part(source) if isinstance(source, Part) else source, answer=value
+            )
+        if value is None:
+            if node is not None and node.target is getattr:
+                self.decide(self._aside_of("call_function", operator.is_, (node, None)), answer=True)
+            return None
+        return self._other_stand_in(value, source)
+
+    def _asides_for(self, node: Node, value: Any) -> None:
+        if not any(True for _ in tensors_in(value)):
+            self._guards.hear(node, nothing_written=not self._has_written)
+            if effects.effect_of(node, self.root).is_pure:
+                self._asides.append(node)
+
+    def _other_stand_in(self, value: Any, source: Node | Part) -> Any:
+        if isinstance(value, (tuple, list, dict)):
+            node = self.node_of_part(source) if isinstance(source, Part) else source
+            if not isinstance(value, dict) and not has_fixed_length(node, value, self._is_torch_module):
+                self._fix_length(node, len(value))
+            return rebuilt(value, lambda part, key: self._part_stand_in(part, Part(source, key)))
+        node = self.node_of_part(source) if isinstance(source, Part) else source
+        if isinstance(
+            value, (str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
+        ):
+            self._fix_value(node, value)
+            return value
+        if callable(value) and node.target is getattr:
+            self.decide(self._aside_of("call_function", operator.is_not, (node, None)), answer=True)
+            return value
+        if isinstance(value, RemovableHandle):
+            return value
+        raise TraceError(
+            f"Cannot record {node.format_node()}: it gives a {type(value).__module__}.{type(value).__qualname__}"
+            f"{place_in_program()}, and what the program does with that is not seen. Make the enclosing function a "
+            "leaf (fxplug.wrap), or the enclosing module.",
+            code="FXP-T062",
+        )
+
+    def _is_torch_module(self, path: str) -> bool:
+        return type(self.root.get_submodule(path)).__module__.startswith("torch.nn")
+
+    def _bind(self, value: torch.Tensor, source: Node | Part, *, writes: bool) -> torch.Tensor:
+        """Let a tensor be known as the value of a node."""
+        value = self._with_data.get(id(value), value)
+        known = self._known.get(id(value))
+        if known is not None and not writes:
+            # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
+            # are for inputs with which the call returns another one.
+            self.paused += 1
+            try:
+                value = value.view_as(value)
+            finally:
+                self.paused -= 1
+        self._known[id(value)] = (value, source)
+        if self.values is not None and isinstance(source, Node):
+            self.paused += 1
+            self.values[source.name] = value.detach().clone()
+            self.paused -= 1
+        return value
+
+    def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what stands for a tensor with data where none is computed with, so that it is not written to."""
+        if is_fake(tensor):
+            return tensor
+        known = self._twins.get(id(tensor))
+        if known is None:
+            self.paused += 1
+            twin: torch.Tensor = self.without_data.from_tensor(tensor)
+            self.paused -= 1
+            known = self._twins[id(tensor)] = (tensor, twin)
+            self._with_data[id(twin)] = tensor
+        return known[1]
+
+    def node_of_part(self, part: Part) -> Node:
+        """Return the node for a part of a value, made when it is first asked for."""
+        if part.node is None:
+            whole = part.whole if isinstance(part.whole, Node) else self.node_of_part(part.whole)
+            if is_field(part.key):
+                target, key = getattr, part.key[1:]
+            else:
+                target, key = operator.getitem, part.key
+            node = part.node = self.create_node("call_function", target, (whole, key), {})
+            self._asides.append(node)
+            if self._guards.is_at_entry(whole):
+                self._guards.hear(node, nothing_written=False)
+            if whole in self._constant:
+                self._constant.add(node)
+        return part.node
+
+    def create_arg(self, a: Any) -> Argument:
+        """Turn a value of the program into an argument of the graph; a set is made by a call."""
+        if type(a).__module__ == "numpy" and hasattr(a, "item") and not hasattr(a, "__len__"):
+            return a.item()  # torch takes a number of numpy for the number of Python that it is.
+        if isinstance(a, torch.Generator):
+            return self._lift_generator(a)
+        if type(a) is set or type(a) is frozenset:
+            elements = [self.create_arg(element) for element in cast("set[Any]", a)]
+            return self.create_node("call_function", type(a), (elements,), {})
+        return super().create_arg(a)
+
+    def _lift_generator(self, generator: torch.Generator) -> Argument:
+        """Record a read of a generator of random numbers, whose state is put back when the trace ends."""
+        known = self._generators.get(id(generator))
+        if known is None:
+            self.paused += 1
+            with with_data():
+                state = generator.get_state().clone()
+            self.paused -= 1
+            if is_in_reach(generator):
+                node = self._lift(generator, "_generator")
+            else:  # The program has made it, and makes it anew in every call.
+                start = self._lift(state, "_generator_state")
+                node = self.create_node("call_function", generator_from_state, (start, generator.device), {})
+            known = self._generators[id(generator)] = (generator, state, node)
+        return known[2]
+
+    def _lift_tensor(self, tensor: torch.Tensor) -> Node:
+        known = self._known.get(id(tensor))
+        if known is not None:
+            source = known[1]
+            return self.node_of_part(source) if isinstance(source, Part) else source
+        self.paused += 1
+        try:
+            if self._path_of_tensor(tensor) is None and self._is_made_here(tensor):
+                raise self._unheard_of()
+            if self._path_of_tensor(tensor) is None and not is_in_reach(tensor):
+                raise self._unheard_of()
+            node = super()._lift_tensor(tensor)
+            self._snapshots.add(tensor)
+        finally:
+            self.paused -= 1
+        self._known[id(tensor)] = (tensor, node)
+        return node
+
+    def _unheard_of(self) -> TraceError:
+        error = TraceError(
+            f"Cannot record a tensor that the program made{place_in_program()} in a way that torch does not tell of "
+            "(torch.Tensor(...), nn.Parameter(...), as_subclass, from_numpy). Use torch.tensor, torch.empty, clone or "
+            "detach.",
+            code="FXP-T061",
+        )
+        self.note_refusal(error)
+        return error
+
+    def _is_made_here(self, tensor: torch.Tensor) -> bool:
+        storage = storage_of(tensor)
+        return storage is not None and any(storage_of(known) == storage for known, _ in self._known.values())
+
+    def _is_traced(self, value: Any) -> bool:
+        if isinstance(value, torch.Tensor):
+            known = self._known.get(id(value))
+            if known is None:
+                return True  # A parameter, or something else from before the program.
+            return not (isinstance(known[1], Node) and known[1] in self._constant)
+        return isinstance(value, NumberProxy)
+
+    def _holds_traced(self, value: Any) -> bool:
+        kind = type(value)
+        if kind in PLAIN:
+            return False
+        if isinstance(value, (torch.Tensor, NumberProxy)):
+            return True
+        if kind is slice:
+            return any(self._holds_traced(part) for part in (value.start, value.stop, value.step))
+        if isinstance(value, (tuple, list)):
+            return any(self._holds_traced(part) for part in cast("Iterable[Any]", value))
+        if isinstance(value, dict):
+            return any(self._holds_traced(part) for part in cast("dict[Any, Any]", value).values())
+        return False
+
+    def _real(self, value: Any) -> Any:
+        """Return a value with the numbers that stand-ins stand for."""
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if isinstance(value, torch.Tensor):
+            return value if self.without_data is None else self._twin_of(value)
+        if kind is IntProxy or kind is FloatProxy:
+            return value.value
+        if kind is SizeProxy:
+            return torch.Size([self._real(part) for part in value])
+        if kind is tuple:
+            return tuple([self._real(part) for part in value])
+        if kind is list:
+            return [self._real(part) for part in value]
+        if kind is dict:
+            return {key: self._real(part) for key, part in value.items()}
+        if kind is slice:
+            return slice(self._real(value.start), self._real(value.stop), self._real(value.step))
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return type(value)(*[self._real(part) for part in cast("tuple[Any, ...]", value)])
+        return value

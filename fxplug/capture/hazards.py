@@ -1,0 +1,156 @@
+"""Questions that no traced value hears, found in the bytecode of the functions that a trace enters.
+
+``mask is None`` asks nothing of ``mask``: Python compares two addresses. Where a function compares one of its
+parameters with a constant so, it is looked at with what it is called; what the comparison hangs on is then known to be
+a traced value, or not. ``type(x)``, ``callable(x)`` and ``id(x)`` ask nothing of ``x`` either; whether a function calls
+them is all that is found out here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fxplug.capture.identity import Test, tests_in
+from fxplug.capture.sources import is_standard, passes_calls_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of"]
+
+ASKED_BY_NAME = frozenset({"callable", "getattr", "hasattr", "id", "type"})
+"""Functions of Python whose calls no traced value hears."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What the bytecode of a function says."""
+
+    names: frozenset[str]
+    """The names of globals and attributes that it, or a function in it, uses."""
+    asks: frozenset[str]
+    """Those of `ASKED_BY_NAME` among them."""
+    tests: Mapping[str, Test]
+    """Parameter -> the comparison of it."""
+
+
+_scans: dict[int, tuple[weakref.ref[CodeType], Scan]] = {}
+"""By id, because code compares and hashes by all that it holds."""
+
+
+def scan_of(code: CodeType) -> Scan:
+    """Return what the bytecode of a function says; it is read once."""
+    key = id(code)
+    known = _scans.get(key)
+    if known is None:
+        inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        names = frozenset(code.co_names).union(*(scan_of(part).names for part in inner))
+        scan = Scan(names, names & ASKED_BY_NAME, tests_in(code))
+        known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
+    return known[1]
+
+
+def arguments_under_test(
+    function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[Any, str, Test]]:
+    """Yield each value that a function is called with and compares, the name of its parameter, and the comparison."""
+    code = function.__code__
+    tests = scan_of(code).tests
+    for position, name in enumerate(code.co_varnames[: code.co_argcount]):
+        if name in tests and position < len(args):
+            yield args[position], name, tests[name]
+    for name, value in kwargs.items():
+        if name in tests:
+            yield value, name, tests[name]
+
+
+# -- what a function can reach
+
+
+def reachable(
+    function: Callable[..., Any], receiver: Any, seen: dict[int, Any], body_of: Callable[[Any], Any]
+) -> Iterator[tuple[FunctionType, Scan]]:
+    """Yield a function of a program, and those that it may call by a name that its module, object or closure has.
+
+    Args:
+        function: A function or bound method.
+        receiver: The object whose method it is; None for a function.
+        seen: Id -> function, of those that are known; those that are found are added.
+        body_of: Returns a function with its own code for one whose code is exchanged.
+    """
+    waiting: list[tuple[Any, Any]] = [(_plain(function), receiver)]
+    while waiting:
+        current, owner = waiting.pop()
+        if not isinstance(current, FunctionType) or id(current) in seen:
+            continue
+        seen[id(current)] = current
+        code = body_of(current).__code__
+        if _is_foreign(code.co_filename):
+            continue
+        scan = scan_of(code)
+        yield current, scan
+        waiting.extend((value, owner) for value in _closed_over(current))
+        waiting.extend((value, None) for value in _global_functions(current.__globals__, scan.names))
+        if owner is not None:
+            waiting.extend(_methods(owner, scan.names))
+
+
+def _plain(value: Any) -> Any:
+    """Return the function behind a method, or behind what makes one in a class."""
+    if isinstance(value, property):
+        return value.fget
+    return value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
+
+
+def _closed_over(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # It has no value yet.
+            continue
+
+
+def _is_foreign(filename: str) -> bool:
+    """Return whether code is of fxplug, of torch beneath its modules, or of Python itself."""
+    return passes_calls_on(filename) or is_standard(filename)
+
+
+def _global_functions(namespace: Mapping[str, Any], names: frozenset[str]) -> Iterator[Any]:
+    for name in names:
+        value = namespace.get(name)
+        if isinstance(value, FunctionType):
+            yield value
+        elif isinstance(value, ModuleType) and not str(value.__name__).startswith(_LIBRARIES):
+            held = vars(value)
+            yield from (held[other] for other in names if isinstance(held.get(other), FunctionType))
+        elif isinstance(value, type) and not value.__module__.startswith(_LIBRARIES):
+            yield from (_plain(vars(value)[other]) for other in (*names, *_IMPLIED) if other in vars(value))
+
+
+_LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
+_IMPLIED = ("__call__", "__init__", "forward")
+"""Methods that are called without being named."""
+
+
+def _methods(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield the functions with one of some names that an object has, or that the objects in its attributes have."""
+    for base in type(owner).__mro__:
+        if base is nn.Module or base is object:
+            break
+        held = vars(base)
+        yield from ((_plain(held[name]), owner) for name in names if name in held)
+    own: Mapping[str, Any] = getattr(owner, "__dict__", {})
+    modules: Mapping[str, Any] = own.get("_modules", {})
+    for name in names:
+        value = own.get(name, modules.get(name))
+        if isinstance(value, (FunctionType, MethodType)):
+            yield _plain(value), getattr(value, "__self__", None)
+        elif value is not None and not type(value).__module__.startswith(_LIBRARIES):
+            for base in type(value).__mro__[:-1]:
+                held = vars(base)
+                yield from ((_plain(held[other]), value) for other in (*names, "__call__") if other in held)

@@ -1,0 +1,63 @@
+"""What a tracer answers about the state around a program: training flags, seeds, what differs from call to call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.proxy import Proxy
+from fxplug.capture.randomness import seeding_error
+from fxplug.ir import Graph, Node, effects
+
+if TYPE_CHECKING:
+    from fxplug.capture.policy import TraceContext
+    from fxplug.errors import TraceError
+
+__all__ = ["StateKeeper"]
+
+
+class StateKeeper:
+    """A tracer that keeps an eye on the state around the program."""
+
+    graph: Graph
+    root: nn.Module
+    context: TraceContext
+    _paths: dict[int, str]
+
+    def holds_traced_values(self, value: Any) -> bool:
+        """Return whether a value is, or holds, one that another call may find to be another one."""
+        return any(isinstance(part, Proxy) and self._may_differ(part.node) for part in iterate_parts(value))
+
+    def _may_differ(self, node: Node) -> bool:
+        """Return whether the value of a node hangs on the inputs, on random numbers, or on what is written."""
+        pending, seen = [node], {node}
+        while pending:
+            one = pending.pop()
+            if one.op == "placeholder" or not effects.effect_of(one, self.root).is_pure:
+                return True
+            pending.extend(used for used in one.all_input_nodes if used not in seen)
+            seen.update(one.all_input_nodes)
+        return False
+
+    def knows_module(self, value: Any) -> bool:
+        """Return whether a value is a part of the root, or no module at all."""
+        return not isinstance(value, nn.Module) or id(value) in self._paths
+
+    def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear that the random numbers of torch are set.
+
+        Raises:
+            TraceError: They must not be.
+        """
+        self.note_refusal(error := seeding_error(original.__name__))
+        raise error
+
+    def _note_training(self) -> None:
+        """Take note that the program asks whether it is being trained."""
+        if isinstance(self.context.root, nn.Module):
+            self.graph.captured_training = self.context.root.training
+
+    def note_refusal(self, error: TraceError) -> None:
+        """Remember an error that a program must not swallow."""

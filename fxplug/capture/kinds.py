@@ -1,0 +1,200 @@
+"""Of what class the values of a graph are, as far as that is certain without values.
+
+A kind is worked out when somebody asks, from the node and those before it; a trace in which nobody asks pays nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+import typing
+import weakref
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxplug.ir import Node
+from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
+from fxplug.semantics.kinds import (
+    TENSOR,
+    Kind,
+    attribute_kind,
+    function_kind,
+    kind_of_value,
+    method_kind,
+    module_kind,
+    part_kind,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["declare", "fails_on_none", "held_value", "kind_of_node", "may_be_none"]
+
+_known: weakref.WeakKeyDictionary[Node, Kind | None] = weakref.WeakKeyDictionary()
+_declared: weakref.WeakKeyDictionary[Node, Any] = weakref.WeakKeyDictionary()
+"""Placeholder -> the annotation of its parameter, where that is text."""
+
+_PLAIN = (int, float, bool, str, bytes, complex)
+_CLASSES = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONTAINERS = (list, tuple, dict, set)
+
+
+def declare(node: Node, annotation: Any) -> None:
+    """Take note of the annotation of a parameter whose placeholder does not say it."""
+    _declared[node] = annotation
+
+
+def kind_of_node(node: Node, root: nn.Module | None) -> Kind | None:
+    """Return the kind of the value of a node, None where it is not certain.
+
+    Args:
+        node: Of a graph that is being recorded.
+        root: What the paths of the graph refer to.
+    """
+    waiting = [node]
+    while waiting:
+        current = waiting[-1]
+        missing = [entry for entry in current.all_input_nodes if entry not in _known]
+        if current in _known:
+            waiting.pop()
+        elif missing:
+            waiting.extend(missing)
+        else:
+            _known[current] = _kind(current, root)
+    return _known[node]
+
+
+def _kind(node: Node, root: nn.Module | None) -> Kind | None:
+    target, args, kwargs = node.target, node.args, node.kwargs
+    if node.op == "placeholder":
+        return _kind_of_input(node)
+    if node.op == "get_attr":
+        value = held_value(node, root)
+        return None if value is None else kind_of_value(value)
+    if node.op == "call_module":
+        module = _find(root, str(target))
+        if type(module) is nn.Identity and args:
+            return _of(args[0])
+        return module_kind(module)
+    if node.op == "call_method" and args:
+        return method_kind(_of(args[0]), str(target), args[1:], kwargs)
+    return _kind_of_call(target, args, kwargs) if node.op == "call_function" else None
+
+
+def _kind_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kind | None:
+    if target is getattr and args and isinstance(args[1], str):
+        return attribute_kind(_of(args[0]), args[1])
+    if target is operator.getitem and len(args) == 2:
+        key = args[1]
+        if isinstance(key, Node) and _known.get(key) != Kind(int):
+            whole = _of(args[0])
+            return whole if whole == TENSOR else None
+        return part_kind(_of(args[0]), key)
+    return function_kind(target, [_of(arg) for arg in args], kwargs)
+
+
+def _of(value: Any) -> Kind | None:
+    return _known.get(value) if isinstance(value, Node) else kind_of_value(value)
+
+
+def _kind_of_input(node: Node) -> Kind | None:
+    """Return what the annotation of a parameter says, if its default does not say otherwise."""
+    if node.args and node.args[0] is None:
+        return None
+    target = str(node.target)
+    annotation = node.type if node.type is not None else _declared.get(node)
+    if target.startswith("*"):
+        return Kind(dict if target.startswith("**") else tuple, _annotated(annotation))
+    return _annotated(annotation)
+
+
+def _annotated(annotation: Any) -> Kind | None:
+    if annotation is Parameter.empty or annotation is None:
+        return None
+    if isinstance(annotation, type) and typing.get_origin(annotation) is None:
+        is_known = annotation in _PLAIN or annotation in _CLASSES or annotation in _CONTAINERS
+        if is_known or issubclass(annotation, torch.Tensor):
+            return Kind(annotation)
+        return Kind(torch.Size, Kind(int)) if annotation is torch.Size else None
+    origin = typing.get_origin(annotation)
+    arguments = typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return _annotated(arguments[0])
+    if origin is list or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
+        return Kind(origin, _annotated(arguments[0]))
+    return Kind(origin) if origin in {tuple, dict, set} else None
+
+
+def held_value(node: Node, root: nn.Module | None) -> Any:
+    """Return what a node that reads the root reads, None where nothing is there."""
+    path = str(node.target)
+    lifted: Mapping[str, Any] = getattr(node.graph, "lifted", {})
+    return lifted[path] if path in lifted else _find(root, path)
+
+
+def _find(root: nn.Module | None, path: str) -> Any:
+    """Return what is at a path; by the tables of modules, since reading an attribute is recorded."""
+    holder: Any = root
+    for name in path.split("."):
+        if not isinstance(holder, nn.Module):
+            return None
+        tables = (vars(holder), parameters_of(holder), buffers_of(holder), modules_of(holder))
+        holder = next((table[name] for table in tables if name in table), None)
+    return holder
+
+
+def may_be_none(node: Node, root: nn.Module | None) -> bool:
+    """Return whether a value may be None, as one that a caller leaves out."""
+    if kind_of_node(node, root) is not None:
+        return False
+    if node.op == "call_method":
+        return node.target in _GIVING_NONE
+    if node.op == "call_module":
+        return not _is_torchs(type(_find(root, str(node.target))))
+    if node.op != "call_function":
+        return node.op == "placeholder"
+    if node.target is getattr or node.target is operator.getitem:
+        whole = node.all_input_nodes[0]
+        returns_none = (
+            whole.op == "call_module" and type(_find(root, str(whole.target))) is nn.MultiheadAttention
+        )
+        return returns_none or may_be_none(whole, root)
+    return bool(node.meta.get("is_wrapped")) or not _is_torchs(node.target)
+
+
+_GIVING_NONE = frozenset({"get", "pop", "setdefault"})
+"""Methods of dicts that give None for what is not there."""
+_SOUND = frozenset({"torch", "operator", "_operator", "math", "builtins"})
+"""Modules whose functions do not give None where they are called with a traced value."""
+
+
+def _is_torchs(target: Any) -> bool:
+    return str(getattr(target, "__module__", "")).partition(".")[0] in _SOUND
+
+
+def fails_on_none(node: Node) -> bool:
+    """Return whether something is done with a value that Python or torch refuses to do with None."""
+    return any(_refuses_none(user, node) for user in node.users)
+
+
+_ACCEPT_NONE = frozenset(
+    (operator.eq, operator.ne, operator.is_, operator.is_not, operator.not_, operator.truth, isinstance)
+)
+
+
+_TAKE_NONE = frozenset((operator.getitem, operator.setitem, operator.contains))
+"""Operators whose second operand may be None."""
+
+
+def _refuses_none(user: Node, node: Node) -> bool:
+    target, is_first = user.target, bool(user.args) and user.args[0] is node
+    if user.op == "call_function" and _is_torchs(target) and not user.meta.get("is_wrapped"):
+        if target is getattr:
+            return is_first and not str(user.args[1]).startswith("__")
+        is_operator = "operator" in str(getattr(target, "__module__", "")) and target not in _TAKE_NONE
+        return target not in _ACCEPT_NONE and (is_first or is_operator)
+    if user.op == "call_method":
+        return is_first and not str(target).startswith("__")
+    return user.op == "call_module" and is_first

@@ -1,0 +1,279 @@
+"""Calls of torch that stay whole, because what they run is not all that they do.
+
+An ``autograd.Function`` has a backward of its own, ``torch.func`` transforms a function, ``torch.cond`` runs one of
+two. Recorded operation by operation they would lose that. What a call is given as a function becomes a constant of the
+graph; a function that holds traced values, or modules and their parameters, cannot.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxplug.capture.proxy import Proxy
+from fxplug.capture.shims import traced_value
+from fxplug.capture.sources import caller_level, place_in_program
+from fxplug.errors import TraceError, TraceWarning
+from fxplug.semantics.internals import opaque_functions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fxplug.capture.sessions import ModuleInterceptor
+
+__all__ = ["OpaqueCall", "OpaqueKeeper", "hear_opaque_call"]
+
+
+class OpaqueCall:
+    """A call that is to be one node.
+
+    Args:
+        target: What the node calls.
+        args: Of the node.
+        kwargs: Of the node.
+        functions: What it is given to run.
+        run: Makes the call.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        functions: tuple[Any, ...],
+        run: Callable[[], Any],
+    ) -> None:
+        self.target = target
+        self.args = args
+        self.kwargs = kwargs
+        self.functions = functions
+        self.run = run
+        self.name = ""
+        """How messages call it."""
+
+
+class OpaqueKeeper:
+    """A tracer that records such calls as one node."""
+
+    def on_opaque_call(self, call: OpaqueCall) -> Any:
+        """Hear of a call that stays whole (see `fxplug.capture.interception`); record it if it has traced values.
+
+        Raises:
+            TraceError: A function that it is given holds something that a graph cannot.
+        """
+        proxy = traced_value(call.args, call.kwargs)
+        if proxy is None and not any(isinstance(part, Proxy) for part in _held_by(call.functions)):
+            return call.run()
+        check_functions(call)
+        return self.create_proxy("call_function", call.target, call.args, call.kwargs)
+
+    def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a node."""
+        raise NotImplementedError
+
+
+def check_functions(
+    call: OpaqueCall,
+    functions: tuple[Any, ...] | None = None,
+    is_traced: Callable[[Any], bool] | None = None,
+) -> None:
+    """Refuse functions that hold traced values, tensors or modules.
+
+    Args:
+        call: That is given the functions.
+        functions: Those that are looked at; by default all.
+        is_traced: Tells what is a traced value besides proxies.
+
+    Raises:
+        TraceError: There is one.
+    """
+    for part in _held_by(call.functions if functions is None else functions):
+        if isinstance(part, (Proxy, torch.Tensor, nn.Module)) or (is_traced is not None and is_traced(part)):
+            found = "a traced value" if isinstance(part, Proxy) else f"a {type(part).__name__}"
+            raise TraceError(
+                f"Cannot record a call of {call.name}{place_in_program()}: the function that it is given holds "
+                f"{found}, by its closure or as a method, and the graph cannot follow it. Pass it as an argument, or "
+                "keep the function around this line as a call (fxplug.wrap), or make the enclosing module a leaf.",
+                code="FXP-T054",
+            )
+
+
+def _held_by(functions: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield what functions hold besides their code, at any depth of functions, lists and dicts."""
+    pending: list[Any] = list(functions)
+    seen: set[int] = set()
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, Proxy):
+            yield part
+        elif isinstance(part, FunctionType):
+            pending.extend(_cells(part))
+            pending.extend((*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values()))
+        elif isinstance(part, MethodType):
+            pending.extend((part.__self__, part.__func__))
+        elif isinstance(part, partial):
+            pending.extend((part.func, *part.args, *part.keywords.values()))
+        elif isinstance(part, (list, tuple, set)):
+            pending.extend(part)
+        elif isinstance(part, dict):
+            pending.extend(part.values())
+        else:
+            yield part
+
+
+def _cells(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # Not filled yet.
+            continue
+
+
+# -- the calls, as their own functions of torch receive them
+
+
+def hear_opaque_call(
+    interceptor: ModuleInterceptor, kind: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Tell a tracer of a call, in the form in which a program writes it.
+
+    Args:
+        interceptor: The tracer.
+        kind: Which function of torch is called (see `fxplug.semantics.internals.opaque_functions`).
+        original: The function.
+        args: Of the call.
+        kwargs: Of the call.
+    """
+    run = partial(original, *args, **kwargs)
+    if kind == "checkpoint":
+        return _checkpoint(interceptor, run, args, kwargs)
+    if kind == "cond" and args and isinstance(args[0], (bool, int, float)):
+        return run()  # The choice is made.
+    if kind == "apply":
+        call = OpaqueCall(args[0].apply, args[1:], kwargs, (), run)
+    elif kind in _TRANSFORMS:
+        call = _TRANSFORMS[kind](run, *args, **kwargs)
+    else:
+        functions = () if kind == "functional_call" else _functions_in((*args, *kwargs.values()))
+        call = OpaqueCall(_FUNCTIONS[kind], args, kwargs, functions, run)
+    call.name = kind if kind in _HIGHER_ORDER else f"torch.func.{kind}"
+    if kind in _REFUSED:
+        return _refuse(call)
+    return interceptor.on_opaque_call(call)
+
+
+def _functions_in(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([value for value in args if callable(value) and not isinstance(value, Proxy)])
+
+
+def _vmap(
+    run: Callable[[], Any],
+    func: Any,
+    in_dims: Any,
+    out_dims: Any,
+    randomness: str,
+    chunk_size: int | None,
+    *args: Any,
+    **kwargs: Any,
+) -> OpaqueCall:
+    target = torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size)
+    return OpaqueCall(_named("vmap", target), args, kwargs, (func,), run)
+
+
+def _grad(
+    run: Callable[[], Any],
+    func: Any,
+    argnums: Any,
+    has_aux: Any,
+    args: Any,
+    kwargs: Any,
+) -> OpaqueCall:
+    return OpaqueCall(_named("grad", torch.func.grad(func, argnums, has_aux)), args, kwargs, (func,), run)
+
+
+def _grad_and_value(
+    run: Callable[[], Any],
+    func: Any,
+    argnums: Any,
+    has_aux: Any,
+    args: Any,
+    kwargs: Any,
+) -> OpaqueCall:
+    target = torch.func.grad_and_value(func, argnums, has_aux)
+    return OpaqueCall(_named("grad_and_value", target), args, kwargs, (func,), run)
+
+
+def _named(transform: str, target: Any) -> Any:
+    """Name a transformed function so that nobody takes it for the function itself."""
+    target.__name__ = f"{transform}_{target.__name__.strip('<>')}"
+    target.__qualname__ = f"{transform}.<locals>.{target.__name__}"
+    target.__module__ = __name__
+    return target
+
+
+_TRANSFORMS: dict[str, Callable[..., OpaqueCall]] = {
+    "vmap": _vmap,
+    "grad": _grad,
+    "grad_and_value": _grad_and_value,
+}
+_FUNCTIONS = opaque_functions()
+_REFUSED = frozenset({"jacrev", "jacfwd"})
+_HIGHER_ORDER = frozenset({"cond", "while_loop", "scan"})
+
+
+def _refuse(call: OpaqueCall) -> Any:
+    """Refuse what torch makes of several transforms; it is heard of only in the middle."""
+    if traced_value(call.args, call.kwargs) is None:
+        return call.run()
+    raise TraceError(
+        f"Cannot record a call of {call.name} or what calls it{place_in_program()}, which is made of several "
+        "transforms. Keep the function around this line as a call (fxplug.wrap), or make the enclosing module a leaf.",
+        code="FXP-T054",
+    )
+
+
+_OPTIONS = frozenset(
+    {"use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state"}
+)
+
+
+def _requires_gradients(args: tuple[Any, ...]) -> bool:
+    """Return whether one of the arguments is known to require a gradient; of a proxy that is not known."""
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in args)
+
+
+def _checkpoint(
+    interceptor: ModuleInterceptor, run: Callable[[], Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Keep a checkpointed function that is a constant; run another one as if it were not checkpointed.
+
+    That changes no value and no gradient, but saves no memory.
+    """
+    function = args[0]
+    call = OpaqueCall(_FUNCTIONS["checkpoint"], args, kwargs, (function,), run)
+    held = _held_by((function,))
+    is_whole = isinstance(function, nn.Module) or not any(
+        isinstance(part, (Proxy, torch.Tensor, nn.Module)) for part in held
+    )
+    if is_whole and interceptor.knows_module(function):
+        call.functions = ()
+        return interceptor.on_opaque_call(call)
+    if kwargs.get("use_reentrant") is not False and not _requires_gradients(args[1:]):
+        # That form gives gradients only where an input has some.
+        call.name = "checkpoint with use_reentrant"
+        return interceptor.on_opaque_call(call)
+    warnings.warn(
+        f"The function that torch.utils.checkpoint is given{place_in_program()} holds modules or traced values: it is "
+        "recorded operation by operation, with the same values and gradients, but without saving memory.",
+        TraceWarning,
+        stacklevel=caller_level(),
+    )
+    return function(*args[1:], **{name: value for name, value in kwargs.items() if name not in _OPTIONS})

@@ -1,0 +1,98 @@
+"""The code that the forward of a module reaches: its own, and that of the methods and functions that it names in turn.
+
+Reads of plain attributes happen without a word. What is in the code is all that can be known of them.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import weakref
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import nn
+
+from fxplug.execute import GraphModule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["count_accesses", "reads_training"]
+
+_TRAINING = "training"
+_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def reads_training(module: nn.Module) -> bool:
+    """Return whether the forward of a module may ask for ``training``, its own or that of another module."""
+    if isinstance(module, GraphModule):
+        return module.graph.captured_training is not None
+    kind = type(module)
+    if "forward" in vars(module):
+        return any(_TRAINING in code.co_names for code in _reached_by(module.forward, kind))
+    known = _known.get(kind)
+    if known is None:
+        codes = _reached_by(inspect.getattr_static(kind, "forward"), kind)
+        known = _known[kind] = any(_TRAINING in code.co_names for code in codes)
+    return known
+
+
+def count_accesses(module: nn.Module, name: str) -> tuple[int, int]:
+    """Return how often the code that the forward of a module reaches reads an attribute, and how often it sets it."""
+    kind = type(module)
+    forward = module.forward if "forward" in vars(module) else inspect.getattr_static(kind, "forward")
+    reads = sets = 0
+    for code in _reached_by(forward, kind):
+        for instruction in dis.get_instructions(code) if name in code.co_names else ():
+            if instruction.argval == name:
+                reads += instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"}
+                sets += instruction.opname == "STORE_ATTR"
+    return reads, sets
+
+
+def _reached_by(function: Any, kind: type[nn.Module]) -> Iterator[CodeType]:
+    """Yield all code that a function of a module may run, except that of torch itself."""
+    pending: list[Any] = [function]
+    seen: set[CodeType] = set()
+    while pending:
+        found: Any = pending.pop()
+        if not isinstance(found, (FunctionType, MethodType, staticmethod, classmethod)):
+            continue
+        found = inspect.unwrap(getattr(found, "__func__", cast("Any", found)))
+        code = getattr(found, "__code__", None)
+        if not isinstance(code, CodeType) or code in seen:
+            continue
+        seen.add(code)
+        codes = list(_with_inner(code))
+        yield from codes
+        pending.extend(_named_by(found, {name for code in codes for name in code.co_names}, kind))
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
+def _named_by(function: FunctionType, names: set[str], kind: type[nn.Module]) -> Iterator[Any]:
+    """Yield the functions that code may call: methods of the class, globals, functions in modules and closures."""
+    namespace = function.__globals__
+    modules = [value for name in names if isinstance(value := namespace.get(name), ModuleType)]
+    for name in names:
+        if not hasattr(nn.Module, name):
+            method = inspect.getattr_static(kind, name, None)
+            yield getattr(method, "fget", method)
+        yield from (
+            value for holder in (namespace, *map(vars, modules)) if _is_own(value := holder.get(name))
+        )
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # Not filled yet.
+            continue
+
+
+def _is_own(value: Any) -> bool:
+    return isinstance(value, FunctionType) and not str(value.__module__).startswith("torch.")

@@ -1,0 +1,214 @@
+"""Contexts of torch that a program enters while it is traced: every node knows those around it.
+
+The real context is entered, too: Python may ask whether gradients are on, and leaves of other modes run inside.
+Contexts of others than torch just run, since nothing says what they do to a node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import forward_ad
+
+from fxplug.capture.sources import place_in_program
+from fxplug.errors import TraceError
+from fxplug.ir import PLAIN, RegionEntry
+from fxplug.semantics.internals import autocast_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.ir import Graph
+
+__all__ = ["CONTEXTS", "RegionKeeper", "RegionStack"]
+
+CONTEXTS: tuple[type, ...] = (
+    torch.no_grad,
+    torch.enable_grad,
+    torch.set_grad_enabled,
+    torch.inference_mode,
+    torch.autocast,
+    forward_ad.dual_level,
+)
+"""The contexts that are kept; what derives from one of them is kept as it."""
+
+
+def _entry_of(context: Any) -> RegionEntry:
+    """Return how a context is entered again."""
+    if isinstance(context, torch.autocast):
+        return RegionEntry(torch.autocast, autocast_arguments(context))
+    if isinstance(context, torch.set_grad_enabled):
+        return RegionEntry(torch.set_grad_enabled, (bool(context.mode),))
+    if isinstance(context, torch.inference_mode):
+        return RegionEntry(torch.inference_mode, () if context.mode is True else (bool(context.mode),))
+    if isinstance(context, forward_ad.dual_level):
+        return RegionEntry(forward_ad.dual_level)
+    return RegionEntry(torch.no_grad if isinstance(context, torch.no_grad) else torch.enable_grad)
+
+
+class RegionStack:
+    """The contexts that are entered at the moment, the outermost one first."""
+
+    def __init__(self) -> None:
+        self.entered: list[tuple[Any, RegionEntry]] = []
+        """Each context, and how it is entered again."""
+        self.grad_mode = torch.is_grad_enabled()
+        """Whether gradients were on before the program ran."""
+        self.busy = False
+        """Whether a context of torch is being entered or left, which torch does with the help of others."""
+        self.statement: tuple[Any, RegionEntry | None] | None = None
+        """A ``set_grad_enabled(...)`` that was just made, and may turn out to be a context; what held before."""
+        self.standing: RegionEntry | None = None
+        """What a ``set_grad_enabled(...)`` that is no context has set, around everything else."""
+        self.nested: tuple[Any, int, TraceError] | None = None
+        """One that was made inside a context, the version that the graph had then, and what is to be said if it turns
+        out to be a statement."""
+        self.refusal: TraceError | None = None
+        """What is to be said if that is still in effect behind the program."""
+
+
+class RegionKeeper:
+    """A tracer that gives each node the region in which it is made."""
+
+    graph: Graph
+    _regions: RegionStack
+
+    def on_context_enter(self, enter: Callable[[Any], Any], context: Any) -> Any:
+        """Hear that a context of torch is entered; return what its ``__enter__`` returns."""
+        stack = self._regions
+        if stack.busy:
+            return enter(context)
+        self._check_nested(context)
+        self._end_statement(context)
+        result = self._quietly(enter, context)
+        stack.entered.append((context, _entry_of(context)))
+        self._set_region()
+        return result
+
+    def on_context_exit(self, leave: Callable[..., Any], context: Any, error: tuple[Any, ...]) -> Any:
+        """Hear that a context of torch is left; return what its ``__exit__`` returns.
+
+        Raises:
+            TraceError: Another one was entered last.
+        """
+        stack = self._regions
+        if stack.busy:
+            return leave(context, *error)
+        result = self._quietly(leave, context, *error)
+        if stack.entered and stack.entered[-1][0] is context:
+            stack.entered.pop()
+            self._set_region()
+        else:
+            self.note_refusal(problem := _not_nested(context))
+            if error[0] is None:
+                raise problem
+        self._check_nested(None)
+        return result
+
+    def on_grad_mode_made(self, make: Callable[..., None], context: Any, arguments: tuple[Any, ...]) -> None:
+        """Hear that a ``set_grad_enabled`` is made, which takes effect at once."""
+        stack = self._regions
+        if stack.busy:
+            make(context, *arguments)
+            return
+        self._check_nested(context)
+        make(context, *arguments)
+        stack.statement = (context, stack.standing)
+        if stack.entered:
+            stack.nested = (context, self.graph.version, _statement(context))
+            return
+        stack.refusal = _statement(context)
+        mode = bool(context.mode)
+        stack.standing = None if mode is stack.grad_mode else RegionEntry(torch.set_grad_enabled, (mode,))
+        self._set_region()
+
+    def on_grad_mode_decorates(self, decorate: Callable[[Any, Any], Any], context: Any, function: Any) -> Any:
+        """Hear that a ``set_grad_enabled`` is used as a decorator, which ends its effect."""
+        self._regions.nested = None
+        self._end_statement(context)
+        return decorate(context, function)
+
+    def _quietly(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        stack = self._regions
+        stack.busy = True
+        try:
+            return function(*arguments)
+        finally:
+            stack.busy = False
+
+    def _set_region(self) -> None:
+        stack = self._regions
+        entries = [entry for _, entry in stack.entered]
+        self.graph.current_region = tuple(entries if stack.standing is None else [stack.standing, *entries])
+
+    def _end_statement(self, context: Any) -> None:
+        """Hear that `context` is used as a context: what it set when it was made was no statement."""
+        stack = self._regions
+        if stack.statement is not None and stack.statement[0] is context:
+            stack.standing = stack.statement[1]
+            stack.statement = None
+            stack.refusal = None
+            self._set_region()
+
+    def _check_nested(self, context: Any) -> None:
+        """Refuse a ``set_grad_enabled`` that is a statement inside of a context, unless it is `context` itself."""
+        stack = self._regions
+        if stack.nested is None:
+            return
+        made, version, error = stack.nested
+        stack.nested = None
+        if made is not context or version != self.graph.version:
+            self.note_refusal(error)
+            raise error
+
+    def leave_regions(self) -> None:
+        """Leave what is still entered when the program has failed, so that whoever runs next finds it as it was."""
+        stack = self._regions
+        stack.busy = True
+        for context, _ in reversed(stack.entered):
+            context.__exit__(None, None, None)
+        stack.entered.clear()
+        if torch.is_grad_enabled() is not stack.grad_mode:
+            torch.set_grad_enabled(stack.grad_mode)
+        self.graph.current_region = PLAIN
+
+    def check_regions(self) -> None:
+        """Refuse a program that has ended in another region than it began in.
+
+        Raises:
+            TraceError: It has.
+        """
+        self._check_nested(None)
+        entered = self._regions.entered
+        if not entered and torch.is_grad_enabled() is not self._regions.grad_mode and self._regions.refusal:
+            raise self._regions.refusal
+        if entered:
+            raise TraceError(
+                f"Cannot trace: the program has entered {_name(entered[-1][0])} and does not leave it. Use it in a "
+                "'with' statement.",
+                code="FXP-T050",
+            )
+
+    def note_refusal(self, error: TraceError) -> None:
+        """Remember an error that a program must not swallow."""
+
+
+def _name(context: Any) -> str:
+    return f"torch.{_entry_of(context).context.__name__}"
+
+
+def _not_nested(context: Any) -> TraceError:
+    return TraceError(
+        f"Cannot trace: {_name(context)} is left{place_in_program()}, but it is not what was entered last while "
+        "tracing. Use it in a 'with' statement inside the program.",
+        code="FXP-T050",
+    )
+
+
+def _statement(context: Any) -> TraceError:
+    return TraceError(
+        f"Cannot trace: set_grad_enabled({bool(context.mode)}) is called as a statement{place_in_program()}, so that "
+        "it stays in effect behind the program, too. Use it as a context: 'with torch.set_grad_enabled(...):'.",
+        code="FXP-T050",
+    )

@@ -1,0 +1,130 @@
+"""Guards of a captured program: checked before it runs."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from fxplug.codegen import CompiledFunction, compile_code
+from fxplug.errors import GuardError
+from fxplug.semantics.checks import guard_failed, warning_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.ir import Graph
+    from fxplug.ir.guards import Guard
+
+__all__ = ["NO_GUARDS", "POLICIES", "GuardSet", "GuardedForward"]
+
+POLICIES = ("error", "warn", "ignore", "eager", "recapture")
+"""What happens when a guard does not hold."""
+
+
+class GuardSet:
+    """What a captured program relies on, and what happens when it does not hold.
+
+    Args:
+        graph: Has the inputs of the program, and gives one truth value for each guard; None when there are none that
+            the inputs alone can answer.
+        guards: The guards in this order; behind them, those that the program itself checks.
+        on_failure: One of ``"error"``, ``"warn"``, ``"ignore"``, ``"eager"`` and ``"recapture"``.
+        instead: Called with the module and the arguments of a call whose guards do not hold; None raises an error.
+    """
+
+    def __init__(
+        self,
+        graph: Graph | None,
+        guards: tuple[Guard, ...],
+        on_failure: str = "error",
+        instead: Callable[..., Any] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.guards = guards
+        self.on_failure = on_failure
+        self.instead = instead
+        self._compiled: CompiledFunction | None = None
+
+    def failure(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return the guard that does not hold for a call, as text, None when all do."""
+        training: bool | None = module.graph.captured_training
+        if training is not None and module.training is not training:
+            return f"self.training is {training}"
+        if self.graph is None:
+            return None
+        if self._compiled is None:
+            self._compiled = compile_code(
+                self.graph.python_code("self"), name="guards", version=self.graph.version
+            )
+        function = self._compiled.function
+        try:
+            answers = function(module, *args, **kwargs)
+        except Exception as error:
+            try:
+                inspect.signature(function).bind(module, *args, **kwargs)
+            except TypeError:
+                return None  # The program itself says best what it is called with.
+            return f"inputs of other kinds ({type(error).__name__}: {error})"
+        for answer, guard in zip(answers, self.guards, strict=False):
+            if not answer:
+                return str(guard)
+        return None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GuardSet:
+        # Everything in it is constant but for what is called instead, which is the user's own module.
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        on_failure = "error" if self.instead is not None else self.on_failure
+        return {**vars(self), "_compiled": None, "instead": None, "on_failure": on_failure}
+
+
+NO_GUARDS = GuardSet(None, ())
+"""For a graph whose program asked whether it was being trained, and nothing else."""
+
+
+class GuardedForward:
+    """The forward of a module with guards.
+
+    Args:
+        module: The module.
+        forward: Its compiled graph, bound to it.
+        guards: What it relies on.
+    """
+
+    def __init__(self, module: Any, forward: Callable[..., Any], guards: GuardSet) -> None:
+        self.__wrapped__ = forward
+        self.__self__ = module
+        self._guards = guards
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self.__wrapped__)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Check the guards, and run the graph.
+
+        Raises:
+            GuardError: A guard does not hold.
+        """
+        guards, forward = self._guards, self.__wrapped__
+        policy, instead = guards.on_failure, guards.instead
+        if policy == "ignore":
+            return forward(*args, **kwargs)
+        failed = guards.failure(self.__self__, args, kwargs)
+        if policy == "warn":
+            with warning_only():
+                if failed is not None:
+                    guard_failed(failed)
+                return forward(*args, **kwargs)
+        if instead is None:
+            if failed is not None:
+                guard_failed(failed)
+            return forward(*args, **kwargs)
+        if failed is None:
+            try:
+                return forward(*args, **kwargs)
+            except GuardError as error:
+                if not error.can_run_again:
+                    raise
+        return instead(self.__self__, *args, **kwargs)

@@ -1,0 +1,106 @@
+"""Checks inside a graph: guards on values that only the program itself computes."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from fxplug.errors import GuardError, GuardWarning
+from fxplug.ir import OUTSIDE, effects
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+__all__ = ["CHECKS", "check_equal", "check_length", "check_true", "guard_failed", "warning_only"]
+
+_warns: ContextVar[bool] = ContextVar("fxplug_guards_warn", default=False)
+
+
+@contextmanager
+def warning_only() -> Generator[None]:
+    """Let guards that fail in this thread or task warn, while the context lasts, instead of raising."""
+    token = _warns.set(True)
+    try:
+        yield
+    finally:
+        _warns.reset(token)
+
+
+def guard_failed(text: str, found: str = "", *, can_run_again: bool = True) -> None:
+    """Say that a guard does not hold.
+
+    Args:
+        text: The guard, with the line that asked.
+        found: What is the case instead.
+        can_run_again: Whether nothing was changed yet.
+
+    Raises:
+        GuardError: Unless guards only warn.
+    """
+    message = (
+        f"Cannot run the captured program with these inputs: it was captured for {text}{found and f', and {found}'}. "
+        "Capture it again with inputs like these, or pass on_guard_failure='recapture' or 'eager' to fxplug.trace."
+    )
+    if _warns.get():
+        warnings.warn(message, GuardWarning, stacklevel=3)
+        return
+    raise GuardError(message, can_run_again=can_run_again)
+
+
+def check_true(value: Any, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002 - by position in graphs
+    """Check that a value is true.
+
+    Args:
+        value: Computed by the program.
+        text: The guard, with the line that asked.
+        can_run_again: Whether the program has changed nothing yet.
+
+    Raises:
+        GuardError: It is false.
+    """
+    if not value:
+        guard_failed(text, can_run_again=can_run_again)
+
+
+def check_equal(value: Any, expected: Any, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Check that a value is what it was when the program was captured; two that are no number are the same.
+
+    Args:
+        value: Computed by the program.
+        expected: What it was.
+        text: The guard, with the line that asked.
+        can_run_again: Whether the program has changed nothing yet.
+
+    Raises:
+        GuardError: It is something else.
+    """
+    is_other_kind = type(value) is not type(expected) and not (
+        isinstance(value, tuple) and isinstance(expected, tuple)
+    )
+    if is_other_kind or (value != expected and (value == value or expected == expected)):  # noqa: PLR0124
+        guard_failed(text, f"now it is {value!r}", can_run_again=can_run_again)
+
+
+def check_length(value: Any, expected: int, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Check that there are as many parts as when the program was captured.
+
+    Args:
+        value: A sequence computed by the program.
+        expected: How many there were.
+        text: The guard, with the line that asked.
+        can_run_again: Whether the program has changed nothing yet.
+
+    Raises:
+        GuardError: There are more, or fewer.
+    """
+    if len(value) != expected:
+        guard_failed(text, f"now there are {len(value)}", can_run_again=can_run_again)
+
+
+CHECKS = (check_equal, check_length, check_true)
+"""The functions that graphs call."""
+
+for _check in CHECKS:
+    effects.register_target(_check, OUTSIDE)

@@ -1,0 +1,284 @@
+"""What a program changes while it is traced: containers, training flags, and what it keeps from call to call."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import OrderedDict, defaultdict, deque
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fxplug
+from fxplug.errors import GuardError, TraceError, TraceWarning
+
+MAKE = {
+    "list": lambda: [1, 2],
+    "dict": lambda: {"a": 1},
+    "ordered": lambda: OrderedDict(a=1, b=2),
+    "default": lambda: defaultdict(list, a=[1]),
+    "set": lambda: {1, 2},
+    "deque": lambda: deque([1, 2], maxlen=2),
+    "nested": lambda: {"a": [1]},
+}
+CHANGE = {
+    "list": lambda held, x: held.append(x),
+    "dict": lambda held, x: held.update(a=x),
+    "ordered": lambda held, x: held.move_to_end("a"),
+    "default": lambda held, x: held["b"].append(x),
+    "set": lambda held, x: held.add(3),
+    "deque": lambda held, x: held.append(x),
+    "nested": lambda held, x: held["a"].append(x),
+}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", MAKE)
+def test_containers_are_as_before(capture, kind, fails):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.held = MAKE[kind]()
+
+        def forward(self, x):
+            CHANGE[kind](self.held, x)
+            if fails:
+                raise LookupError
+            return x * 2
+
+    root = Root()
+    held, before = root.held, copy.deepcopy(root.held)
+    if fails:
+        with pytest.raises(LookupError):
+            capture(root)
+    else:
+        with pytest.warns(
+            TraceWarning, match="forward changed what is in the attribute 'held'. It was put back"
+        ):
+            capture(root)
+    assert root.held is held
+    assert held == before
+    assert list(held) == list(before)
+
+
+def test_containers_that_do_not_change_are_not_reported(capture):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sizes = [1, 2]
+            self.names = {"a": [1]}
+
+        def forward(self, x):
+            return x * self.sizes[0] * len(self.names)
+
+    assert capture(Root())(torch.ones(1)).item() == 1
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+class RemembersItsInput(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        out = x if self.last is None else x + self.last
+        self.last = x * 1
+        return out
+
+
+class Collects(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cache = []
+
+    def forward(self, x):
+        self.cache.append(x)
+        return torch.cat(self.cache)
+
+
+class InAHelper(Counts):
+    def forward(self, x):
+        return self._next(x)
+
+    def _next(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+@pytest.mark.parametrize("kind", [Counts, RemembersItsInput, Collects, InAHelper])
+def test_state_by_which_the_next_call_answers_is_refused(capture, kind):
+    root = nn.Sequential(kind())
+    before = copy.deepcopy(vars(root[0]))
+    with pytest.raises(TraceError, match=r"attribute '0\.(calls|last|cache)'.*buffers.*\[FXP-T055\]$"):
+        capture(root)
+    assert {name: vars(root[0])[name] for name in before if not name.startswith("_")} == {
+        name: value for name, value in before.items() if not name.startswith("_")
+    }
+
+
+def test_counter_that_nothing_reads_is_only_reported(capture):
+    class Root(Counts):
+        def forward(self, x):
+            self.calls += 1
+            return x * 2
+
+    with pytest.warns(TraceWarning, match="'calls'"):
+        capture(Root())
+
+
+def test_table_made_of_parameters_is_only_reported(capture):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.table = None
+
+        def forward(self, x):
+            if self.table is None:
+                self.table = self.weight.detach() * 2
+            return x * self.table
+
+    with pytest.warns(TraceWarning, match="'table'"):
+        module = capture(Root())
+    assert module(torch.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_noise_that_is_drawn_once_is_refused(capture):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.noise = None
+
+        def forward(self, x):
+            if self.noise is None:
+                self.noise = torch.rand(3)
+            return x * self.noise
+
+    with pytest.raises(TraceError, match=r"\[FXP-T055\]$"):
+        capture(Root())
+
+
+# -- training
+
+
+class Drops(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5, self.training)
+
+
+class DropsInAHelper(nn.Module):
+    def forward(self, x):
+        return self._drop(x)
+
+    def _drop(self, x):
+        return F.dropout(x, 0.5, self.training)
+
+
+def helper(module, x):
+    return F.dropout(x, 0.5, module.training)
+
+
+class DropsInAFunction(nn.Module):
+    def forward(self, x):
+        return helper(self, x)
+
+
+class AsksInAProperty(nn.Module):
+    @property
+    def chance(self):
+        return 0.5 if self.training else 0.0
+
+    def forward(self, x):
+        return F.dropout(x, self.chance)
+
+
+class AsksInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(Drops())
+
+    def forward(self, x):
+        return self.body(x)
+
+
+ASKING = [Drops, DropsInAHelper, DropsInAFunction, AsksInAProperty, AsksInside]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", ASKING)
+def test_program_that_asked_whether_it_is_trained_keeps_to_the_answer(capture, kind, training):
+    module = capture(kind().train(training))
+    assert module.graph.captured_training is training
+    module(torch.ones(3))
+    with pytest.raises(GuardError, match="training"):
+        module.train(not training)(torch.ones(3))
+    module.train(training)(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "remake",
+    [
+        copy.deepcopy,
+        lambda module: pickle.loads(pickle.dumps(module)),
+        lambda module: fxplug.Transformer(module).transform(),
+        fxplug.symbolic_trace,
+        lambda module: fxplug.symbolic_trace(nn.Sequential(module).eval()),
+    ],
+    ids=["deepcopy", "pickle", "Transformer", "traced again", "traced inside"],
+)
+def test_answer_survives(capture, remake):
+    module = remake(capture(Drops().eval()).eval()).eval()
+    module(torch.ones(3))
+    with pytest.raises(GuardError):
+        module.train()(torch.ones(3))
+
+
+def test_answer_survives_a_file(capture, tmp_path):
+    fxplug.save(capture(Drops()), tmp_path / "module.fxplug")
+    module = fxplug.load(tmp_path / "module.fxplug")
+    module(torch.ones(3))
+    with pytest.raises(GuardError):
+        module.eval()(torch.ones(3))
+
+
+def test_program_that_did_not_ask_runs_in_both_modes(capture):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.drop(x) + 1
+
+    module = capture(Root())
+    assert module.graph.captured_training is None
+    assert module.eval()(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_switch_inside_the_program_is_refused(capture):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+
+        def forward(self, x):
+            self.norm.eval()
+            x = self.norm(x)
+            self.norm.train()
+            return x
+
+    root = Root()
+    with pytest.raises(TraceError, match=r"forward sets 'norm\.training', at .*\[FXP-T052\]$"):
+        capture(root)
+    assert root.norm.training

@@ -1,0 +1,386 @@
+"""Tensors that a program makes without its inputs, and random numbers."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fxplug
+from fxplug.errors import TraceError, TraceWarning
+
+
+def results(program, calls=3):
+    torch.manual_seed(3)
+    return [program(torch.arange(1.0, 4.0)) for _ in range(calls)]
+
+
+def check_equal(module, program):
+    for ours, theirs in zip(results(module), results(program), strict=True):
+        assert parts(ours) == parts(theirs)
+
+
+def parts(result):
+    return [(one.tolist(), one.requires_grad) for one in (result if isinstance(result, tuple) else (result,))]
+
+
+def augmented(x):
+    total = torch.zeros(3)
+    total += x
+    return total
+
+
+def by_item(x):
+    total = torch.zeros(3)
+    total[0] = total[1] + x[0]
+    total[1] = x[1]
+    return total
+
+
+def by_method(x):
+    total = torch.full((3,), 2.0)
+    total.mul_(x)
+    return total
+
+
+def by_out(x):
+    total = torch.empty(3)
+    torch.add(x, 1, out=total)
+    return total
+
+
+def under_another_name(x):
+    total = torch.zeros(3)
+    same = total
+    same += x
+    same.mul_(2)
+    total[2] = -1
+    return total + same
+
+
+def read_before_it_is_written(x):
+    total = torch.zeros(3)
+    before = x + total
+    total[0] = 5
+    return before, x * total
+
+
+def view_taken_before(x):
+    total = torch.zeros(3)
+    view = total[0:2]
+    shown = view.expand_as(x[:2])
+    total.add_(x)
+    return shown + 0, view * 1
+
+
+def write_to_a_view(x):
+    total = torch.zeros(3)
+    row = total[:2]
+    row += x[:2]
+    return total
+
+
+def several_views(x):
+    first, second = torch.zeros(4).chunk(2)
+    first += x[:2]
+    return first, second
+
+
+def written_without_inputs(x):
+    total = torch.zeros(3)
+    total[0] = 1.0
+    total = total * 2
+    return x + total
+
+
+def of_other_tensors(x):
+    total = torch.zeros_like(torch.ones(3, 2))
+    total[:, 0] = x
+    total[:, 1] = torch.tensor([1.0, 2.0, 3.0])
+    return total.sum(0)
+
+
+def made_new(x):
+    total = torch.ones(1).new_zeros(3)
+    total += x
+    return total
+
+
+def masked(x):
+    mask = torch.ones(3, 3).tril().bool()
+    return x.masked_fill(~mask, -1.0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        augmented,
+        by_item,
+        by_method,
+        by_out,
+        under_another_name,
+        read_before_it_is_written,
+        view_taken_before,
+        write_to_a_view,
+        several_views,
+        written_without_inputs,
+        of_other_tensors,
+        made_new,
+        masked,
+    ],
+)
+def test_tensor_that_is_made_is_fresh_in_every_call(capture, program):
+    check_equal(capture(program), program)
+
+
+def test_tensor_that_is_only_read_is_a_constant(capture):
+    module = capture(written_without_inputs)
+    assert [node.op for node in module.graph.nodes] == ["placeholder", "get_attr", "call_function", "output"]
+
+
+def test_caller_may_write_to_a_tensor_that_is_returned(capture):
+    module = capture(lambda x: torch.ones(2) * 3)
+    module(torch.zeros(1)).zero_()
+    assert module(torch.zeros(1)).tolist() == [3, 3]
+
+
+def test_two_results_that_are_one_tensor_stay_one(capture):
+    def program(x):
+        total = torch.zeros(3)
+        return total, total
+
+    first, second = capture(program)(torch.ones(3))
+    assert first is second
+
+
+def test_write_to_a_tensor_of_unknown_origin_is_refused(capture):
+    def program(x):
+        total = torch.Tensor([1.0, 2.0, 3.0])  # Torch does not tell of this way.
+        total += x
+        return total
+
+    with pytest.raises(TraceError, match=r"shape \(3,\) is written to at .*torch\.zeros.*\[FXP-T051\]$"):
+        capture(program)
+
+
+# -- what the root holds
+
+
+class Held(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain = torch.zeros(3)
+        self.listed = [torch.zeros(3)]
+        self.named = {"sum": torch.zeros(3)}
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+class AddsToPlain(Held):
+    def forward(self, x):
+        self.plain.add_(1)
+        return x + self.plain
+
+
+class AugmentsPlain(Held):
+    def forward(self, x):
+        self.plain += x
+        return x + self.plain
+
+
+class WritesThroughAView(Held):
+    def forward(self, x):
+        self.plain[0].add_(x[0])
+        return x + self.plain
+
+
+class WritesToWhatListsHold(Held):
+    def forward(self, x):
+        self.listed[0].add_(x)
+        self.named["sum"][0] = x[0]
+        return x + self.listed[0] * 2 + self.named["sum"]
+
+
+class IteratesPlain(Held):
+    def forward(self, x):
+        for row in self.plain:
+            x = x + row
+        return x * len(self.plain) * self.plain.dim()
+
+
+class SumsParameters(Held):
+    def forward(self, x):
+        return x + sum(parameter.sum() for parameter in self.parameters()) * next(self.parameters()).shape[0]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [AddsToPlain, AugmentsPlain, WritesThroughAView, WritesToWhatListsHold, IteratesPlain, SumsParameters],
+)
+def test_tensors_that_the_root_holds_are_read_by_the_graph(capture, kind):
+    root = kind()
+    module = capture(root)
+    assert root.plain.tolist() == root.listed[0].tolist() == root.named["sum"].tolist() == [0, 0, 0]
+    for tensors in (root, reference := kind()):
+        with torch.no_grad():
+            tensors.weight.fill_(2)
+            tensors.plain.fill_(3)
+    check_equal(module, reference)
+
+
+def test_question_to_a_plain_tensor_is_refused(capture):
+    class Root(Held):
+        def forward(self, x):
+            return x if self.plain.sum() > 0 else -x
+
+    with pytest.raises(TraceError, match=r"condition.*\[FXP-T001\]$"):
+        capture(Root())
+
+
+def test_number_of_a_plain_tensor_is_refused(capture):
+    class Root(Held):
+        def forward(self, x):
+            return x * float(self.plain[0])
+
+    with pytest.raises(TraceError, match=r"FXP-T0"):
+        capture(Root())
+
+
+def test_attribute_of_a_plain_tensor_cannot_be_assigned(capture):
+    class Root(Held):
+        def forward(self, x):
+            self.plain.requires_grad = True
+            return x
+
+    root = Root()
+    with pytest.raises(TraceError, match=r"'requires_grad'.*'plain'.*\[FXP-T015\]$"):
+        capture(root)
+    assert not root.plain.requires_grad
+
+
+def test_parameter_of_a_closure_is_followed(capture):
+    weight = nn.Parameter(torch.ones(3))
+    module = capture(lambda x: x * (weight * 2))
+    with torch.no_grad():
+        weight.fill_(5)
+    assert module(torch.ones(3)).tolist() == [10, 10, 10]
+
+
+# -- random numbers
+
+
+def drawn(x):
+    return x + torch.rand(3) + torch.randn(3) * torch.randint(3, (3,)) + torch.normal(0.0, 1.0, (3,))
+
+
+def drawn_in_place(x):
+    return x + torch.empty(3).uniform_() + torch.zeros(3).normal_()
+
+
+def drawn_like(x):
+    return x + torch.rand_like(torch.ones(3)) + torch.bernoulli(torch.full((3,), 0.5))
+
+
+def drawn_by_init(x):
+    noise = torch.empty(3)
+    nn.init.normal_(noise)
+    return x + noise
+
+
+def dropped(x):
+    return x * F.dropout(torch.ones(3))
+
+
+def permuted(x):
+    return x[torch.randperm(3)]
+
+
+@pytest.mark.parametrize("program", [drawn, drawn_in_place, drawn_like, drawn_by_init, dropped, permuted])
+def test_random_numbers_are_drawn_by_every_call(capture, program):
+    before = torch.get_rng_state()
+    module = capture(program)
+    assert torch.equal(torch.get_rng_state(), before)
+    first, second, _ = results(module)
+    assert first.tolist() != second.tolist()
+    check_equal(module, program)
+
+
+def by_python(x):
+    return x * random.random()
+
+
+def seeded_python(x):
+    random.seed(0)
+    return x
+
+
+def by_numpy(x):
+    return x * pytest.importorskip("numpy").random.rand()
+
+
+@pytest.mark.parametrize("program", [by_python, seeded_python, by_numpy])
+def test_random_numbers_of_others_are_refused_and_put_back(capture, program):
+    by_numpy(0)
+    states = random.getstate()
+    if threading.active_count() > 1:
+        pytest.skip("another thread may draw")
+    with pytest.raises(TraceError, match=r"random numbers from .*\[FXP-T053\]$"):
+        capture(program)
+    assert random.getstate() == states
+
+
+def test_state_of_numpy_is_put_back(capture):
+    numpy = pytest.importorskip("numpy")
+    numpy.random.seed(0)
+    before = numpy.random.get_state()
+    if threading.active_count() > 1:
+        pytest.skip("another thread may draw")
+    with pytest.raises(TraceError, match="numpy"):
+        capture(lambda x: x * numpy.random.rand())
+    after = numpy.random.get_state()
+    assert (before[1] == after[1]).all()
+    assert before[2] == after[2]
+
+
+def test_random_numbers_beside_other_threads_are_reported(capture):
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait, args=(10,))
+    other.start()
+    try:
+        with pytest.warns(TraceWarning, match="Python's random module, by the program or by another thread"):
+            capture(by_python)
+    finally:
+        stop.set()
+        other.join()
+
+
+@pytest.mark.parametrize("seed", [lambda: torch.manual_seed(3), torch.seed], ids=["manual_seed", "seed"])
+def test_seeding_inside_the_program_is_refused(capture, seed):
+    def program(x):
+        seed()
+        return x * torch.rand(3)
+
+    before = torch.get_rng_state()
+    with pytest.raises(TraceError, match=r"torch\.(manual_)?seed is called at .*\[FXP-T053\]$"):
+        capture(program)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_condition_on_a_random_number_is_refused(capture):
+    with pytest.raises(TraceError, match="condition"):
+        capture(lambda x: x if torch.rand(()) < 0.5 else -x)
+
+
+def test_random_numbers_stay_in_the_graph_without_dead_code(capture):
+    module = capture(drawn_in_place)
+    module.graph.eliminate_dead_code()
+    check_equal(module, drawn_in_place)
+
+
+def test_program_with_made_tensors_survives_a_file(capture, tmp_path):
+    module = capture(by_item)
+    fxplug.save(module, tmp_path / "module.fxplug", allow=[".__setitem__"])
+    check_equal(fxplug.load(tmp_path / "module.fxplug", allow=[".__setitem__"]), by_item)

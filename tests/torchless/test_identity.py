@@ -1,0 +1,184 @@
+"""Comparisons by identity are found in the bytecode of the running Python."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import fxplug
+
+PATH = Path(fxplug.__file__).with_name("capture") / "identity.py"
+
+
+@pytest.fixture(scope="module")
+def tests_in():
+    # Its package needs torch; the module itself does not.
+    spec = importlib.util.spec_from_file_location("identity_without_torch", PATH)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module.tests_in
+    del sys.modules[spec.name]
+
+
+def compared(x, mask=None):
+    if mask is not None:
+        x = x * mask
+    return x
+
+
+def in_an_expression(x, mask=None):
+    return x if mask is None else x * mask
+
+
+def as_a_value(x, mask=None):
+    is_missing = mask is None
+    return x, is_missing
+
+
+def the_other_way_round(x, mask=None):
+    return None is mask
+
+
+def under_another_name(x, mask=None):
+    other = mask
+    return x if other is None else other
+
+
+def in_a_walrus(x, mask=None):
+    return x if (other := mask) is None else other
+
+
+def by_keyword(x, *, mask=None):
+    return x if mask is None else mask
+
+
+def in_a_pattern(x, mask=None):
+    match mask:
+        case None:
+            return x
+        case _:
+            return mask
+
+
+def in_an_inner_function(x, mask=None):
+    def is_missing():
+        return mask is None
+
+    return is_missing
+
+
+def in_a_comprehension(x, mask=None):
+    return [part for part in x if mask is None]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        compared,
+        in_an_expression,
+        as_a_value,
+        the_other_way_round,
+        under_another_name,
+        in_a_walrus,
+        by_keyword,
+        in_a_pattern,
+        in_an_inner_function,
+        in_a_comprehension,
+    ],
+)
+def test_comparison_with_none_is_found(tests_in, function):
+    found = tests_in(function.__code__)
+
+    assert list(found) == ["mask"]
+    assert found["mask"].is_for_none
+    assert found["mask"].question.format(name="mask") == "'mask' is None"
+    assert "None" in found["mask"].line.text
+
+
+def of_a_flag(x, flag=True):
+    return x if flag is True else None
+
+
+def of_an_item(batch):
+    mask = batch["mask"]
+    return batch if mask is None else mask
+
+
+def of_what_get_gives(batch):
+    mask = batch.get("mask")
+    return batch if mask is None else mask
+
+
+def of_a_mapping(batch):
+    match batch:
+        case {"x": x}:
+            return x
+        case _:
+            return batch
+
+
+@pytest.mark.parametrize(
+    ("function", "question"),
+    [
+        (of_a_flag, "'flag' is True"),
+        (of_an_item, "a part of 'batch' is None"),
+        (of_what_get_gives, "a part of 'batch' is None"),
+        (of_a_mapping, "'batch' is a mapping"),
+    ],
+)
+def test_other_comparisons_are_found(tests_in, function, question):
+    found = tests_in(function.__code__)
+
+    assert [test.question.format(name=name) for name, test in found.items()] == [question]
+    assert not any(test.is_for_none for test in found.values())
+
+
+def by_a_local_function(x, mask=None):
+    def helper(value):
+        return x if value is None else value
+
+    return helper(mask)
+
+
+def in_a_loop(x, mask=None):
+    for part in (x, mask):
+        if part is None:
+            return x
+    return mask
+
+
+def in_a_generator(x, mask=None):
+    return all(part is not None for part in (x, mask))
+
+
+@pytest.mark.parametrize("function", [by_a_local_function, in_a_loop, in_a_generator])
+def test_comparison_of_what_a_parameter_may_have_become_is_found(tests_in, function):
+    found = tests_in(function.__code__)
+
+    assert sorted(found) == ["mask", "x"]
+    assert all(test.is_indirect and test.is_for_none for test in found.values())
+
+
+def of_a_variable(x):
+    found = None
+    return x if found is None else found
+
+
+def of_an_attribute(self, x):
+    return x if self.bias is None else self.bias
+
+
+def of_two_variables(x, y):
+    return x is y
+
+
+def of_equality(x, mask=None):
+    return x == None or mask != None  # noqa: E711
+
+
+@pytest.mark.parametrize("function", [of_a_variable, of_an_attribute, of_two_variables, of_equality])
+def test_nothing_else_is_taken_for_one(tests_in, function):
+    assert tests_in(function.__code__) == {}
