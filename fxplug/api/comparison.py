@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -168,6 +169,8 @@ def _parts(value: Any) -> dict[str, Any] | None:
         return {f"[{index}]": element for index, element in enumerate(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    if type(value).__eq__ is not object.__eq__ and not isinstance(value, SimpleNamespace):
+        return None  # It says itself what it is equal to.
     fields = fields_of(value)
     return None if fields is None else {f".{name}": part for name, part in fields.items()}
 

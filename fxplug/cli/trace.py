@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fxplug.api import symbolic_trace
+from fxplug.api import trace as capture
+from fxplug.cli.examples import make_examples, read_examples
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.references import Reference, build_model, importable
@@ -28,21 +29,56 @@ __all__ = ["trace"]
 @click.option("--tabular", "form", flag_value="tabular", help="As a table of nodes.")
 @click.option("--json", "form", flag_value="json", help="As JSON.")
 @click.option("--graph", "form", flag_value="graph", help="As text, one node a line.")
+@click.option("--guards", "form", flag_value="guards", help="Only what was assumed about the inputs.")
+@click.option(
+    "--example",
+    "examples",
+    multiple=True,
+    metavar="SHAPE[:DTYPE[:BOUND]]",
+    help="Run the model on this input while it is captured: 1x3x224x224 or 1x16:int64; once per input, in order.",
+)
+@click.option(
+    "--example-from",
+    metavar="REFERENCE",
+    help="path.py:callable or package.module:callable that returns the inputs of one call.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["symbolic", "shape", "value"]),
+    help="How values are treated.  [default: value with an example, symbolic without]",
+)
 @config_option
 @traceback_option
 @click.pass_context
-def trace(context: click.Context, reference: str, form: str, config: Path | None) -> None:
+def trace(
+    context: click.Context,
+    reference: str,
+    form: str,
+    examples: tuple[str, ...],
+    example_from: str | None,
+    mode: str | None,
+    config: Path | None,
+) -> None:
     """Capture MODEL and print its graph.
 
     MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
-    arguments that gives one. It is captured as it is, without inputs.
+    arguments that gives one. It is captured as it is; with an example, nearly every model can be.
     """
+    if examples and example_from is not None:
+        raise click.UsageError("--example and --example-from exclude each other.")
     manager = manager_for(config)
     parsed = Reference.parse(reference, "model")
     context.with_resource(importable(parsed.folder))
     model = build_model(parsed)
-    module = symbolic_trace(model, manager=manager)
-    if form == "tabular":
+    inputs: tuple[Any, ...] | None = make_examples(examples) if examples else None
+    if example_from is not None:
+        source = Reference.parse(example_from, "example")
+        context.with_resource(importable(source.folder))
+        inputs = read_examples(source)
+    module = capture(model, inputs, mode=mode, manager=manager)
+    if form == "guards":
+        click.echo("\n".join(module.assumptions) or "Nothing was assumed.")
+    elif form == "tabular":
         _print_table(module)
     elif form == "json":
         click.echo(json.dumps(_as_data(module, type(model).__name__), indent=2))
@@ -64,6 +100,7 @@ def _as_data(module: GraphModule, class_name: str) -> dict[str, Any]:
         "format": "fxplug-graph",
         "version": 1,
         "class": class_name,
+        "assumptions": list(module.assumptions),
         "nodes": [_node_data(node) for node in nodes],
     }
 

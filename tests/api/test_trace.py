@@ -120,6 +120,25 @@ def test_a_number_that_python_needs_is_an_equality_guard() -> None:
     assert "x.shape[0] == 2" in texts(captured)
 
 
+def test_text_for_people_is_no_question(capsys: pytest.CaptureFixture[str]) -> None:
+    def telling(x: torch.Tensor) -> torch.Tensor:
+        print(f"{x.shape[0]} rows, {x.shape}")  # noqa: T201 - that is what is tested
+        torch._assert(x.dim() == 2, f"not {x.shape}")
+        return x * 2
+
+    captured = fxplug.trace(telling, (ROWS,), check=False)
+
+    assert capsys.readouterr().out == "2 rows, torch.Size([2, 4])\n"
+    assert torch.equal(captured(ROWS[:1]), ROWS[:1] * 2)
+
+
+def test_text_that_is_used_is_a_question() -> None:
+    captured = fxplug.trace(lambda x: {f"rows{x.shape[0]}": x}, (ROWS,))
+
+    with pytest.raises(GuardError, match=r"x.shape\[0\] == 2"):
+        captured(ROWS[:1])
+
+
 def test_the_same_question_is_one_guard() -> None:
     def asked_often(x: torch.Tensor) -> torch.Tensor:
         for _ in range(3):

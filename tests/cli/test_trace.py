@@ -87,3 +87,62 @@ def test_what_the_trace_warns_of_is_one_line_on_standard_error(fxplug, folder):
     assert result.stdout.startswith("def forward")
     assert result.stderr.startswith("Warning: While tracing, forward assigned the attribute 'last'.")
     assert len(result.stderr.splitlines()) == 1
+
+
+BRANCHING = (
+    "import torch\nfrom torch import nn\n"
+    "class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return x * 2 if x.shape[0] > 1 else x\n"
+    "def inputs():\n"
+    "    return (torch.ones(3, 4),)\n"
+)
+
+
+@pytest.mark.parametrize("example", [["--example", "2x4"], ["--example-from", "branching.py:inputs"]])
+def test_a_model_that_asks_is_captured_with_an_example(fxplug, folder, example):
+    (folder / "branching.py").write_text(BRANCHING)
+
+    assert "[FXP-T001]" in fxplug("trace", "branching.py:Net").stderr
+    result = fxplug("trace", "branching.py:Net", *example)
+
+    assert result.exit_code == 0, result.stderr
+    assert "mul = x * 2" in result.stdout
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_guards_are_printed(fxplug, folder, mode):
+    (folder / "branching.py").write_text(BRANCHING)
+
+    lines = fxplug(
+        "trace", "branching.py:Net", "--example", "2x4", "--mode", mode, "--guards"
+    ).stdout.splitlines()
+
+    assert lines[0].startswith("x.shape[0] > 1 (asked at ")
+    assert lines[1].startswith("x.dim() == 2")
+
+
+def test_json_holds_what_was_assumed(fxplug, folder):
+    (folder / "branching.py").write_text(BRANCHING)
+
+    data = json.loads(fxplug("trace", "branching.py:Net", "--example", "2x4", "--json").stdout)
+
+    assert data["assumptions"][0].startswith("x.shape[0] > 1")
+
+
+def test_where_nothing_was_assumed_it_is_said(fxplug):
+    assert fxplug("trace", "models.py:net", "--guards").stdout == "Nothing was assumed.\n"
+
+
+def test_a_mode_that_needs_an_example_is_refused_without(fxplug):
+    result = fxplug("trace", "models.py:net", "--mode", "value")
+
+    assert result.exit_code != 0
+    assert "without example inputs" in result.stderr
+
+
+def test_two_sources_of_examples_are_refused(fxplug):
+    result = fxplug("trace", "models.py:net", "--example", "2x4", "--example-from", "models.py:inputs")
+
+    assert result.exit_code == 2
+    assert "exclude each other" in result.stderr
