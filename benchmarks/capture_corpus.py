@@ -35,7 +35,7 @@ _ENGINES = {
 }
 _KINDS = {
     "equal": "equal",
-    "reported": "equal, but for an attribute that a warning names",
+    "reported": "equal with a reported attribute",
     "refused": "refused",
     "failed": "fails when called",
     "different": "silently different",
@@ -76,6 +76,7 @@ def tables(programs: Mapping[str, Any], verdicts: Verdicts) -> str:
             ("of those that eager runs", *_KINDS.values()),
             [_shares(verdicts, legal, key) for key in _ENGINES],
         ),
+        _captured(verdicts["value"], legal),
         "Equal, by theme:",
         _table(("theme", "programs", *_ENGINES), _by_theme(programs, verdicts, legal)),
         "Not captured with inputs (`value`), and why:",
@@ -88,6 +89,16 @@ def _shares(verdicts: Verdicts, names: Sequence[str], engine: str) -> tuple[str,
     counts = Counter(verdicts[engine][name].kind for name in names)
     shares = [f"{counts[kind]} ({counts[kind] / len(names):.1%})" if counts[kind] else "0" for kind in _KINDS]
     return _ENGINES[engine], *shares
+
+
+def _captured(verdicts: Mapping[str, Any], names: Sequence[str]) -> str:
+    counts = Counter(verdicts[name].kind for name in names)
+    both = counts["equal"] + counts["reported"]
+    return (
+        f"With inputs (`value`), {counts['equal']} are equal, and {counts['reported']} are equal but for an "
+        "attribute of Python that nothing reads and that a `TraceWarning` names: "
+        f"together {both} of {len(names)} ({both / len(names):.1%})."
+    )
 
 
 def _by_theme(programs: Mapping[str, Any], verdicts: Verdicts, names: Sequence[str]) -> list[tuple[str, ...]]:

@@ -28,14 +28,14 @@ def function_of_numpy(x):
     return torch.as_tensor(np.square(x)) + np.float32(2.0)
 
 
-@alone(one, needs="numpy", rows=(31,), shape="FXP-T006", value="FXP-T006", symbolic="FXP-T002")
+@alone(one, needs="numpy", rows=(31,), symbolic="FXP-T002")
 def scalars_of_numpy(x):
     import numpy as np
 
     return x * np.float64(1.5) + np.int64(2) * x - x / np.float32(4)
 
 
-@alone(one, needs="numpy", shape="FXP-T006", value="FXP-T006", symbolic="FXP-T002")
+@alone(one, needs="numpy", shape="FXP-T063", value="FXP-T063", symbolic="FXP-T002")
 def array_times_tensor(x):
     import numpy as np
 
@@ -47,17 +47,17 @@ def tensor_of_a_tensor(x):
     return torch.tensor(x) + torch.tensor(x.detach()[0].clone())
 
 
-@alone(vector)
+@alone(vector, shape="FXP-T066")
 def tensor_of_elements(x):
     return torch.tensor([x[0], x[1] * 2, 3.0])
 
 
-@alone(vector, shape="FXP-T063", value="FXP-T061", symbolic="FXP-T068")
+@alone(vector, shape="FXP-T063", symbolic="FXP-T068")
 def legacy_constructors(x):
     return torch.Tensor(x) + torch.FloatTensor([x[0], 1.0, 2.0, 3.0]) + x.new(x)
 
 
-@alone(one, rows=(21,), shape="FXP-T061", value="FXP-T061", symbolic="FXP-T068")
+@alone(one, rows=(21,), shape="FXP-T061", symbolic="FXP-T068")
 def legacy_constructor_of_sizes(x):
     return torch.Tensor(x.shape[0], 3).zero_() + torch.Tensor(*x.shape).fill_(1.0)
 
@@ -78,7 +78,7 @@ def sparse_rows_of_traced_parts(rows, columns, values):
     return torch.sparse_csr_tensor(rows, columns, values, (2, 2)).to_dense()
 
 
-@alone(one, symbolic="FXP-T015", value="FXP-T061")
+@alone(one, symbolic="FXP-T015")
 def as_a_parameter(x):
     return nn.Parameter(x) * 2
 
@@ -88,7 +88,7 @@ def as_subclass(x):
     return x.as_subclass(torch.Tensor) + torch.Tensor._make_subclass(torch.Tensor, x)
 
 
-@alone(one, symbolic="FXP-T001", shape="FXP-T062", value="FXP-T062")
+@alone(one, symbolic="FXP-T001")
 def dlpack(x):
     return torch.from_dlpack(x) * 2
 
@@ -106,7 +106,7 @@ def through_pickle(x):
     return pickle.loads(pickle.dumps(x)) * 2
 
 
-@alone(vector, symbolic="FXP-T005", shape="FXP-T066")
+@alone(vector, symbolic="FXP-T005", shape="FXP-T066", value="FXP-T061")
 def buffer_of_bytes(x):
     return torch.frombuffer(array.array("f", x.tolist()), dtype=torch.float32) * 2
 
@@ -131,7 +131,7 @@ def nested_tensor(values):
     return torch.nested.nested_tensor(values).to_padded_tensor(0.0)
 
 
-@alone(one, symbolic="FXP-T015", value="FXP-T061")
+@alone(one, symbolic="FXP-T015")
 def module_moved_onto(x):
     layer = nn.Linear(3, 3, bias=False)
     layer.weight = nn.Parameter(x[:1].expand(3, 3).clone())

@@ -66,7 +66,7 @@ def large_numbers(x):
     return x.double() * 2**62 + x.long() * -(2**63), torch.tensor([2**63 - 1]) - 1, x * 1e20
 
 
-@program(one, rows=(31,), shape="FXP-T066")
+@program(one, rows=(31,))
 def tensor_constants_of_the_module(x):
     return x * _TABLE + _TABLE.sum() + F.one_hot(_INDICES, 3)
 

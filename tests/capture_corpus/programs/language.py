@@ -78,7 +78,7 @@ def recursion(x):
     return _power(x, 5)
 
 
-@program(one, symbolic="FXP-T005", shape="FXP-T006", value="FXP-T006")
+@program(one, symbolic="FXP-T005")
 def comprehensions(x):
     rows = {index: row for index, row in enumerate(x.unbind(0)) if index != 5}
     return [value for row in rows.values() for value in (row, row * 2)], {len(rows)}
@@ -139,7 +139,7 @@ def reflected_operators(x, y):
     return [1 - x, 2 / y, 2**x, 5 // y, 7 % y, 1.5 * x, 3 + x, -x, +x, abs(x), ~(x > 0), True & (y > 0)]
 
 
-@program(one, shape="FXP-T063", value="FXP-T063")
+@program(one)
 def copies(x):
     y = copy.copy(x)
     z = copy.deepcopy(x)
@@ -172,7 +172,7 @@ def statistics_of_values(x):
     return x - statistics.median(x.tolist())
 
 
-@program(one, rows=(1,))
+@program(one, rows=(1,), value="FXP-T061")
 def work_in_threads(x):
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         left, right = pool.map(lambda factor: x * factor, (2, 3))

@@ -62,7 +62,7 @@ def backward_hook_of_the_root():
     return root
 
 
-@program(tracked, factory=True, rows=(10,), symbolic="FXP-T010", shape="FXP-T010", value="FXP-T010")
+@program(tracked, factory=True, rows=(10,), symbolic="FXP-T010")
 def backward_hook_of_a_child():
     root = nn.Sequential(Affine(), nn.Tanh())
     root[0].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 3,))
@@ -92,7 +92,7 @@ def forward_of_a_child_replaced():
     return root
 
 
-@program(one, symbolic="FXP-T010", shape="FXP-T010", value="FXP-T010")
+@program(one, symbolic="FXP-T010")
 class OwnCall(nn.Module):
     def __init__(self):
         super().__init__()
@@ -188,7 +188,7 @@ class ModuleMadeInForward(nn.Module):
         return nn.Softmax(dim=-1)(nn.LeakyReLU(0.2)(x))
 
 
-@program(one, rows=(25,), value="FXP-T061")
+@program(one, rows=(25,))
 class RandomModuleMadeInForward(nn.Module):
     def forward(self, x):
         return nn.Linear(3, 2, bias=False)(x)
@@ -390,7 +390,7 @@ class CastsItself(nn.Module):
         return self.layer.weight.double() @ x.double().t() + self.layer.bias.to(torch.float64)[:, None]
 
 
-@program(one)
+@program(one, shape="FXP-T069", value="FXP-T069")
 class LazyLayer(nn.Module):
     def __init__(self):
         super().__init__()

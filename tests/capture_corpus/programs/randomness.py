@@ -53,19 +53,19 @@ def random_of_numpy(x):
     return x * float(np.random.rand())
 
 
-@program(one, symbolic="FXP-T053", shape="FXP-T053", value="FXP-T053")
+@program(one, symbolic="FXP-T053")
 def seeded_inside(x):
     torch.manual_seed(3)
     return x + torch.rand(2, 3)
 
 
-@program(one, symbolic="FXP-T006", shape="FXP-T006", value="FXP-T006")
+@program(one, symbolic="FXP-T006")
 def generator_made_inside(x):
     generator = torch.Generator().manual_seed(5)
     return x + torch.rand(3, generator=generator) + torch.randperm(3, generator=generator)
 
 
-@program(one, factory=True, symbolic="FXP-T006", shape="FXP-T006", value="FXP-T006")
+@program(one, factory=True, symbolic="FXP-T006")
 def generator_kept_outside():
     generator = torch.Generator().manual_seed(7)
     return lambda x: x + torch.rand(3, generator=generator)
@@ -82,7 +82,7 @@ def multinomial(weights):
     return torch.multinomial(weights, 4, replacement=True), torch.bernoulli(weights)
 
 
-@program(tracked, symbolic="FXP-T053", shape="FXP-T053", value="FXP-T053")
+@program(tracked, symbolic="FXP-T053")
 def forked_generators(x):
     with torch.random.fork_rng():
         noise = torch.randn(3)
@@ -153,7 +153,7 @@ def default_device_inside(x):
         return x + torch.ones(3)
 
 
-@program(one, value="FXP-T061")
+@program(one)
 def parameter_made_inside(x):
     weight = nn.Parameter(torch.full((3,), 2.0))
     return (x * weight).sum()

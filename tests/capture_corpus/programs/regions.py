@@ -107,7 +107,7 @@ def gradients_set_by_a_value(x):
         return x * 2
 
 
-@program(tracked, rows=(11,), symbolic="FXP-T050", shape="FXP-T050", value="FXP-T050")
+@program(tracked, rows=(11,))
 def gradients_switched_by_call(x):
     before = torch.is_grad_enabled()
     torch.set_grad_enabled(False)

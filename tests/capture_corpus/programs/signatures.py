@@ -67,7 +67,7 @@ def keywords_out_of_order(x, y):
     return x - y * 2
 
 
-@program(one, rows=(31,), symbolic="FXP-T012", shape="FXP-T012", value="FXP-T012")
+@program(one, rows=(31,), symbolic="FXP-T012")
 def tensor_as_a_default(x, weight=torch.tensor([1.0, 2.0, 3.0])):
     return x * weight
 
@@ -237,8 +237,6 @@ def callable_input(x, activation):
 
 @program(
     lambda: (ramp(2, 3), nn.Linear(3, 2, bias=False).requires_grad_(False)),
-    shape="FXP-T007",
-    value="FXP-T007",
 )
 def module_input(x, layer):
     return layer(x)

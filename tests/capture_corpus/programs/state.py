@@ -25,7 +25,7 @@ class CountsItsCalls(nn.Module):
         return x * 2
 
 
-@program(one, rows=(12,), symbolic="FXP-T055")
+@program(one, rows=(12,), symbolic="FXP-T055", shape="FXP-T055", value="FXP-T055")
 class AnswersByItsCount(nn.Module):
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ class KeepsWhatItSees(nn.Module):
         return x + 1
 
 
-@program(one, rows=(13,), symbolic="FXP-T055")
+@program(one, rows=(13,), symbolic="FXP-T055", shape="FXP-T055", value="FXP-T055")
 class KeepsItsLastInput(nn.Module):
     def __init__(self):
         super().__init__()
@@ -105,7 +105,7 @@ class KeepsByName(nn.Module):
         return hidden.relu()
 
 
-@program(one, rows=(12,), symbolic="FXP-T055")
+@program(one, rows=(12,), symbolic="FXP-T055", shape="FXP-T055", value="FXP-T055")
 class KeyValueCache(nn.Module):
     def __init__(self):
         super().__init__()
@@ -116,7 +116,15 @@ class KeyValueCache(nn.Module):
         return torch.cat(self.cache).sum(0)
 
 
-@program(one, factory=True, rows=(13,), state=lambda root: root.kept)
+@program(
+    one,
+    factory=True,
+    rows=(13,),
+    state=lambda root: root.kept,
+    symbolic="FXP-T055",
+    shape="FXP-T055",
+    value="FXP-T055",
+)
 def list_of_a_closure():
     kept = []
 
@@ -133,8 +141,9 @@ def list_of_a_closure():
     factory=True,
     rows=(12,),
     state=lambda root: root.__closure__[0].cell_contents,
-    shape="FXP-V002",
-    value="FXP-V002",
+    shape="FXP-T055",
+    value="FXP-T055",
+    symbolic="FXP-T055",
 )
 def nonlocal_counter():
     count = 0
@@ -275,7 +284,7 @@ def environment_variable(x):
     return x * 2 if os.environ.get("CAPTURE_CORPUS_DOUBLES") else x * 3
 
 
-@program(lambda: (ramp(2, 3), nn.BatchNorm1d(3)), shape="FXP-T061", value="FXP-T061")
+@program(lambda: (ramp(2, 3), nn.BatchNorm1d(3)))
 def batch_norm_by_function(x, norm):
     return F.batch_norm(x, norm.running_mean, norm.running_var, training=True)
 

@@ -42,7 +42,7 @@ def keys_values_items(batch):
     return {f"{key}_doubled": value * 2 for key, value in batch.items()}, total, list(batch.keys())
 
 
-@program(batch, rows=(22,), symbolic="FXP-T003", shape="FXP-T032", value="FXP-T032")
+@program(batch, rows=(22,), symbolic="FXP-T003")
 def get_with_a_default(batch):
     return batch["ids"] * batch.get("scale", 3) + len(batch) + batch.setdefault("bias", 1)
 
@@ -156,8 +156,6 @@ class LanguageModelLikeWithLabels(LanguageModelLike):
 @program(
     lambda: (collections.OrderedDict(a=ramp(2), b=ramp(2)),),
     symbolic="FXP-T005",
-    shape="FXP-T032",
-    value="FXP-T032",
 )
 def ordered_dict(values):
     values.move_to_end("a")
@@ -175,8 +173,6 @@ def default_dict_made_inside(x):
 @program(
     lambda: (types.SimpleNamespace(x=ramp(2, 3), scale=2.0),),
     symbolic="FXP-T015",
-    shape="FXP-T065",
-    value="FXP-T065",
 )
 def object_input(request):
     request.result = request.x * request.scale
@@ -212,7 +208,7 @@ def unpacked_nest(nest):
     return first.sum() + second.sum() * third
 
 
-@program(lambda: ([],), symbolic="FXP-T001", shape="FXP-T032", value="FXP-T032")
+@program(lambda: ([],), symbolic="FXP-T001")
 def empty_list_input(values):
     values.append(torch.ones(2))
     return torch.stack(values) if values else None
@@ -221,14 +217,14 @@ def empty_list_input(values):
 @program(
     lambda: (ramp(2, 3), None, 2, "sum", [1, 2]),
     others=lambda: (ramp(2, 3), None, 3, "sum", [1, 2]),
-    symbolic="FXP-T068",
+    symbolic="FXP-T001",
 )
 def inputs_that_are_no_tensors(x, nothing, factor, kind, dims):
     out = x * factor if nothing is None else nothing
     return getattr(out, kind)() + len(dims)
 
 
-@program(lambda: (torch.nn.utils.rnn.pack_sequence([ramp(3, 2), ramp(2, 2)]),))
+@program(lambda: (torch.nn.utils.rnn.pack_sequence([ramp(3, 2), ramp(2, 2)]),), shape="FXP-T066")
 def packed_sequence(packed):
     padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
     return padded * 2, lengths
@@ -236,8 +232,6 @@ def packed_sequence(packed):
 
 @program(
     lambda: (torch.distributions.Normal(torch.zeros(2), torch.ones(2)), ramp(2)),
-    shape="FXP-T065",
-    value="FXP-T065",
 )
 def distribution_input(prior, x):
     return prior.log_prob(x) + prior.mean

@@ -110,7 +110,7 @@ def logged_shape(x):
 
 
 @program(
-    one, factory=True, state=lambda root: root.lines, symbolic="FXP-T042", shape="FXP-V002", value="FXP-V002"
+    one, factory=True, state=lambda root: root.lines, symbolic="FXP-T042", shape="FXP-T055", value="FXP-T055"
 )
 def lines_kept_by_a_callback():
     def forward(x):

@@ -89,7 +89,7 @@ def deleted_name(x):
     return z
 
 
-@program(lambda: ([ramp(2), ramp(3), ramp(4)],), shape="FXP-T032", value="FXP-T032")
+@program(lambda: ([ramp(2), ramp(3), ramp(4)],))
 def deleted_items_of_a_list(values):
     del values[0]
     values[0] = values[0] * 2
@@ -97,7 +97,7 @@ def deleted_items_of_a_list(values):
     return values
 
 
-@program(lambda: ({"a": ramp(2), "b": ramp(3)},), shape="FXP-T032", value="FXP-T032")
+@program(lambda: ({"a": ramp(2), "b": ramp(3)},))
 def deleted_and_set_keys(batch):
     batch["c"] = batch.pop("a") * 2
     del batch["b"]
