@@ -10,6 +10,7 @@ from torch import nn
 
 from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
 from fxplug.api.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def check_capture(
     """Run a program and what was captured of it on the same inputs, and compare.
 
     Compared are results with their dtypes and whether they require gradients, the inputs and buffers that a call
-    changes, and the gradients of inputs and parameters. Both start from the same random state; afterwards the modules,
-    the inputs and the random state are as before.
+    changes, and the gradients of inputs and parameters. Then the same for inputs with other values. Both start from the
+    same random state; afterwards the modules, the inputs and the random state are as before.
 
     Args:
         root: The program.
@@ -56,38 +57,100 @@ def check_capture(
     """
     holder = root if isinstance(root, nn.Module) else captured
     saved = SavedState(holder)
+    runs = _Runs(root, captured, holder, saved)
     with forked_random_state([*holder.parameters(), *tensors_in([*args, *kwargs.values()])]):
-        state = torch.get_rng_state()
-        generators = {
-            value: value.get_state()
-            for value in captured.graph.lifted.values()
-            if isinstance(value, torch.Generator)
-        }
-        expected = _observe(root, holder, args, kwargs, saved)
-        torch.set_rng_state(state)
-        _set_back(generators)
-        try:
-            actual = _observe(captured, holder, args, kwargs, saved)
-        except Exception as error:
-            failure = Comparison(
-                "output", "a result", "an error", reason=f"it raises {type(error).__name__}: {error}"
-            )
-            raise MismatchError(
-                f"What was captured of {_name(root)} fails where the program does not: it raises "
-                f"{type(error).__name__}: {error}. Make the function that it comes from a leaf (fxplug.wrap), or its "
-                "module.",
-                Check((failure,)),
-            ) from error
-        _set_back(generators)
-    check = Check(tuple(_compare_runs(expected, actual, (args, kwargs))))
-    if not check.passed:
-        raise _mismatch(root, captured, check, _first_difference(captured, args, kwargs, values, saved))
+        check = runs.compare(args, kwargs)
+        if not check.passed:
+            raise _mismatch(root, check, _first_difference(captured, args, kwargs, values, saved))
+        other = _other_values(args, kwargs)
+        if other is not None:
+            runs.check_other_values(*other)
     return check
 
 
-def _set_back(generators: dict[torch.Generator, torch.Tensor]) -> None:
-    for generator, state in generators.items():
-        generator.set_state(state)
+class _Runs:
+    """Runs a program and what was captured of it from the same state."""
+
+    def __init__(self, root: Any, captured: GraphModule, holder: nn.Module, saved: SavedState) -> None:
+        self._root = root
+        self._captured = captured
+        self._holder = holder
+        self._saved = saved
+        self._random = torch.get_rng_state()
+        lifted = captured.graph.lifted.values()
+        self._generators = {
+            value: value.get_state() for value in lifted if isinstance(value, torch.Generator)
+        }
+
+    def _run(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Run:
+        torch.set_rng_state(self._random)
+        try:
+            return _observe(program, self._holder, args, kwargs, self._saved)
+        finally:
+            for generator, state in self._generators.items():
+                generator.set_state(state)
+
+    def compare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Check:
+        """Run both on the examples.
+
+        Raises:
+            MismatchError: What was captured fails.
+        """
+        expected = self._run(self._root, args, kwargs)
+        try:
+            actual = self._run(self._captured, args, kwargs)
+        except Exception as error:
+            raise _fails(self._root, error) from error
+        return Check(tuple(_compare_runs(expected, actual)))
+
+    def check_other_values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Run both on inputs that differ from the examples in their values alone.
+
+        What does not follow the inputs shows now, such as a result that another thread has computed.
+
+        Raises:
+            MismatchError: They differ, and no guard says so.
+        """
+        try:
+            expected = self._run(self._root, args, kwargs)
+        except Exception:  # The program does not take such values.
+            return
+        try:
+            actual = self._run(self._captured, args, kwargs)
+        except GuardError:
+            return
+        except Exception as error:
+            raise _fails(self._root, error) from error
+        check = Check(tuple(_compare_runs(expected, actual)))
+        if not check.passed:
+            raise _mismatch(
+                self._root, check, " That is so for other values of the inputs, of the same sizes."
+            )
+
+
+def _fails(root: Any, error: Exception) -> MismatchError:
+    reason = f"it raises {type(error).__name__}: {error}"
+    return MismatchError(
+        f"What was captured of {_name(root)} fails where the program does not: {reason}. Make the function that it "
+        "comes from a leaf (fxplug.wrap), or its module.",
+        Check((Comparison("output", "a result", "an error", reason=reason),)),
+    )
+
+
+def _other_values(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return copies of the inputs with each number a little larger; None where no tensor has numbers for that."""
+    others = (copy_values(tuple(args)), copy_values(dict(kwargs)))
+    generator = torch.Generator().manual_seed(0)
+    changed = False
+    with torch.no_grad():
+        for tensor in tensors_in(others):
+            if tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_inference():
+                factors = 1 + torch.rand(tensor.shape, generator=generator) / 16
+                tensor.copy_(tensor * factors.to(tensor))
+                changed = True
+    return others if changed else None
 
 
 def _observe(
@@ -136,7 +199,7 @@ def _gradients(output: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch
 _CLOSE = Tolerance()
 
 
-def _compare_runs(expected: _Run, actual: _Run, given: Any) -> Iterator[Comparison]:
+def _compare_runs(expected: _Run, actual: _Run) -> Iterator[Comparison]:
     yield from compare(expected.output, actual.output, _CLOSE)
     yield from _compare_flags(expected.output, actual.output)
     yield from compare(expected.inputs[0], actual.inputs[0], _CLOSE, "input")
@@ -204,7 +267,7 @@ def _first_difference(
     return f" The first node that differs is {node.name!r}{where}: {reason}."
 
 
-def _mismatch(root: Any, captured: GraphModule, check: Check, first: str) -> MismatchError:
+def _mismatch(root: Any, check: Check, first: str) -> MismatchError:
     failure = check.failures[0]
     return MismatchError(
         f"What was captured of {_name(root)} is not what it computes: in {failure.path} ({failure.expected}), "

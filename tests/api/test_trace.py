@@ -11,6 +11,7 @@ import operator
 import pickle
 import random
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -639,6 +640,21 @@ def test_difference_is_found_with_its_first_node() -> None:
     assert found.value.code == "FXP-V002"
     assert "the first node that differs is 'mul'" in str(found.value).lower()
     assert "z = y * next(numbers)" in str(found.value)
+
+
+def test_what_does_not_follow_the_inputs_is_found() -> None:
+    with pytest.raises(MismatchError, match="other values of the inputs"):
+        fxplug.trace(by_address, (ROWS + 1,))
+
+
+REMEMBERED: dict[int, torch.Tensor] = {}
+
+
+def by_address(x: torch.Tensor) -> torch.Tensor:
+    """The kind of thing that nobody hears of."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(REMEMBERED.__setitem__, 0, x.detach().clone()).result()
+        return x + pool.submit(lambda: REMEMBERED[0].sum().item()).result()
 
 
 def test_check_can_be_left_out() -> None:
