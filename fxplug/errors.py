@@ -89,9 +89,14 @@ def _restore(kind: type[FxplugError], args: tuple[Any, ...], state: dict[str, An
 
 
 class TraceError(FxplugError, ValueError):
-    """A program could not be captured faithfully."""
+    """A program could not be captured faithfully.
+
+    Attributes:
+        problems: With ``on_error="collect"``, everything that was found.
+    """
 
     code = "FXP-T000"
+    problems: tuple[TraceError, ...] = ()
 
 
 class TraceWarning(UserWarning):

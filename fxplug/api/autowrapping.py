@@ -17,7 +17,26 @@ if TYPE_CHECKING:
 
     from fxplug.errors import TraceError
 
-__all__ = ["function_to_keep"]
+__all__ = ["function_to_keep", "submodule_to_keep"]
+
+
+def submodule_to_keep(error: TraceError, root: Any, kept: Sequence[nn.Module]) -> nn.Module | None:
+    """Return the innermost submodule in which a line stands that cannot be captured, None when there is none.
+
+    Args:
+        error: Says that the line cannot be captured.
+        root: What is captured.
+        kept: Those that are kept already.
+    """
+    if not isinstance(root, nn.Module):
+        return None
+    below = {id(module) for module in root.modules() if module is not root}
+    for frame in _frames(error):
+        names = frame.f_code.co_varnames[:1]
+        owner = frame.f_locals.get(names[0]) if names else None
+        if id(owner) in below and not any(owner is module for module in kept):
+            return owner
+    return None
 
 
 def function_to_keep(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
 
-from fxplug.api.autowrapping import function_to_keep
+from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
 from fxplug.api.isolation import forked_random_state, tensors_in
-from fxplug.capture import Tracer
+from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.examples import ExampleTracer
 from fxplug.errors import GuardError, TraceError, did_you_mean
 from fxplug.execute import POLICIES, GraphModule, GuardSet
@@ -51,6 +51,24 @@ class CaptureOptions:
     manager: PluginManager
     kept: tuple[Callable[..., Any], ...] = ()
     """Functions whose calls stay calls, besides those that the plugins name."""
+    leaves: tuple[nn.Module, ...] = ()
+    """Modules that stay calls, besides those that the plugins name."""
+    problems: list[TraceError] | None = None
+    """Where to keep what is wrong, for a capture that goes on to find everything."""
+
+    def policy(self) -> TracePolicy:
+        """Return the answers to the questions of a tracer."""
+        policy = self.manager.trace_policy()
+        if not self.leaves:
+            return policy
+        ask, leaves = policy.is_leaf_module, self.leaves
+
+        def is_leaf(module: nn.Module, path: str, context: TraceContext) -> bool | None:
+            if any(module is leaf for leaf in leaves):
+                return True
+            return ask(module, path, context) if ask is not None else None
+
+        return replace(policy, is_leaf_module=is_leaf)
 
 
 def as_args(example_inputs: Any) -> tuple[Any, ...]:
@@ -103,6 +121,8 @@ def capture(
 ) -> GraphModule:
     """Capture a program; where that is wanted, calls of functions that cannot be captured stay calls."""
     program = unwrapped(root, options.manager.trace_policy().unwrap_module)
+    if options.on_error == "collect":
+        _refuse_all(program, args, kwargs, replace(options, on_error="raise", problems=[]))
     assumptions: list[str] = []
     while True:
         try:
@@ -123,9 +143,60 @@ def capture(
         return captured
 
 
+def _refuse_all(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> None:
+    """Find everything that stands against capturing a program.
+
+    A condition is guessed; where that is not enough, the function or submodule around a line is left out, and the
+    search goes on.
+
+    Raises:
+        TraceError: Something does; the message lists all that was found.
+    """
+    problems = cast("list[TraceError]", options.problems)
+    while True:
+        before = list(problems)
+        try:
+            if options.mode == "symbolic":
+                _capture_symbolically(program, options)
+            else:
+                _run_on_examples(program, args, kwargs, options, {})
+        except TraceError as error:
+            problems[:] = before  # What was guessed on the way is found again, unless it is left out.
+            problems.append(error)
+            function = function_to_keep(error, program, options.kept)
+            module = submodule_to_keep(error, program, options.leaves) if function is None else None
+            if function is not None:
+                options = replace(options, kept=(*options.kept, function))
+            elif module is not None:
+                options = replace(options, leaves=(*options.leaves, module))
+            else:
+                break
+            continue
+        break
+    if problems:
+        raise _collected(program, problems)
+
+
+def _collected(program: Any, problems: Sequence[TraceError]) -> TraceError:
+    # One line may be asked about many times, as in a loop.
+    problems = list(
+        {(problem.code, problem.message.partition(" at ")[2]): problem for problem in problems[::-1]}.values()
+    )
+    problems.reverse()
+    lines = [f"{number}. {problem}" for number, problem in enumerate(problems, 1)]
+    count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+    text = "\n".join(lines)
+    error = TraceError(f"Cannot trace {name_of_root(program)}: {count}.\n{text}\n", code=problems[0].code)
+    error.problems = tuple(problems)
+    return error
+
+
 def _capture_symbolically(program: Any, options: CaptureOptions) -> GraphModule:
-    tracer = Tracer(autowrap_functions=options.kept, policy=options.manager.trace_policy())
+    tracer = Tracer(autowrap_functions=options.kept, policy=options.policy())
     tracer.on_mutation = options.on_mutation
+    tracer.problems = options.problems
     with paused_collection():
         graph = tracer.trace(program)
         return GraphModule(tracer.root, graph, name_of_root(program))
@@ -182,7 +253,7 @@ def _run_on_examples(
     context: Any = nullcontext()
     if options.mode == "shape":
         context, (args, kwargs) = without_data((tuple(args), dict(kwargs)))
-    tracer = ExampleTracer(args, kwargs, mode=options.mode, policy=options.manager.trace_policy())
+    tracer = ExampleTracer(args, kwargs, mode=options.mode, policy=options.policy())
     tracer.autowrap_functions = options.kept
     tracer.values = {} if keeps_values else None
     tracer.fixes_numbers = "fixes_numbers" in ways

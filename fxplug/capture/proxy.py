@@ -526,17 +526,32 @@ class TracerBase:
 
     # -- questions that need a value
 
+    problems: list[TraceError] | None = None
+    """Where to keep questions that cannot be answered, for a trace that goes on to find them all; its graph is of no
+    use then."""
+
     def to_bool(self, obj: Proxy) -> bool:
         """Answer whether a value is true. By default: it is not known."""
-        raise no_condition(obj)
+        return self._guessed(no_condition(obj), guess=False)
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
         """Answer a request to iterate. By default: it is not known how many elements there are."""
-        raise no_iteration(obj)
+        return iter(self._guessed(no_iteration(obj), guess=(obj[0], obj[1])))
+
+    def _guessed(self, error: TraceError, *, guess: Any) -> Any:
+        """Raise an error, or keep it and go on with a guess."""
+        if self.problems is None or len(self.problems) >= _MOST_PROBLEMS:
+            raise error
+        self.problems.append(error)
+        return guess
 
     def keys(self, obj: Proxy) -> Any:
         """Answer a request for keys by recording it."""
         return Attribute(obj, "keys")()
+
+
+_MOST_PROBLEMS = 100
+"""A loop whose condition is guessed must end."""
 
 
 class GraphAppendingTracer(TracerBase):

@@ -267,7 +267,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         refuse_draws(draws.restore())
         if kept is not None:
             raise kept
-        if self._refusals:
+        if self._refusals and self.problems is None:
             first = self._refusals[0]
             raise TraceError(
                 f"{first.message} (An 'except' of the program caught this error and went on; with the value it would "
