@@ -96,7 +96,7 @@ def _captured(verdicts: Mapping[str, Any], names: Sequence[str]) -> str:
     both = counts["equal"] + counts["reported"]
     return (
         f"With inputs (`value`), {counts['equal']} are equal, and {counts['reported']} are equal but for an "
-        "attribute of Python that nothing reads and that a `TraceWarning` names: "
+        "attribute that the captured module does not assign, which a `TraceWarning` says: "
         f"together {both} of {len(names)} ({both / len(names):.1%})."
     )
 

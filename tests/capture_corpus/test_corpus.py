@@ -144,7 +144,8 @@ def test_with_examples_no_program_is_answered_wrongly_or_fails_when_it_is_called
 def test_value_mode_captures_at_least_95_percent_of_what_eager_runs():
     kinds = Counter(verdict.kind for verdict in verdicts_of_legal("value").values())
 
-    # A reported program is equal but for an attribute that nothing reads and that a TraceWarning names.
+    # A reported program is equal but for an attribute of Python that the captured module does not assign, and a
+    # TraceWarning names it. The documentation has both figures.
     assert kinds["equal"] + kinds["reported"] >= 0.95 * kinds.total(), kinds
 
 
