@@ -41,6 +41,7 @@ __all__ = [
     "COMPARED_ATTRIBUTES",
     "MIXINS",
     "OPTIONAL_ATTRIBUTES",
+    "answer_for_directory",
     "check_compared_attribute",
     "check_hash",
     "check_pickling",
@@ -226,6 +227,25 @@ def missing_attribute(proxy: Any, name: str, frame: FrameType) -> None:
         callee = called_by(asker)
         if callee is hasattr or (callee is getattr and count_of_arguments(asker) == 3):
             raise _unknown_kind(proxy, f"{callee.__name__} asks for the attribute {name!r}")
+
+
+def answer_for_directory(proxy: Any, frame: FrameType) -> list[str] | None:
+    """Return the names that a value has, None where it is not the program that asks.
+
+    Args:
+        proxy: Of which they are listed.
+        frame: That asks.
+
+    Raises:
+        TraceError: What kind of value it is is not certain.
+    """
+    tracer = _tracer(proxy)
+    if tracer is None or _asker(frame, tracer) is None:
+        return None
+    kind = _kind(proxy, tracer)
+    if kind is None:
+        raise _unknown_kind(proxy, "dir() asks for the attributes of a value")
+    return dir(kind.cls)
 
 
 def _has(proxy: Any, name: str, tracer: Any) -> bool | None:

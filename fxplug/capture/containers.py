@@ -28,6 +28,8 @@ class Containers:
 
     def remember(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Take note of the containers among the attributes of the module at `path`."""
+        if attributes.keys() <= _OWN:
+            return
         for name in attributes.keys() - _OWN:
             value = attributes[name]
             if isinstance(value, _KINDS):

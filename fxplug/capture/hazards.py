@@ -121,13 +121,13 @@ def _is_foreign(filename: str) -> bool:
 
 
 def _global_functions(namespace: Mapping[str, Any], names: frozenset[str]) -> Iterator[Any]:
-    for name in names:
+    for name in namespace.keys() & names:
         value = namespace.get(name)
         if isinstance(value, FunctionType):
             yield value
         elif isinstance(value, ModuleType) and not str(value.__name__).startswith(_LIBRARIES):
             held = vars(value)
-            yield from (held[other] for other in names if isinstance(held.get(other), FunctionType))
+            yield from (held[other] for other in held.keys() & names if isinstance(held[other], FunctionType))
         elif isinstance(value, type) and not value.__module__.startswith(_LIBRARIES):
             yield from (_plain(vars(value)[other]) for other in (*names, *_IMPLIED) if other in vars(value))
 
@@ -143,14 +143,21 @@ def _methods(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
         if base is nn.Module or base is object:
             break
         held = vars(base)
-        yield from ((_plain(held[name]), owner) for name in names if name in held)
+        for name in held.keys() & names:
+            yield _plain(held[name]), owner
     own: Mapping[str, Any] = getattr(owner, "__dict__", {})
     modules: Mapping[str, Any] = own.get("_modules", {})
-    for name in names:
+    kinds: dict[type, bool] = {}  # Many attributes are of few classes.
+    for name in {*(own.keys() & names), *(modules.keys() & names)}:
         value = own.get(name, modules.get(name))
+        kind = type(value)
         if isinstance(value, (FunctionType, MethodType)):
             yield _plain(value), getattr(value, "__self__", None)
-        elif value is not None and not type(value).__module__.startswith(_LIBRARIES):
+            continue
+        is_foreign = kinds.get(kind)
+        if is_foreign is None:
+            is_foreign = kinds[kind] = value is None or kind.__module__.startswith(_LIBRARIES)
+        if not is_foreign:
             for base in type(value).__mro__[:-1]:
                 held = vars(base)
                 yield from ((_plain(held[other]), value) for other in (*names, "__call__") if other in held)

@@ -16,6 +16,7 @@ from torch import nn
 
 from fxplug.capture.answers import (
     COMPARED_ATTRIBUTES,
+    answer_for_directory,
     check_compared_attribute,
     check_hash,
     check_pickling,
@@ -152,6 +153,10 @@ class Proxy:
         if name not in TENSOR_NAMES:
             missing_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
         return Attribute(self, name)
+
+    def __dir__(self) -> Any:
+        names = answer_for_directory(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return object.__dir__(self) if names is None else names
 
     def __setattr__(self, name: str, value: Any) -> None:
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]

@@ -101,8 +101,14 @@ def _is_same(held: Any, value: Any) -> bool:
 
 def _tensors_of(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, torch.Tensor]]:
     """Yield (path of the module, module, name, value) of every tensor below `root`, registered or a plain attribute."""
+    # There are thousands of attributes of a few classes, and whether each is a tensor takes longer to ask.
+    are_tensors: dict[type, bool] = {}
     for prefix, module in reversed(list(root.named_modules())):
         for table in (vars(module), buffers_of(module), parameters_of(module)):
             for name, value in table.items():
-                if isinstance(value, torch.Tensor):
+                kind = type(value)
+                is_tensor = are_tensors.get(kind)
+                if is_tensor is None:
+                    is_tensor = are_tensors[kind] = issubclass(kind, torch.Tensor)
+                if is_tensor:
                     yield prefix, module, name, value

@@ -74,7 +74,12 @@ class ModuleStates:
     def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
         """Return whether `module` held `value` under that name before the trace."""
         before = self._seen.get(id(module))
-        return before is None or any(table.get(name) is value for table in before)
+        if before is None:
+            return True
+        for table in before:  # noqa: SIM110 - asked about every tensor of the root
+            if table.get(name) is value:
+                return True
+        return False
 
     def restore(self) -> list[tuple[str, str]]:
         """Put everything back.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 from itertools import pairwise
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fxplug.capture.containers import Containers
@@ -36,6 +36,21 @@ def _names_read(code: CodeType) -> set[str]:
     return found
 
 
+def _is_iterator(value: Any) -> bool:
+    return hasattr(type(value), "__next__")
+
+
+def _position(iterator: Any) -> Any:
+    """Return something that is another one when an iterator has gone on; None where there is no such thing."""
+    frame = getattr(iterator, "gi_frame", None)
+    if frame is not None or isinstance(iterator, GeneratorType):
+        return None if frame is None else frame.f_lasti
+    try:
+        return repr(iterator.__reduce__())
+    except TypeError:
+        return None
+
+
 def _is_namespace(value: Any) -> bool:
     """Return whether a value is the globals of a module, in which a trace puts things of its own."""
     return isinstance(value, dict) and "__builtins__" in value
@@ -62,6 +77,9 @@ class Variables:
                 self._cells.append((name, cell, cell.cell_contents))
             except ValueError:  # Not filled yet.
                 continue
+        self._iterators = [
+            (name, value, _position(value)) for name, _, value in self._cells if _is_iterator(value)
+        ]
         held = {**vars(self._function), **{name: value for name, _, value in self._cells}}
         # What a program only adds to has no say in what it computes: that is for whoever looks at it afterwards.
         names = _names_read(self._function.__code__)
@@ -81,6 +99,7 @@ class Variables:
         for _, cell, before in self._cells:
             cell.cell_contents = before
         changed += [name for _, name, _ in self._containers.restore()]
+        changed += [name for name, value, before in self._iterators if _position(value) != before]
         self._cells.clear()
         if not changed:
             return None

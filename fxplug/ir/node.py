@@ -52,6 +52,9 @@ ERASED = float("inf")
 _ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(Ellipsis)})
 
 
+_NAMES = frozenset({str})
+
+
 class NodeOwner(Protocol):
     """What a node needs of the graph it belongs to."""
 
@@ -410,10 +413,10 @@ def _take_in(
     graph: NodeOwner, args: tuple[Argument, ...], kwargs: Mapping[str, Argument]
 ) -> tuple[tuple[Argument, ...], immutable_dict, tuple[Node, ...]]:
     """Check and freeze arguments; return them with the nodes they name, each once, in order."""
-    if not kwargs and args.__class__ is tuple:
-        flat = _flat_inputs(graph, args)
+    if args.__class__ is tuple and (not kwargs or _has_plain_names(kwargs)):
+        flat = _flat_inputs(graph, (*args, *kwargs.values()) if kwargs else args)
         if flat is not None:
-            return args, EMPTY_DICT, flat
+            return args, immutable_dict(kwargs) if kwargs else EMPTY_DICT, flat
     _check_forms(args, kwargs)
     inputs: dict[Node, None] = {}
 
@@ -460,7 +463,7 @@ def _refuse_nodes(values: Iterable[Any], where: str) -> None:
 
 
 def _flat_inputs(graph: NodeOwner, args: tuple[Argument, ...]) -> tuple[Node, ...] | None:
-    """Return the nodes among arguments that are all nodes and plain values; None where a container is among them.
+    """Return the nodes among arguments that are all nodes and plain values, or tuples of such values; None for others.
 
     Most nodes of a model are like this, and of these most have nothing but nodes: then one tuple serves as both.
     """
@@ -470,9 +473,16 @@ def _flat_inputs(graph: NodeOwner, args: tuple[Argument, ...]) -> tuple[Node, ..
             if value.graph is not graph or value._position is ERASED:
                 raise _foreign(value, graph)
             inputs[value] = None
+        elif value.__class__ is tuple:
+            if not _ATOMS.issuperset(map(type, value)):
+                return None
         elif value.__class__ not in _ATOMS:
             return None
     return args if len(inputs) == len(args) else tuple(inputs)
+
+
+def _has_plain_names(kwargs: object) -> bool:
+    return kwargs.__class__ is dict and _NAMES.issuperset(map(type, cast("dict[object, object]", kwargs)))
 
 
 def _map_both(

@@ -70,6 +70,8 @@ __all__ = [
     "paths_below",
     "persists",
     "put_on",
+    "put_on_calls",
+    "rank_of",
     "remove_mode",
     "root_being_traced",
     "runs_outside_dynamo",
@@ -78,6 +80,8 @@ __all__ = [
     "skip_frame",
     "storage_of",
     "take_off",
+    "take_off_calls",
+    "tensor_tables",
     "torch_fx_flag",
     "torch_fx_wrapped_functions",
     "torch_fx_wrapped_methods",
@@ -115,6 +119,12 @@ TorchFxTracer = _symbolic_trace.Tracer
 """What traces in torch.fx."""
 DISABLED_DISPATCH = torch._C._disabled_torch_function_impl
 """What torch finds at an object that does not want to hear of calls."""
+_count_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+_pop_function_mode: Callable[[], Any] = torch._C._pop_torch_function_stack
+_push_function_mode: Callable[[Any], None] = torch._C._push_on_torch_function_stack
+_count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_pop_dispatch_mode: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
+_push_dispatch_mode: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
 DYNAMO_INLINE = "_torchdynamo_inline"
 """Attribute of a function: another one, which Dynamo is to inline in its place."""
 TORCH_FX_PATCHED = "_Patcher__fx_already_patched"
@@ -213,6 +223,21 @@ def paths_below(root: nn.Module) -> dict[int, str]:
 
     visit(root, "")
     return paths
+
+
+def tensor_tables(root: nn.Module) -> list[MutableMapping[str, Any]]:
+    """Return the tables of parameters and buffers of a module and all below it."""
+    tables: list[MutableMapping[str, Any]] = []
+    seen: set[int] = set()
+    pending: list[nn.Module | None] = [root]
+    while pending:
+        module = pending.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
+        tables += (module._parameters, module._buffers)
+        pending += module._modules.values()
+    return tables
 
 
 def persists(module: nn.Module, name: str) -> bool:
@@ -333,15 +358,34 @@ def with_data() -> AbstractContextManager[Any]:
 @contextmanager
 def without_mode(mode: TorchFunctionMode) -> Generator[None]:
     """Take a mode away while the context lasts, if it is the one that hears of calls first."""
-    depth = torch._C._len_torch_function_stack()
-    if depth == 0 or torch._C._get_function_stack_at(depth - 1) is not mode:
-        yield
-        return
-    torch._C._pop_torch_function_stack()
+    is_off = take_off_calls(mode)
     try:
         yield
     finally:
-        torch._C._push_on_torch_function_stack(mode)
+        if is_off:
+            put_on_calls(mode)
+
+
+def take_off_calls(mode: TorchFunctionMode) -> bool:
+    """Take a mode away, if it is the one that hears of calls first; return whether it was."""
+    if _count_function_modes() == 0:
+        return False
+    found = _pop_function_mode()
+    if found is mode:
+        return True
+    _push_function_mode(found)
+    return False
+
+
+def put_on_calls(mode: TorchFunctionMode) -> None:
+    """Put back a mode that hears of calls and was taken off."""
+    _push_function_mode(mode)
+
+
+def rank_of(tensor: torch.Tensor) -> int:
+    """Return the number of dimensions of a tensor of torch's own class; no mode hears of the question."""
+    with torch._C.DisableTorchFunction():
+        return tensor.dim()
 
 
 def can_be_rebuilt(value: Any) -> bool:
@@ -357,15 +401,15 @@ def can_be_rebuilt(value: Any) -> bool:
 
 def take_off(mode: TorchDispatchMode | None) -> bool:
     """Take a mode that hears of operators away, if it is the one that hears of them first; return whether it was."""
-    if mode is None or torch._C._len_torch_dispatch_stack() == 0:
+    if mode is None or _count_dispatch_modes() == 0:
         return False
-    found = torch._C._pop_torch_dispatch_stack(None)
+    found = _pop_dispatch_mode(None)
     if found is mode:
         return True
-    torch._C._push_on_torch_dispatch_stack(found)
+    put_on(found)
     return False
 
 
 def put_on(mode: Any) -> None:
     """Put back a mode that was taken off."""
-    torch._C._push_on_torch_dispatch_stack(mode)
+    _push_dispatch_mode(mode)

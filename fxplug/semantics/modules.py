@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fxplug.ir import PURE, RANDOM, UNKNOWN, Effect, effects, writes
-from fxplug.semantics.internals import DropoutBase, NormBase, has_hooks
+from fxplug.semantics.internals import DropoutBase, NormBase, has_hooks, modules_of
 
 if TYPE_CHECKING:
     from fxplug.ir import Node
@@ -23,7 +23,7 @@ def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
         node: The call, handed to rules that were registered for a class.
     """
     effect = PURE
-    for part in module.modules():
+    for part in module.modules() if modules_of(module) else (module,):
         if has_hooks(part) or "forward" in vars(part):
             return UNKNOWN
         registered = effects.target_entry(type(part))
@@ -33,23 +33,32 @@ def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
             effect = effect.join(registered)
         elif not type(part).__module__.startswith("torch.nn.modules."):
             return UNKNOWN
-        else:
-            effect = effect.join(_own_effect(part))
+        elif (own := _own_effect(part)) is not PURE:
+            effect = own if effect is PURE else effect.join(own)
     return effect
 
 
 def _own_effect(module: nn.Module) -> Effect:
     effect = PURE
-    if getattr(module, "inplace", False):
-        effect = effect.join(writes(0))
-    if getattr(module, "max_norm", None) is not None:
-        effect = effect.join(writes("state"))  # A lookup renormalises the rows that it reads.
+    if _setting(module, "inplace"):
+        effect = _WRITES_INPUT
+    if _setting(module, "max_norm") is not None:
+        effect = effect.join(_WRITES_STATE)  # A lookup renormalises the rows that it reads.
     if isinstance(module, (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)):
         effect = effect.join(RANDOM)
     if not module.training:
         return effect
     if isinstance(module, NormBase) and module.track_running_stats:
-        return effect.join(writes("state"))
-    dropout = getattr(module, "dropout", 0)
+        return effect.join(_WRITES_STATE)
+    dropout = _setting(module, "dropout")
     draws = isinstance(module, (DropoutBase, nn.RReLU)) or (isinstance(dropout, (int, float)) and dropout > 0)
     return effect.join(RANDOM) if draws else effect
+
+
+_WRITES_INPUT, _WRITES_STATE = writes(0), writes("state")
+
+
+def _setting(module: nn.Module, name: str) -> Any:
+    """Return a plain attribute, None where there is none; asking a module itself for what it lacks takes long."""
+    own = vars(module)
+    return own[name] if name in own else getattr(type(module), name, None)

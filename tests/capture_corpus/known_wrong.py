@@ -19,8 +19,6 @@ KNOWN_WRONG: dict[str, dict[str, str]] = {
         "limits_of_a_dtype": NO_CODE,
         "fields_of_a_dataclass": NO_CODE,
         "function_of_torch_itself": NO_LINE,
-        "listed_attributes": WRONG,
-        "iterator_kept_outside": WRONG,
         "an_error_of_eager_is_caught": AT_RUN_TIME,
         "attribute_error_is_caught": AT_RUN_TIME,
         "dataclass_input": AT_RUN_TIME,
@@ -42,8 +40,6 @@ KNOWN_WRONG: dict[str, dict[str, str]] = {
         "printed_tensor": ONLY_CHECKED,
         "logged_shape": ONLY_CHECKED,
     },
-    "value": {
-        "assigned_data_of_an_input": LEFT_BEHIND,
-    },
+    "value": {},
 }
 """Mode -> name of a program -> why."""

@@ -39,7 +39,8 @@ class Snapshots:
         with torch.no_grad():
             for tensor, alias, values, requires_grad in self._saved.values():
                 alias.copy_(values)
-                if tensor.shape != alias.shape or tensor.stride() != alias.stride():
+                is_elsewhere = storage_of(tensor) != storage_of(alias)
+                if is_elsewhere or tensor.shape != alias.shape or tensor.stride() != alias.stride():
                     tensor.data = alias
                 if tensor.requires_grad != requires_grad and tensor.is_leaf:
                     tensor.requires_grad_(requires_grad)

@@ -230,9 +230,9 @@ class ValueKeeper(Answerer):
 
     def _unheard_of(self) -> TraceError:
         error = TraceError(
-            f"Cannot record a tensor that the program made{place_in_program()} in a way that torch does not tell of "
-            "(torch.Tensor(...), nn.Parameter(...), as_subclass, from_numpy). Use torch.tensor, torch.empty, clone or "
-            "detach.",
+            f"Cannot record a tensor that comes from somewhere{place_in_program()} that torch does not tell of: "
+            "another thread, the memory of something else (frombuffer, from_numpy), or another class (as_subclass). "
+            "Compute it in this thread with functions of torch, or keep the function around it as a call (fxplug.wrap).",
             code="FXP-T061",
         )
         self.note_refusal(error)

@@ -199,7 +199,7 @@ def attribute_that_the_caller_set(x):
     return x * 7 if getattr(x, "is_mask", False) else x
 
 
-@program(one)
+@program(one, symbolic="FXP-T040")
 def listed_attributes(x):
     return x + ("relu" in dir(x)) + ("no_such_method" in dir(x))
 

@@ -156,7 +156,7 @@ def nonlocal_counter():
     return forward
 
 
-@program(one, factory=True, rows=(12,), shape="FXP-V002", value="FXP-V002")
+@program(one, factory=True, rows=(12,), symbolic="FXP-T055", shape="FXP-T055", value="FXP-T055")
 def iterator_kept_outside():
     numbers = itertools.count(1)
     return lambda x: x * next(numbers)
