@@ -105,9 +105,11 @@ def _getattr(self: Any, name: str) -> Any:
         if modules is not None and name in modules:
             return modules[name]
     beneath: Any = "<beneath>"
-    is_instance: Any = "<isinstance>"
     value = beneath(self, name)
-    if not is_instance(value, "<tensor>") and not hears_every:
+    if not hears_every and not interceptor.hears_tensor_attributes:
+        return value
+    is_instance: Any = "<isinstance>"
+    if not hears_every and not is_instance(value, "<tensor>"):
         return value
     return interceptor.on_module_attribute(self, name, value)
 

@@ -25,6 +25,8 @@ class ModuleInterceptor(Protocol):
 
     hears_every_attribute: bool
     """Whether it is asked about submodules that are read, and not only about parameters and buffers."""
+    hears_tensor_attributes: bool
+    """Whether it is asked about parameters and buffers that are read."""
 
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the value that stands for a call of `module`."""

@@ -73,6 +73,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
     answers_questions = True
     """Whether what a program asks about the kind of a value is answered or refused, and not asked of its proxy."""
 
+    hears_tensor_attributes = True
+    """Whether reads of parameters and buffers matter (see `fxplug.capture.interception`)."""
+
     mode: str = "symbolic"
     """How values are treated (see `TraceContext.mode`)."""
 

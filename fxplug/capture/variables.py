@@ -81,6 +81,8 @@ class Variables:
             (name, value, _position(value)) for name, _, value in self._cells if _is_iterator(value)
         ]
         held = {**vars(self._function), **{name: value for name, _, value in self._cells}}
+        if not held:
+            return
         # What a program only adds to has no say in what it computes: that is for whoever looks at it afterwards.
         names = _names_read(self._function.__code__)
         read = {name: value for name, value in held.items() if name in names and not _is_namespace(value)}

@@ -127,9 +127,17 @@ class EffectRegistry:
             return OUTSIDE
         if node.op == "call_module":
             # Rules first: what a module does is also a matter of its hooks and of the modules inside it.
-            module = _find_module(node, root)
-            return self._ask_rules(node, module) or self._ask_entry(node, type(module), module) or UNKNOWN
+            return self.effect_of_module(node, _find_module(node, root))
         return self._ask_entry(node, node.target, None) or self._ask_rules(node, None) or UNKNOWN
+
+    def effect_of_module(self, node: Node, module: object) -> Effect:
+        """Return the effect of a ``call_module`` node, for those who have the module at hand.
+
+        Args:
+            node: The call.
+            module: What it calls; None if there is nothing at its path.
+        """
+        return self._ask_rules(node, module) or self._ask_entry(node, type(module), module) or UNKNOWN
 
     def _ask_entry(self, node: Node, key: Any, module: Any) -> Effect | None:
         try:

@@ -113,8 +113,9 @@ class GuardCollector:
             return None, ()
         graph = Graph()
         copies: dict[Node, Node] = {}
-        for node in self._graph.find_nodes(op="placeholder"):
-            copies[node] = graph.node_copy(node)
+        for node in self._graph.nodes:  # Not through the index, which nobody may need.
+            if node.op == "placeholder":
+                copies[node] = graph.node_copy(node)
         answers = [_copy(graph, predicate, copies) for predicate in self._predicates]
         graph.output(tuple(answers))
         graph.keyword_only = self._graph.keyword_only

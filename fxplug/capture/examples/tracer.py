@@ -35,14 +35,17 @@ from fxplug.semantics.internals import (
     has_backward_hooks,
     is_about_missing_data,
     put_on,
+    put_on_calls,
+    rank_of,
     remove_mode,
     take_off,
+    take_off_calls,
+    tensor_tables,
     with_data,
-    without_mode,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from fxplug.capture.policy import TracePolicy
@@ -57,6 +60,8 @@ _KEPT = (
     *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
 )
 """Functions that stay calls."""
+_LIBRARIES = frozenset({"_operator", "torch"})
+"""Where functions come from whose effect hangs on nothing but how they are called."""
 _TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian})
 """What makes a function that runs another one in several other transforms."""
 _EXACT = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__int__", "__len__"})
@@ -132,6 +137,7 @@ class ExampleTracer(InputReceiver):
         policy: Answers of others to the tracer's questions.
     """
 
+    hears_tensor_attributes = False
     around: AbstractContextManager[Any] = nullcontext()
     """Entered while the program runs."""
 
@@ -153,6 +159,7 @@ class ExampleTracer(InputReceiver):
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._pure: set[tuple[str, Any]] = set()
+        self._effects: dict[tuple[Any, ...], Effect] = {}
         self._default_dtype = torch.get_default_dtype()
         self._sizes: dict[Node | Part, SizeProxy] = {}
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
@@ -224,10 +231,9 @@ class ExampleTracer(InputReceiver):
             error = self._escape(name)
             self.note_refusal(error)
             raise error
-        plain = None if kwargs or self.without_data is not None else self._plain_arguments_of(args)
+        plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
         if plain is not None:
-            kind, target, node_args, _ = canonical_call(function, plain, kwargs)
-            result = self._make(self.create_node(kind, target, node_args, {}), function, args, kwargs)
+            result = self._call_plainly(function, args, kwargs, plain)
             return self._exact(result) if name in _EXACT else result
         real_args, real_kwargs = self._real(args), self._real(kwargs)
         if not self._holds_traced(args) and not self._holds_traced(kwargs):
@@ -239,6 +245,25 @@ class ExampleTracer(InputReceiver):
             self._sizes[self._known[id(args[0])][1]] = result
         return self._exact(result) if name in _EXACT else result
 
+    def _call_plainly(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        plain: tuple[Argument, ...],
+    ) -> Any:
+        """Record and make a call whose arguments, positional and then named, are arguments of a graph already."""
+        if kwargs:
+            count = len(args)
+            named = dict(zip(kwargs, plain[count:], strict=True))
+            node = self.create_node(*canonical_call(function, plain[:count], named))
+        else:
+            node = self.create_node(*canonical_call(function, plain, kwargs))
+        result = self._make(node, function, args, kwargs)
+        if result.__class__ is SizeProxy and args[0].__class__ is nn.Parameter:
+            self._sizes[self._known[id(args[0])][1]] = result
+        return result
+
     def _exact(self, result: Any) -> Any:
         """Return the very number, which is guarded to be what it is, for a result that may stand for one."""
         if not isinstance(result, NumberProxy):
@@ -247,19 +272,22 @@ class ExampleTracer(InputReceiver):
         return result.value
 
     def _plain_arguments_of(self, args: tuple[Any, ...]) -> tuple[Argument, ...] | None:
-        """Return arguments of a graph for traced tensors and plain values, which most calls are given; else None."""
+        """Return arguments of a graph for tensors and plain values that are what calls are given; None for others."""
+        if self.without_data is not None:
+            return None
         found: list[Argument] = []
         known = self._known
         has_tensor = False
         for value in args:
             kind = type(value)
-            if kind is torch.Tensor:
+            if kind is torch.Tensor or kind is nn.Parameter:
                 entry = known.get(id(value))
-                if entry is None or entry[1].__class__ is not Node:
+                source = self._lift_tensor(value) if entry is None else entry[1]
+                if source.__class__ is not Node:
                     return None
-                found.append(cast("Node", entry[1]))
+                found.append(cast("Node", source))
                 has_tensor = True
-            elif kind in PLAIN:
+            elif kind in PLAIN or ((kind is tuple or kind is list) and _are_plain(value)):
                 found.append(value)
             else:
                 return None
@@ -271,6 +299,8 @@ class ExampleTracer(InputReceiver):
             return None
         self._ask_rank()
         if name not in {"shape", "size"}:
+            if tensor.__class__ is torch.Tensor:
+                return rank_of(tensor)
             self.paused += 1
             rank = torch.Tensor.dim(tensor)
             self.paused -= 1
@@ -368,11 +398,14 @@ class ExampleTracer(InputReceiver):
 
     def run_unheard(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced."""
+        calls = self._calls
         token = active.set(None)
+        is_off = take_off_calls(calls)
         try:
-            with without_mode(self._calls):
-                return function(*args, **kwargs)
+            return function(*args, **kwargs)
         finally:
+            if is_off:
+                put_on_calls(calls)
             active.reset(token)
 
     def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
@@ -388,7 +421,12 @@ class ExampleTracer(InputReceiver):
         return self.create_node(kind, target, node_args, node_kwargs)
 
     def _make(
-        self, node: Node, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        node: Node,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        effect: Effect | None = None,
     ) -> Any:
         """Make a call that was recorded, and return what stands for its result.
 
@@ -397,8 +435,10 @@ class ExampleTracer(InputReceiver):
             function: Makes it.
             args: What it is given: tensors and real numbers.
             kwargs: The same, by keyword.
+            effect: What the call does, where that is known already.
         """
-        effect = self._effect_of(node)
+        if effect is None:
+            effect = self._effect_of(node)
         if effect is not PURE:
             self._before_effect(effect, args, kwargs)
         self.paused += 1
@@ -429,25 +469,39 @@ class ExampleTracer(InputReceiver):
         return self._stand_in(value, node, writes=bool(effect.writes))
 
     def _effect_of(self, node: Node) -> Effect:
-        """Return the effect of a call; what is pure however it is called is found out once."""
-        target = node.target
-        if node.op == "call_module" or node.kwargs:
-            return effects.effect_of(node, self.root)
-        key = (node.op, target)
+        """Return the effect of a call; that of a call of the same kind is found out once."""
+        target, args, kwargs = node.target, node.args, node.kwargs
         try:
-            known = key in self._pure
-        except TypeError:  # A callable that cannot be looked up.
+            if not kwargs and (node.op, target) in self._pure and bool not in map(type, args):
+                return PURE
+            # What a call does may hang on the values that are given with it, such as flags, and on what is left out.
+            given: list[Any] = [node.op, target]
+            for value in (*args, *kwargs, *kwargs.values()):
+                given.append(value.__class__)
+                if value.__class__ is not Node:
+                    given.append(value)
+            key = tuple(given)
+            known = self._effects.get(key)
+        except TypeError:  # Something that cannot be looked up.
             return effects.effect_of(node, self.root)
-        if known:
-            return PURE
+        return self._find_effect(node, key) if known is None else known
+
+    def _find_effect(self, node: Node, key: tuple[Any, ...]) -> Effect:
         effect = effects.effect_of(node, self.root)
-        if not effect.is_pure:
-            return effect
+        if effect.is_pure:
+            effect = PURE
+        target: Any = node.target
+        if node.op == "call_method" or str(getattr(target, "__module__", "")).partition(".")[0] in _LIBRARIES:
+            self._effects[key] = effect
         # Flags may make a call of the same function do something else.
-        has_flag = any(type(value) is bool for value in node.args)
-        if not has_flag and (node.op == "call_method" or type(target) is BuiltinFunctionType):
-            self._pure.add(key)
-        return PURE
+        has_flag = bool(node.kwargs) or any(type(value) is bool for value in node.args)
+        if (
+            effect is PURE
+            and not has_flag
+            and (node.op == "call_method" or type(target) is BuiltinFunctionType)
+        ):
+            self._pure.add((node.op, target))
+        return effect
 
     def _before_effect(self, effect: Effect, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if effect.must_be_kept:
@@ -459,7 +513,7 @@ class ExampleTracer(InputReceiver):
         self._has_written = True
         self.paused += 1
         try:
-            for tensor in tensors_in((args, kwargs)):
+            for tensor in tensors_in((*args, *kwargs.values()) if kwargs else args):
                 if self._snapshots.shares_memory(tensor):
                     self._has_acted = True
                     self._snapshots.before_write(tensor)
@@ -551,11 +605,16 @@ class ExampleTracer(InputReceiver):
         former = place.scope
         place.scope = ModuleScope(path, type(module), former)
         try:
-            real_args, real_kwargs = self._real(args), self._real(kwargs)
             if module.training:
                 self._save_buffers(module)
-            node = self._record("call_module", path, args, kwargs)
-            return self._make(node, partial(self.run_unheard, original_call, module), real_args, real_kwargs)
+            plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
+            if plain is not None:
+                node = self.create_node("call_module", path, plain, {})
+            else:
+                node = self._record("call_module", path, args, kwargs)
+                args, kwargs = self._real(args), self._real(kwargs)
+            run = partial(self.run_unheard, original_call, module)
+            return self._make(node, run, args, kwargs, effects.effect_of_module(node, module))
         finally:
             place.scope = former
 
@@ -614,15 +673,22 @@ class ExampleTracer(InputReceiver):
                 buffers[name] = former
 
 
+def _are_plain(values: Iterable[Any]) -> bool:
+    return PLAIN.issuperset(map(type, values))
+
+
 def _refuse_lazy(root: Any) -> None:
     """Refuse a module whose parameters have no size yet: running it would give them one.
 
     Raises:
         TraceError: It is one.
     """
-    tensors = [*root.named_parameters(), *root.named_buffers()] if isinstance(root, nn.Module) else []
-    lazy = [name for name, value in tensors if is_lazy(value)]
-    if lazy:
+    if not isinstance(root, nn.Module):
+        return
+    # One of each class tells whether there are any.
+    tensors = {type(value): value for table in tensor_tables(root) for value in table.values()}
+    if any(map(is_lazy, tensors.values())):
+        lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(
             f"Cannot trace {type(root).__name__} with example inputs: {', '.join(lazy)} have no size yet, and would "
             "get one from the examples. Run the module once on inputs first.",

@@ -215,13 +215,15 @@ class ValueKeeper(Answerer):
         if known is not None:
             source = known[1]
             return self.node_of_part(source) if isinstance(source, Part) else source
+        path = self._path_of_tensor(tensor)
         self.paused += 1
         try:
-            if self._path_of_tensor(tensor) is None and self._is_made_here(tensor):
+            if path is not None:
+                node = self.create_node("get_attr", path, (), {})
+            elif self._is_made_here(tensor) or not is_in_reach(tensor):
                 raise self._unheard_of()
-            if self._path_of_tensor(tensor) is None and not is_in_reach(tensor):
-                raise self._unheard_of()
-            node = super()._lift_tensor(tensor)
+            else:
+                node = super()._lift_tensor(tensor)
             self._snapshots.add(tensor)
         finally:
             self.paused -= 1
