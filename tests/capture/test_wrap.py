@@ -460,10 +460,10 @@ def test_two_tracers_at_once_keep_what_is_theirs():
     def helper(x):
         return x * 2
 
-    seen, first = [], iter([True])
+    seen, first = [], threading.Lock()
 
     def program(x):
-        if next(first, False):
+        if first.acquire(blocking=False):
             with ThreadPoolExecutor(1) as pool:
                 seen.append(pool.submit(lambda: calls(Tracer().trace(program))).result())
         return helper(x)
