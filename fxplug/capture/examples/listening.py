@@ -1,0 +1,242 @@
+"""Hearing of what a program calls."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import nn
+
+from fxplug.capture.examples.canonical import canonical_call
+from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
+from fxplug.capture.examples.recording import CallRecorder
+from fxplug.capture.examples.values import PLAIN
+from fxplug.capture.opaque import OpaqueCall, check_functions
+from fxplug.capture.sources import place_in_program
+from fxplug.errors import TraceError
+from fxplug.ir import Argument, Node
+from fxplug.semantics.internals import (
+    rank_of,
+    with_data,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["KEPT", "CallListener"]
+
+_QUESTIONS = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+KEPT = (
+    # These read the memory of a tensor, or its values, which is not heard; that they are called is.
+    *(copy.copy, copy.deepcopy, torch.from_dlpack, torch.get_rng_state, nn.Parameter.__new__),
+    *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
+)
+"""Functions that stay calls."""
+_TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian})
+"""What makes a function that runs another one in several other transforms."""
+_EXACT = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__int__", "__len__"})
+"""Methods from which Python takes nothing but a number of its own."""
+_ESCAPES = frozenset(
+    {
+        *("numpy", "__array__", "__array_wrap__", "__dlpack__", "__cuda_array_interface__", "map_", "apply_"),
+        *("untyped_storage", "storage", "_typed_storage", "__reduce_ex__", "share_memory_"),
+    }
+)
+"""What hands out the values of a tensor, or acts on them, where torch does not tell what is done with them."""
+
+
+class CallListener(CallRecorder):
+    """A tracer that hears of calls of torch, and of functions that stay calls."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._sizes: dict[Node | Part, SizeProxy] = {}
+
+    def on_torch_call(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Record a call of torch, make it, and return its result."""
+        name = getattr(function, "__name__", "")
+        if self._read_numbers:
+            self._settle_reads(name, args, kwargs)
+        if name == "__get__":
+            name = cast("Any", function).__self__.__name__
+        foreign = _foreign_handler(types)
+        if foreign is not None:  # What it does is heard, one call after the other.
+            with self._calls:
+                return foreign.__torch_function__(function, types, args, kwargs)
+        if name in _QUESTIONS and len(args) == 1 and not kwargs:
+            answer = self._known_answer(name, args[0])
+            if answer is not None:
+                return answer
+        if name in _ESCAPES and self._is_traced(args[0] if args else None):
+            error = self._escape(name)
+            self.note_refusal(error)
+            raise error
+        plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
+        if plain is not None:
+            result = self._call_plainly(function, args, kwargs, plain)
+            return self._exact(result) if name in _EXACT else result
+        real_args, real_kwargs = self._real(args), self._real(kwargs)
+        if not self._holds_traced(args) and not self._holds_traced(kwargs):
+            return self._call_aside(function, args, kwargs)
+        kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
+        node = self._record(kind, target, node_args, node_kwargs)
+        result = self._make(node, function, real_args, real_kwargs)
+        if type(result) is SizeProxy and len(args) == 1:
+            self._sizes[self._known[id(args[0])][1]] = result
+        return self._exact(result) if name in _EXACT else result
+
+    def _call_plainly(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        plain: tuple[Argument, ...],
+    ) -> Any:
+        """Record and make a call whose arguments, positional and then named, are arguments of a graph already."""
+        if kwargs:
+            count = len(args)
+            named = dict(zip(kwargs, plain[count:], strict=True))
+            node = self.create_node(*canonical_call(function, plain[:count], named))
+        else:
+            node = self.create_node(*canonical_call(function, plain, kwargs))
+        result = self._make(node, function, args, kwargs)
+        if result.__class__ is SizeProxy and args[0].__class__ is nn.Parameter:
+            self._sizes[self._known[id(args[0])][1]] = result
+        return result
+
+    def _exact(self, result: Any) -> Any:
+        """Return the very number, which is guarded to be what it is, for a result that may stand for one."""
+        if not isinstance(result, NumberProxy):
+            return result
+        self.fix(result)
+        return result.value
+
+    def _plain_arguments_of(self, args: tuple[Any, ...]) -> tuple[Argument, ...] | None:
+        """Return arguments of a graph for tensors and plain values that are what calls are given; None for others."""
+        if self.without_data is not None:
+            return None
+        found: list[Argument] = []
+        known = self._known
+        has_tensor = False
+        for value in args:
+            kind = type(value)
+            if kind is torch.Tensor or kind is nn.Parameter:
+                entry = known.get(id(value))
+                source = self._lift_tensor(value) if entry is None else entry[1]
+                if source.__class__ is not Node:
+                    return None
+                found.append(cast("Node", source))
+                has_tensor = True
+            elif kind in PLAIN or ((kind is tuple or kind is list) and _are_plain(value)):
+                found.append(value)
+            else:
+                return None
+        return tuple(found) if has_tensor else None
+
+    def _known_answer(self, name: str, tensor: Any) -> Any:
+        """Return the number of dimensions of a traced tensor, or its sizes if they were asked for before."""
+        if not self._is_traced(tensor):
+            return None
+        self._ask_rank()
+        if name not in {"shape", "size"}:
+            if tensor.__class__ is torch.Tensor:
+                return rank_of(tensor)
+            self.paused += 1
+            rank = torch.Tensor.dim(tensor)
+            self.paused -= 1
+            return rank
+        known = self._known.get(id(tensor))
+        return None if known is None else self._sizes.get(known[1])
+
+    def on_operator(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of an operator that none of torch's functions has told of: scripted code runs it, or a constructor."""
+        if function is torch.ops.aten.lift_fresh.default:
+            # Made of values of Python: a new tensor in every call.
+            self._lift_fresh(args[0])
+            return args[0]
+        if not (self._holds_traced(args) or self._holds_traced(kwargs)):
+            return self._call_aside(function, args, kwargs)
+        return self._make(self._record("call_function", function, args, kwargs), function, args, kwargs)
+
+    def on_function_call(
+        self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Hear of a call of a function that stays a call."""
+        if self.paused:
+            return original(*args, **kwargs)
+        if target in _TRANSFORMS:
+            return partial(self._call_transformed, target, original(*args, **kwargs), args[0])
+        if target is not torch.get_rng_state and not (self._holds_traced(args) or self._holds_traced(kwargs)):
+            return original(*args, **kwargs)
+        if target is nn.Parameter.__new__ and args[0] is nn.Parameter:
+            target, args, original = nn.Parameter, args[1:], partial(original, nn.Parameter)
+        node = self._record("call_function", target, args, kwargs)
+        if target is torch.get_rng_state:
+            with with_data():
+                return self._stand_in(self.run_unheard(original), node, writes=False)
+        return self._make(node, partial(self.run_unheard, original), self._real(args), self._real(kwargs))
+
+    def _call_transformed(
+        self, transform: Any, transformed: Any, function: Any, /, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Record a call of what a transform of torch has made of a function as one call."""
+        call = OpaqueCall(transformed, args, kwargs, (function,), partial(transformed, *args, **kwargs))
+        call.name = f"torch.func.{transform.__name__}"
+        return self.on_opaque_call(call)
+
+    def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear that the random numbers of torch are set: the captured program sets them, too."""
+        if self.paused:
+            return original(*args, **kwargs)
+        target = getattr(torch, original.__name__)
+        node = self._record("call_function", target, args, kwargs)
+        self._has_acted = True
+        with with_data():
+            self.run_unheard(original, *args, **self._real(kwargs))
+        if target is torch.manual_seed:
+            return torch.default_generator
+        return (
+            None
+            if node.target is torch.set_rng_state
+            else self._exact(self._stand_in(torch.initial_seed(), node, writes=False))
+        )
+
+    def on_opaque_call(self, call: OpaqueCall) -> Any:
+        """Hear of a call that stays whole.
+
+        Raises:
+            TraceError: A function that it is given holds traced values, which the graph cannot follow.
+        """
+        run = cast("partial[Any]", call.run)
+        if self.paused:
+            return run()
+        functions = tuple([part for part in call.functions if id(part) not in self._paths])
+        check_functions(
+            call, functions, lambda part: isinstance(part, NumberProxy) or id(part) in self._known
+        )
+        node = self._record("call_function", call.target, call.args, call.kwargs)
+        args, kwargs = self._real(run.args), self._real(run.keywords)
+        return self._make(node, partial(self.run_unheard, run.func), args, kwargs)
+
+    def _escape(self, name: str) -> TraceError:
+        return TraceError(
+            f"Cannot trace: {name}() of a traced tensor hands its values to something that torch does not hear of"
+            f"{place_in_program()}. Keep to operations of torch, or make the enclosing function a leaf (fxplug.wrap).",
+            code="FXP-T063",
+        )
+
+
+def _foreign_handler(types: Any) -> Any:
+    """Return the class of an argument that is no tensor, but takes calls of torch upon itself; else None."""
+    for kind in types:
+        if not issubclass(kind, (torch.Tensor, NumberProxy)):
+            return kind
+    return None
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    return PLAIN.issuperset(map(type, values))

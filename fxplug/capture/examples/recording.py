@@ -1,0 +1,251 @@
+"""Recording calls, and making them."""
+
+from __future__ import annotations
+
+from types import BuiltinFunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from fxplug.capture.examples.asking import INSIDE
+from fxplug.capture.examples.canonical import canonical_call
+from fxplug.capture.examples.guarding import expression
+from fxplug.capture.examples.inputs import InputReceiver
+from fxplug.capture.examples.parts import tensors_in
+from fxplug.capture.questions import refuse_cycles
+from fxplug.capture.sessions import active
+from fxplug.capture.sources import place_in_program
+from fxplug.errors import TraceError
+from fxplug.ir import PURE, Argument, Effect, Node, effects
+from fxplug.semantics.internals import (
+    is_about_missing_data,
+    put_on,
+    put_on_calls,
+    take_off,
+    take_off_calls,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CallRecorder"]
+
+_LIBRARIES = frozenset({"_operator", "torch"})
+"""Where functions come from whose effect hangs on nothing but how they are called."""
+
+
+class CallRecorder(InputReceiver):
+    """A tracer that makes each call that it records, and knows what comes of it."""
+
+    _calls: Any
+    """What hears of calls of torch."""
+    _operators: Any
+    """What hears of operators, None where nothing does."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._pure: set[tuple[str, Any]] = set()
+        self._effects: dict[tuple[Any, ...], Effect] = {}
+        self._default_dtype = torch.get_default_dtype()
+
+    def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Record a call of a function of Python on numbers."""
+        if self.paused or not self.is_tracing_here():
+            if self._ended:
+                raise self._is_over(function)
+            return function(*self._real(args))
+        return self._make(self._record("call_function", function, args, {}), function, self._real(args), {})
+
+    def run_unheard(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function as if nothing were traced."""
+        calls = self._calls
+        token = active.set(None)
+        is_off = take_off_calls(calls)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if is_off:
+                put_on_calls(calls)
+            active.reset(token)
+
+    def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+        """Record a call that is about to be made."""
+        if self._read_numbers:
+            self._settle_reads("")
+        try:
+            node_args = cast("tuple[Argument, ...]", self.create_arg(args))
+            node_kwargs = cast("dict[str, Argument]", self.create_arg(kwargs)) if kwargs else {}
+        except RecursionError:
+            refuse_cycles((args, kwargs))
+            raise
+        return self.create_node(kind, target, node_args, node_kwargs)
+
+    def _make(
+        self,
+        node: Node,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        effect: Effect | None = None,
+    ) -> Any:
+        """Make a call that was recorded, and return what stands for its result.
+
+        Args:
+            node: The call.
+            function: Makes it.
+            args: What it is given: tensors and real numbers.
+            kwargs: The same, by keyword.
+            effect: What the call does, where that is known already.
+        """
+        if effect is None:
+            effect = self._effect_of(node)
+        if effect is not PURE:
+            self._before_effect(effect, args, kwargs)
+        self.paused += 1
+        operators = self._operators
+        is_off = take_off(operators)
+        try:
+            value = function(*args, **kwargs)
+        except Exception as error:
+            self.paused -= 1
+            if self.mode == "shape" and is_about_missing_data(error):
+                raise self._note_refusal_of_values(node) from error
+            # The program may catch it. Where it goes on hangs on the sizes of what it gave.
+            node_args = node.args
+            self.graph.erase_node(node)
+            self._fix_sizes(node_args)
+            raise
+        finally:
+            if is_off:
+                put_on(operators)
+        self.paused -= 1
+        if value is NotImplemented:  # Python asks the other operand, or answers by itself.
+            self.graph.erase_node(node)
+            return value
+        if effect is PURE and self._constant:
+            self._note_constant(node)
+        if value.__class__ is torch.Tensor:
+            return self._bind(value, node, writes=effect is not PURE and bool(effect.writes))
+        return self._stand_in(value, node, writes=bool(effect.writes))
+
+    def _effect_of(self, node: Node) -> Effect:
+        """Return the effect of a call; that of a call of the same kind is found out once."""
+        target, args, kwargs = node.target, node.args, node.kwargs
+        try:
+            if not kwargs and (node.op, target) in self._pure and bool not in map(type, args):
+                return PURE
+            # What a call does may hang on the values that are given with it, such as flags, and on what is left out.
+            given: list[Any] = [node.op, target]
+            for value in (*args, *kwargs, *kwargs.values()):
+                given.append(value.__class__)
+                if value.__class__ is not Node:
+                    given.append(value)
+            key = tuple(given)
+            known = self._effects.get(key)
+        except TypeError:  # Something that cannot be looked up.
+            return effects.effect_of(node, self.root)
+        return self._find_effect(node, key) if known is None else known
+
+    def _find_effect(self, node: Node, key: tuple[Any, ...]) -> Effect:
+        effect = effects.effect_of(node, self.root)
+        if effect.is_pure:
+            effect = PURE
+        target: Any = node.target
+        if node.op == "call_method" or str(getattr(target, "__module__", "")).partition(".")[0] in _LIBRARIES:
+            self._effects[key] = effect
+        # Flags may make a call of the same function do something else.
+        has_flag = bool(node.kwargs) or any(type(value) is bool for value in node.args)
+        if (
+            effect is PURE
+            and not has_flag
+            and (node.op == "call_method" or type(target) is BuiltinFunctionType)
+        ):
+            self._pure.add((node.op, target))
+        return effect
+
+    def _before_effect(self, effect: Effect, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if effect.must_be_kept:
+            self._constant.clear()
+        if effect.random or effect.outside:
+            self._has_acted = True
+        if not (effect.writes or effect.unknown):
+            return
+        self._has_written = True
+        self.paused += 1
+        try:
+            for tensor in tensors_in((*args, *kwargs.values()) if kwargs else args):
+                if self._snapshots.shares_memory(tensor):
+                    self._has_acted = True
+                    self._snapshots.before_write(tensor)
+        finally:
+            self.paused -= 1
+
+    def _note_constant(self, node: Node) -> None:
+        if node.op in {"call_function", "call_method"}:
+            known = self._constant
+            for one in node.all_input_nodes:
+                if one not in known:
+                    return
+            known.add(node)
+
+    def _call_aside(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call of torch that has nothing to do with the inputs; what it makes anew is recorded."""
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, torch.Generator):
+                self._lift_generator(value)  # Takes note of its state, before anything is drawn from it.
+        self.paused += 1
+        is_off = take_off(self._operators)
+        try:
+            value = function(*args, **kwargs)
+        finally:
+            self.paused -= 1
+            if is_off:
+                put_on(self._operators)
+        if not any(True for _ in tensors_in(value)):
+            return value
+        if isinstance(value, torch.Tensor) and any(_is_array(given) for given in (*args, *kwargs.values())):
+            self._lift_fresh(value)
+            return value
+        kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
+        if isinstance(value, torch.Tensor) and torch.get_default_dtype() is not self._default_dtype:
+            node_kwargs = {
+                "dtype": value.dtype,
+                **node_kwargs,
+            }  # The program has set another one for a while.
+        node = self.create_node(
+            kind,
+            target,
+            cast("tuple[Argument, ...]", self.create_arg(node_args)),
+            cast("dict[str, Argument]", self.create_arg(node_kwargs)),
+        )
+        effect = effects.effect_of(node, self.root)
+        if effect.is_pure:
+            self._note_constant(node)
+        if not effect.must_be_kept:
+            self._asides.append(node)
+        else:
+            self._has_acted = True
+        return self._stand_in(value, node, writes=False)
+
+    def _lift_fresh(self, tensor: torch.Tensor) -> None:
+        self.paused += 1
+        values = tensor.clone()
+        self.paused -= 1
+        constant = self._lift(values, "_tensor_constant")
+        node = self.create_node("call_method", "clone", (constant,), {})
+        self._constant.add(node)
+        self._asides += [constant, node]
+        self._known[id(tensor)] = (tensor, node)
+
+    def _note_refusal_of_values(self, node: Node) -> TraceError:
+        error = TraceError(
+            f"Cannot trace in shape mode: {expression(node, INSIDE)} needs the values of tensors{place_in_program()}, "
+            "and there are only their sizes. Trace in value mode (mode='value'), or make the enclosing module a leaf.",
+            code="FXP-T066",
+        )
+        self.note_refusal(error)
+        return error
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
