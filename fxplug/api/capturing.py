@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -314,6 +315,10 @@ class Recapture(Eager):
         super().__init__(root)
         self._options = options
         self._captures: list[GraphModule] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Recapture:
+        """Return one that captures a copy of the program; what was captured so far belongs to the original."""
+        return Recapture(copy.deepcopy(self.root, memo), self._options)
 
     def __call__(self, module: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
         """Run the capture whose guards hold, or capture the program for these inputs."""

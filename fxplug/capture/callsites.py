@@ -74,11 +74,13 @@ def called_by(frame: FrameType) -> Any:
 
 
 def called_name(frame: FrameType) -> str | None:
-    """Return the name of the function or method that `frame` is calling, None where it calls nothing of that kind."""
+    """Return the name of the method, or of the function of torch, that `frame` is calling; None for anything else."""
     callee = called_by(frame)
     if callee is None or isinstance(callee, (str, type)):
         return callee if isinstance(callee, str) else None
-    return getattr(callee, "__name__", None)
+    name = getattr(callee, "__name__", "")
+    is_torch = str(getattr(callee, "__module__", "")).partition(".")[0] == "torch"
+    return name if is_torch or getattr(torch, name, None) is callee else None
 
 
 def _called_at(frame: FrameType, code: list[dis.Instruction], call: int) -> Any:
@@ -235,8 +237,14 @@ _TELLING_NAMES = frozenset(
 _ENDS = ("POP_TOP", "RETURN_", "STORE_", "RAISE_VARARGS", "YIELD_")
 
 
-def is_told_only(frame: FrameType) -> bool:
-    """Return whether the text that `frame` is making is for people: printed, logged, or the message of an error."""
+def is_told_only(frame: FrameType, *, strictly: bool = False) -> bool:
+    """Return whether the text that `frame` is making is for people: printed, logged, or the message of an error.
+
+    Args:
+        frame: That makes it.
+        strictly: Whether only what nobody can read back counts: no errors, which a program may catch, no methods, which
+            may be anybody's.
+    """
     code, index = _instructions(frame)
     for number in range(index, len(code)):
         entry = code[number]
@@ -245,11 +253,17 @@ def is_told_only(frame: FrameType) -> bool:
         if not entry.opname.startswith(_ENDS):
             continue
         if entry.opname == "RAISE_VARARGS":
-            return True
+            return not strictly
         if entry.opname != "POP_TOP":
             return False
         callee = _called_at(frame, code, number - 1)
         name = callee if isinstance(callee, str) else getattr(callee, "__name__", None)
+        if strictly:
+            has_names = any(
+                one.opname in {"CALL_FUNCTION_KW", "CALL_KW", "KW_NAMES"} for one in code[index:number]
+            )
+            is_check = not isinstance(callee, str) and name in _TELLING_NAMES
+            return (callee is print or is_check) and not has_names
         return any(callee is known for known in _TELLING) or name in _TELLING_NAMES
     return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +59,11 @@ class GuardSet:
             )
         function = self._compiled.function
         try:
-            answers = function(module, *args, **kwargs)
+            answers = [bool(answer) for answer in function(module, *args, **kwargs)]
         except Exception as error:
             try:
-                inspect.signature(function).bind(module, *args, **kwargs)
+                signature = inspect.signature(module.forward.__wrapped__)
+                signature.bind(*args, **kwargs)
             except TypeError:
                 return None  # The program itself says best what it is called with.
             return f"inputs of other kinds ({type(error).__name__}: {error})"
@@ -71,8 +73,10 @@ class GuardSet:
         return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardSet:
-        # Everything in it is constant but for what is called instead, which is the user's own module.
-        return self
+        if self.instead is None:
+            return self  # Everything in it is constant.
+        # What is called instead has to use the copies of the weights, too.
+        return GuardSet(self.graph, self.guards, self.on_failure, copy.deepcopy(self.instead, memo))
 
     def __getstate__(self) -> dict[str, Any]:
         on_failure = "error" if self.instead is not None else self.on_failure

@@ -8,12 +8,21 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import GuardError, GuardWarning
-from fxplug.ir import OUTSIDE, effects
+from fxplug.ir import OUTSIDE, PURE, effects
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-__all__ = ["CHECKS", "check_equal", "check_length", "check_true", "guard_failed", "warning_only"]
+__all__ = [
+    "CHECKS",
+    "check_equal",
+    "check_length",
+    "check_raises",
+    "check_true",
+    "guard_failed",
+    "same_value",
+    "warning_only",
+]
 
 _warns: ContextVar[bool] = ContextVar("fxplug_guards_warn", default=False)
 
@@ -49,6 +58,15 @@ def guard_failed(text: str, found: str = "", *, can_run_again: bool = True) -> N
     raise GuardError(message, can_run_again=can_run_again)
 
 
+def same_value(value: Any, expected: Any) -> bool:
+    """Return whether two plain values are the same: of one class, with the same sign of zero; no number is itself."""
+    if type(value) is not type(expected):
+        return isinstance(value, tuple) and isinstance(expected, tuple) and tuple(value) == tuple(expected)
+    if isinstance(value, float):
+        return value.hex() == expected.hex()
+    return bool(value == expected)
+
+
 def check_true(value: Any, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002 - by position in graphs
     """Check that a value is true.
 
@@ -76,10 +94,7 @@ def check_equal(value: Any, expected: Any, text: str, can_run_again: bool = True
     Raises:
         GuardError: It is something else.
     """
-    is_other_kind = type(value) is not type(expected) and not (
-        isinstance(value, tuple) and isinstance(expected, tuple)
-    )
-    if is_other_kind or (value != expected and (value == value or expected == expected)):  # noqa: PLR0124
+    if not same_value(value, expected):
         guard_failed(text, f"now it is {value!r}", can_run_again=can_run_again)
 
 
@@ -99,8 +114,42 @@ def check_length(value: Any, expected: int, text: str, can_run_again: bool = Tru
         guard_failed(text, f"now there are {len(value)}", can_run_again=can_run_again)
 
 
-CHECKS = (check_equal, check_length, check_true)
+def check_raises(
+    function: Any,
+    kind: type[BaseException],
+    text: str,
+    can_run_again: bool,  # noqa: FBT001 - by position in graphs
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
+    """Check that a call fails as it did when the program was captured.
+
+    Args:
+        function: What is called; the name of a method of the first argument.
+        kind: Of the error.
+        text: The guard, with the line that asked.
+        can_run_again: Whether the program has changed nothing yet.
+        args: Of the call.
+        kwargs: Of the call.
+
+    Raises:
+        GuardError: It does not fail, or in another way.
+    """
+    try:
+        if isinstance(function, str):
+            getattr(args[0], function)(*args[1:], **kwargs)
+        else:
+            function(*args, **kwargs)
+    except Exception as error:  # Whatever it raises is looked at.
+        if not isinstance(error, kind):
+            guard_failed(text, f"now it raises {type(error).__name__}", can_run_again=can_run_again)
+        return
+    guard_failed(text, "now it does not", can_run_again=can_run_again)
+
+
+CHECKS = (check_equal, check_length, check_raises, check_true)
 """The functions that graphs call."""
 
+effects.register_target(same_value, PURE)
 for _check in CHECKS:
     effects.register_target(_check, OUTSIDE)

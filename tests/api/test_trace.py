@@ -747,9 +747,14 @@ def test_operators_that_no_function_of_torch_tells_of_are_recorded(make: Any) ->
 
 
 def test_constant_that_a_constructor_makes_is_new_in_every_call() -> None:
-    captured = fxplug.trace(lambda x: torch.Tensor([1.0, 2.0, 3.0, 4.0]).add_(x[0]), (ROWS,))
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.Tensor([1.0, 2.0, 3.0, 4.0]).add_(x[0])
 
-    assert torch.equal(captured(ROWS), captured(ROWS))
+    captured = fxplug.trace(program, (ROWS,))
+
+    first = captured(ROWS).clone()
+    assert torch.equal(first, program(ROWS))
+    assert torch.equal(captured(ROWS), first)
 
 
 def test_tensor_that_torch_does_not_tell_of_is_refused() -> None:

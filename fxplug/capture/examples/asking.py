@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import operator
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.capture.examples.guarding import GuardCollector, expression, guard_at, guard_of
+from fxplug.capture.examples.numbers import Part
 from fxplug.capture.examples.parts import nodes_in, numbers_in
 from fxplug.capture.sessions import active
+from fxplug.capture.sources import place_in_program
 from fxplug.capture.tracer import Tracer
 from fxplug.errors import TraceError
 from fxplug.ir import Node
-from fxplug.semantics.checks import check_equal, check_length, check_true
+from fxplug.semantics.checks import check_equal, check_length, check_true, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fxplug.capture.examples.numbers import NumberProxy, Part
+    from fxplug.capture.examples.numbers import NumberProxy
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
@@ -26,6 +29,21 @@ __all__ = ["INSIDE", "Answerer"]
 
 INSIDE = 9
 """How deep an expression stands already that shows only what a condition says, and not all that it is computed from."""
+
+
+_CHANGES_RANK = frozenset({"squeeze", "squeeze_", "squeeze_copy"})
+
+
+def _changes_rank(node: Node) -> bool:
+    """Return whether the number of dimensions of a result hangs on sizes, or is not known to follow from ranks."""
+    if node.op == "call_method":
+        return node.target in _CHANGES_RANK
+    if node.op != "call_function":
+        return False
+    target: Any = node.target
+    home = str(getattr(target, "__module__", None)).partition(".")[0]
+    is_known = home in {"_operator", "torch", "builtins", "math"} or isinstance(target, BuiltinFunctionType)
+    return not is_known or getattr(target, "__name__", "") in _CHANGES_RANK
 
 
 class Answerer(Tracer):
@@ -51,6 +69,8 @@ class Answerer(Tracer):
         self._has_acted = False
         self._read_numbers: list[tuple[NumberProxy, str]] = []
         self._fixed: set[tuple[Any, tuple[Any, ...]]] = set()
+        self._names: frozenset[str] = frozenset()
+        self._changing_ranks: dict[Node, bool] = {}
 
     def is_tracing_here(self) -> bool:
         """Return whether this trace runs in the running thread or task."""
@@ -65,6 +85,10 @@ class Answerer(Tracer):
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers, make it, and return what stands for its result."""
+        raise NotImplementedError
+
+    def exact(self, result: Any) -> Any:
+        """Return the very number for a result that may stand for one."""
         raise NotImplementedError
 
     def node_of_part(self, part: Part) -> Node:
@@ -100,10 +124,12 @@ class Answerer(Tracer):
 
     def fix(self, number: NumberProxy, function: Callable[[Any], Any] | None = None) -> None:
         """Take it that a number, or what a function makes of it, is what it is now."""
-        if self._ended:
+        if self._ended and not number.is_fixed:
             raise self._is_over("a number")
-        if self.paused or not self.is_tracing_here():
+        if self.paused or self._ended:
             return
+        self.check_thread()
+        number.is_fixed = True
         node, value = number.node, number.value
         if function is not None:
             node, value = self._aside_of("call_function", function, (node,)), function(value)
@@ -113,7 +139,7 @@ class Answerer(Tracer):
         if node in self._constant:
             return
         if self._guards.is_at_entry(node):
-            self._guard_at_entry(self._aside("call_function", operator.eq, (node, value)))
+            self._guard_at_entry(self._aside("call_function", same_value, (node, value)))
             return
         if (check_equal, (node,)) in self._fixed:
             return
@@ -135,15 +161,41 @@ class Answerer(Tracer):
                 shape = self._aside_of("call_function", getattr, (node, "shape"))
                 self._fix_value(shape, tuple(torch.Tensor.size(tensor)))
 
-    def _ask_rank(self) -> None:
-        if self._rank_asked is None:
+    def _ask_rank(self, source: Node | Part, rank: int) -> None:
+        """Hear that the number of dimensions of a value is asked for; most often it follows from those of inputs."""
+        node = source
+        while isinstance(node, Part):
+            node = node.whole
+        if self._rank_may_change(node):
+            node = self.node_of_part(source) if isinstance(source, Part) else source
+            self._fix_value(self._aside_of("call_method", "dim", (node,)), rank)
+        elif self._rank_asked is None:
             self._rank_asked = guard_at(self._place.origin(), "")
+
+    def _rank_may_change(self, node: Node) -> bool:
+        """Return whether something that a value is computed from has as many dimensions as sizes or values say."""
+        known = self._changing_ranks
+        stack = [node]
+        while stack:
+            one = stack[-1]
+            if one in known:
+                stack.pop()
+                continue
+            inputs = one.all_input_nodes
+            missing = [used for used in inputs if used not in known]
+            if missing and not _changes_rank(one):
+                stack.extend(missing)
+                continue
+            known[one] = _changes_rank(one) or any(known[used] for used in inputs)
+            stack.pop()
+        return known[node]
 
     def note_index(self, number: NumberProxy, name: str) -> None:
         """Hear that a call of the function or method `name` has read a number."""
-        if self._ended:
+        if self._ended and not number.is_fixed:
             raise self._is_over("a number")
-        if not self.paused and self.is_tracing_here():
+        if not self.paused and not self._ended:
+            self.check_thread()
             self._read_numbers.append((number, name))
 
     def _settle_reads(self, name: str, args: Any = (), kwargs: Any = None) -> None:
@@ -156,6 +208,21 @@ class Answerer(Tracer):
         for number, reader in reads:
             if not (reader == name and id(number) in given):
                 self.fix(number)
+
+    def check_thread(self) -> None:
+        """Refuse what another thread of the program does with a traced number.
+
+        Raises:
+            TraceError: It is another one.
+        """
+        if not self.is_tracing_here():
+            error = TraceError(
+                f"Cannot record what the program does with a traced number in another thread{place_in_program()}: "
+                "torch does not tell of its calls there. Compute it in this thread.",
+                code="FXP-T061",
+            )
+            self.note_refusal(error)
+            raise error
 
     def _is_over(self, what: Any) -> TraceError:
         return TraceError(

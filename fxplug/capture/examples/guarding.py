@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.codegen import INFIX, PREFIX
+from fxplug.codegen import INFIX, PREFIX, PyTreeCodeGen
 from fxplug.ir import Graph, Node, map_arg
 from fxplug.ir.guards import Guard
+from fxplug.semantics.checks import same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,6 +120,9 @@ class GuardCollector:
         answers = [_copy(graph, predicate, copies) for predicate in self._predicates]
         graph.output(tuple(answers))
         graph.keyword_only = self._graph.keyword_only
+        generator = vars(self._graph)["_codegen"]
+        if isinstance(generator, PyTreeCodeGen):  # The same nested inputs, and one plain result.
+            graph.set_codegen(PyTreeCodeGen(generator.parameters, generator.flatten))
         return graph, tuple(self._predicates.values())
 
 
@@ -193,6 +197,8 @@ def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
         return f"{_operand(args[1], depth)} in {_operand(args[0], depth)}"
     if target is operator.is_:
         return f"{_operand(args[0], depth)} is {_operand(args[1], depth)}"
+    if target is same_value:
+        return f"{_operand(args[0], depth)} == {_operand(args[1], depth)}"
     if target in INFIX and len(args) == 2:
         return f"{_operand(args[0], depth)} {INFIX[target]} {_operand(args[1], depth)}"
     if target in PREFIX:

@@ -10,7 +10,7 @@ import torch
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.guarding import guard_of
-from fxplug.capture.examples.kinds import asks_for_kinds
+from fxplug.capture.examples.kinds import COMPARES, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
 from fxplug.capture.examples.structures import (
     Whole,
@@ -24,6 +24,7 @@ from fxplug.capture.examples.structures import (
 from fxplug.capture.examples.values import ValueKeeper
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
+from fxplug.semantics.checks import same_value
 from fxplug.semantics.internals import can_be_rebuilt
 
 if TYPE_CHECKING:
@@ -36,7 +37,19 @@ if TYPE_CHECKING:
 __all__ = ["InputReceiver"]
 
 
-_SIMPLE = (bool, int, float, str, bytes, type(None))
+_SURROUNDINGS: dict[str, Any] = {
+    function.__name__: function
+    for function in (
+        torch.is_grad_enabled,
+        torch.is_inference_mode_enabled,
+        torch.is_autocast_enabled,
+        torch.is_anomaly_enabled,
+        torch.get_default_dtype,
+    )
+}
+"""Functions that tell of modes, which nobody hears of."""
+_DEVICES = frozenset({"device", "is_cpu", "is_cuda", "is_meta", "get_device"})
+_MOST_COMPARED = 8
 
 
 class InputReceiver(ValueKeeper):
@@ -52,6 +65,8 @@ class InputReceiver(ValueKeeper):
         self._scalar_inputs: set[Node] = set()
         self._other_inputs: list[tuple[Node, Any]] = []
         self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
+        self._number_inputs: list[tuple[Node, type]] = []
+        self._around = {name: ask() for name, ask in _SURROUNDINGS.items()}
         self._wholes: list[tuple[Node, Any, Any]] = []
 
     def _values_of_inputs(
@@ -77,8 +92,10 @@ class InputReceiver(ValueKeeper):
             self._known[id(value)] = (value, node)
             self._snapshots.add(value)
             self._tensor_inputs.append((node, value))
+            self._receive_attributes(value, node, entry.path)
         elif type(value) is int or type(value) is float:
             self._scalar_inputs.add(node)
+            self._number_inputs.append((node, type(value)))
             if self.fixes_numbers:
                 self._other_inputs.append((node, value))
             else:
@@ -90,6 +107,12 @@ class InputReceiver(ValueKeeper):
                 original, value = value, copied(value, {})
                 self._wholes.append((node, original, value))
         return value, proxy
+
+    def _receive_attributes(self, value: torch.Tensor, node: Node, path: str) -> None:
+        """Let tensors that the caller has set on an input be known as parts of it."""
+        for name, held in vars(value).items() if type(value) is torch.Tensor else ():
+            if isinstance(held, torch.Tensor) or holds_parts(held):
+                self._receive_fields(held, Part(node, f".{name}"), f"{path}.{name}", set())
 
     def _record_changes(self) -> None:
         """Record what the program has done to inputs that hold others."""
@@ -141,26 +164,55 @@ class InputReceiver(ValueKeeper):
         with self.graph.inserting_before(self.graph.output_node()):
             for node, value in self._other_inputs:
                 self._guard_value(node, value, set())
-            asks = asks_for_kinds(self.context.root)
             for source, value in self._tensor_inputs:
-                self._guard_tensor(source, value, asks=asks)
+                self._guard_tensor(source, value)
+            if asks_for_kinds(self._names):
+                for node, kind in self._number_inputs:
+                    self._guard_kind(node, kind)
+            if COMPARES in self._names:
+                self._guard_identities()
+            self._guard_surroundings()
             asked = self._rank_asked
             for source, value in self._tensor_inputs if asked is not None else ():
                 rank = self._aside("call_method", "dim", (self._entry_node(source),))
                 self._guards.hear(rank, nothing_written=False)
                 self._add_entry_guard(operator.eq, (rank, torch.Tensor.dim(value)), asked)
 
-    def _guard_tensor(self, source: Node | Part, value: torch.Tensor, *, asks: bool) -> None:
+    def _guard_tensor(self, source: Node | Part, value: torch.Tensor) -> None:
         """Guard that an input is a tensor, where the program may ask, and what the caller has set on it."""
-        if asks:
-            answer = self._aside("call_function", isinstance, (self._entry_node(source), torch.Tensor))
-            self._guards.hear(answer, nothing_written=True)
-            self._guards.add(answer)
+        names = self._names
+        if asks_for_kinds(names):
+            self._guard_kind(source, type(value) if self.without_data is None else torch.Tensor)
+            if any(name.endswith("Tensor") and name != "Tensor" for name in names):  # torch.LongTensor
+                self._guard_attribute(source, "dtype", value.dtype)
+        if self.without_data is not None and not _DEVICES.isdisjoint(names):
+            self._guard_attribute(source, "device", value.device)  # Those without data answer by themselves.
         for name, held in vars(value).items() if type(value) is torch.Tensor else ():
-            if is_constant(held) or isinstance(held, _SIMPLE):
-                read = self._aside("call_function", getattr, (self._entry_node(source), name, None))
-                self._guards.hear(read, nothing_written=True)
-                self._add_entry_guard(operator.eq, (read, held))
+            if not isinstance(held, torch.Tensor):
+                self._guard_attribute(source, name, held, None)
+
+    def _guard_attribute(self, source: Node | Part, name: str, held: Any, *default: Any) -> None:
+        read = self._aside("call_function", getattr, (self._entry_node(source), name, *default))
+        self._guards.hear(read, nothing_written=True)
+        self._add_entry_guard(same_value, (read, held))
+
+    def _guard_kind(self, source: Node | Part, kind: type) -> None:
+        found = self._aside("call_function", type, (self._entry_node(source),))
+        self._guards.hear(found, nothing_written=True)
+        self._add_entry_guard(operator.is_, (found, kind))
+
+    def _guard_identities(self) -> None:
+        """Guard that no two inputs are one tensor: the program may compare them."""
+        sources = [source for source, _ in self._tensor_inputs][:_MOST_COMPARED]
+        for number, one in enumerate(sources):
+            for other in sources[:number]:
+                self._add_entry_guard(operator.is_not, (self._entry_node(one), self._entry_node(other)))
+
+    def _guard_surroundings(self) -> None:
+        """Guard the modes that are on around the program, and that it may ask for."""
+        for name, ask in _SURROUNDINGS.items():
+            if name in self._names:
+                self._add_entry_guard(same_value, (self._aside("call_function", ask, ()), self._around[name]))
 
     def _entry_node(self, source: Node | Part) -> Node:
         """Return the node for an input or a part of one, which guards may ask."""
@@ -182,7 +234,7 @@ class InputReceiver(ValueKeeper):
             return
         node = self._entry_node(source)
         is_same = value is None or value is True or value is False or callable(value)
-        self._add_entry_guard(operator.is_ if is_same else operator.eq, (node, self.create_arg(value)))
+        self._add_entry_guard(operator.is_ if is_same else same_value, (node, self.create_arg(value)))
 
     def _guard_structure(self, node: Node, value: Any) -> None:
         """Guard that there is something of the same class, with parts under the same keys."""

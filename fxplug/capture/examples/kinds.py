@@ -1,53 +1,104 @@
-"""Whether a program may ask what kind of value an input is."""
+"""What a program may ask that nobody hears, read off the names in its code."""
 
 from __future__ import annotations
 
+import dis
 import functools
 from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
 
-__all__ = ["asks_for_kinds"]
+__all__ = ["COMPARES", "asks_for_kinds", "names_reached"]
 
 _ASKING = frozenset(
-    {"isinstance", "issubclass", "type", "is_tensor", "callable", "hasattr", "singledispatch", "__class__"}
+    {
+        "isinstance",
+        "issubclass",
+        "type",
+        "is_tensor",
+        "callable",
+        "hasattr",
+        "singledispatch",
+        "__class__",
+        "match",
+    }
 )
+COMPARES = "<is>"
+"""Stands among the names for a comparison of two values by identity."""
 _FAR = 3
 """How many calls away from the root functions are looked at."""
 
 
-def asks_for_kinds(root: Any) -> bool:
-    """Return whether a module or function, or a function that it calls by a global name, asks for classes of values."""
-    function = type(root).forward if isinstance(root, nn.Module) else root
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__func__", function)
-    return isinstance(function, FunctionType) and _asks(function, _FAR, set())
+def asks_for_kinds(names: frozenset[str]) -> bool:
+    """Return whether one of the names asks for the class of a value."""
+    return not _ASKING.isdisjoint(names)
 
 
-def _asks(function: FunctionType, steps: int, seen: set[int]) -> bool:
-    if id(function) in seen:
-        return False
+def names_reached(root: Any) -> frozenset[str]:
+    """Return the names of globals, attributes and methods in the code of a program.
+
+    That is the code of a function, or of the methods of all modules that torch does not ship, and of the functions that
+    these call by global names or as attributes of what they close over.
+    """
+    names: set[str] = set()
+    seen: set[int] = set()
+    if isinstance(root, nn.Module):
+        for kind in {type(module) for module in root.modules()}:
+            _add_class(kind, names, seen)
+    else:
+        while isinstance(root, functools.partial):
+            root = root.func
+        _add(getattr(root, "__func__", root), _FAR, names, seen)
+    return frozenset(names)
+
+
+def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] in {"torch", "builtins"}:
+            continue
+        for value in vars(base).values():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            _add(function, _FAR, names, seen)
+
+
+def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
+    function = getattr(function, "__wrapped__", function)
+    if id(function) in seen or not isinstance(function, FunctionType):
+        return
     seen.add(id(function))
-    names = _names_in(function.__code__)
-    if not _ASKING.isdisjoint(names):
-        return True
+    if str(function.__module__).partition(".")[0] == "torch":
+        return
+    own = _names_in(function.__code__)
+    names |= own
     if steps == 0:
+        return
+    held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    held += [function.__globals__.get(name) for name in own]
+    for value in held:
+        _add(getattr(value, "__func__", value), steps - 1, names, seen)
+        for name in own & vars(value).keys() if hasattr(value, "__dict__") else ():
+            _add(vars(value)[name], steps - 1, names, seen)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:
         return False
-    called = [function.__globals__.get(name) for name in names]
-    return any(
-        isinstance(value, FunctionType)
-        and not value.__module__.startswith("torch")
-        and _asks(value, steps - 1, seen)
-        for value in called
-    )
 
 
 @functools.lru_cache(maxsize=1024)
 def _names_in(code: CodeType) -> frozenset[str]:
-    """Return the global names and attributes that a function uses, those in it included."""
+    """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = set(code.co_names)
+    former = ""
+    for entry in dis.get_instructions(code):
+        if entry.opname.startswith("MATCH_"):
+            names.add("match")
+        elif entry.opname == "IS_OP" and former != "LOAD_CONST":
+            names.add(COMPARES)
+        former = entry.opname
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             names |= _names_in(constant)

@@ -78,7 +78,7 @@ class CallListener(CallRecorder):
         plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
         if plain is not None:
             result = self._call_plainly(function, args, kwargs, plain)
-            return self._exact(result) if name in _EXACT else result
+            return self.exact(result) if name in _EXACT else result
         real_args, real_kwargs = self._real(args), self._real(kwargs)
         if not self._holds_traced(args) and not self._holds_traced(kwargs):
             return self._call_aside(function, args, kwargs)
@@ -87,7 +87,7 @@ class CallListener(CallRecorder):
         result = self._make(node, function, real_args, real_kwargs)
         if type(result) is SizeProxy and len(args) == 1:
             self._sizes[self._known[id(args[0])][1]] = result
-        return self._exact(result) if name in _EXACT else result
+        return self.exact(result) if name in _EXACT else result
 
     def _call_plainly(
         self,
@@ -108,7 +108,7 @@ class CallListener(CallRecorder):
             self._sizes[self._known[id(args[0])][1]] = result
         return result
 
-    def _exact(self, result: Any) -> Any:
+    def exact(self, result: Any) -> Any:
         """Return the very number, which is guarded to be what it is, for a result that may stand for one."""
         if not isinstance(result, NumberProxy):
             return result
@@ -139,18 +139,17 @@ class CallListener(CallRecorder):
 
     def _known_answer(self, name: str, tensor: Any) -> Any:
         """Return the number of dimensions of a traced tensor, or its sizes if they were asked for before."""
-        if not self._is_traced(tensor):
-            return None
-        self._ask_rank()
-        if name not in {"shape", "size"}:
-            if tensor.__class__ is torch.Tensor:
-                return rank_of(tensor)
-            self.paused += 1
-            rank = torch.Tensor.dim(tensor)
-            self.paused -= 1
-            return rank
         known = self._known.get(id(tensor))
-        return None if known is None else self._sizes.get(known[1])
+        if known is None or not self._is_traced(tensor):
+            return None
+        source = known[1]
+        if name in {"shape", "size"}:
+            return self._sizes.get(source)
+        self.paused += 1
+        rank: int = rank_of(tensor) if tensor.__class__ is torch.Tensor else torch.Tensor.dim(tensor)
+        self.paused -= 1
+        self._ask_rank(source, rank)
+        return rank
 
     def on_operator(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator that none of torch's functions has told of: scripted code runs it, or a constructor."""
@@ -202,7 +201,7 @@ class CallListener(CallRecorder):
         return (
             None
             if node.target is torch.set_rng_state
-            else self._exact(self._stand_in(torch.initial_seed(), node, writes=False))
+            else self.exact(self._stand_in(torch.initial_seed(), node, writes=False))
         )
 
     def on_opaque_call(self, call: OpaqueCall) -> Any:

@@ -39,6 +39,10 @@ class NumberRecorder(Protocol):
         """Take it that a number, or what a function makes of it, is what it is now."""
         ...
 
+    def exact(self, result: Any) -> Any:
+        """Return the very number for a result that may stand for one."""
+        ...
+
     def note_index(self, number: NumberProxy, name: str) -> None:
         """Hear that a call of the function or method `name` has read a number."""
         ...
@@ -71,12 +75,14 @@ class NumberProxy:
         value: What it is for the example inputs.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "recorder", "source", "value")
+    __slots__ = ("__dict__", "__weakref__", "is_fixed", "recorder", "source", "value")
 
     def __init__(self, source: Node | Part, recorder: NumberRecorder, value: Any) -> None:
         self.source = source
         self.recorder = recorder
         self.value = value
+        self.is_fixed = False
+        """Whether a guard says that it is what it is."""
 
     @property
     def node(self) -> Node:
@@ -144,7 +150,7 @@ class NumberProxy:
 
     def _shown(self, frame: FrameType) -> Any:
         """Return the number for a text that `frame` makes; where people alone read it, any other would do as well."""
-        return self.value if is_told_only(frame) else self._fixed()
+        return self.value if is_told_only(frame, strictly=True) else self._fixed()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -197,7 +203,9 @@ class FloatProxy(NumberProxy):
 
 
 def _both_ways(function: Callable[..., Any]) -> tuple[Any, Any]:
-    def forward(self: NumberProxy, other: Any) -> Any:
+    def forward(self: NumberProxy, other: Any, *modulo: Any) -> Any:
+        if modulo:  # Of pow().
+            return pow(self.recorder.exact(self), other, *modulo)
         if isinstance(other, _OTHERS):
             return NotImplemented
         return self.recorder.record_call(function, (self, other))
@@ -304,7 +312,7 @@ class SizeProxy(tuple[Any, ...]):  # noqa: SLOT001 - has attributes of its own
         return product
 
     def __repr__(self) -> str:
-        is_told = is_told_only(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        is_told = is_told_only(sys._getframe(1), strictly=True)  # pyright: ignore[reportPrivateUsage]
         shown = [
             element.value if is_told and isinstance(element, NumberProxy) else element for element in self
         ]

@@ -9,14 +9,15 @@ import torch
 
 from fxplug.capture.examples.asking import INSIDE
 from fxplug.capture.examples.canonical import canonical_call
-from fxplug.capture.examples.guarding import expression
+from fxplug.capture.examples.guarding import expression, guard_of
 from fxplug.capture.examples.inputs import InputReceiver
-from fxplug.capture.examples.parts import tensors_in
+from fxplug.capture.examples.parts import numbers_in, tensors_in
 from fxplug.capture.questions import refuse_cycles
 from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import PURE, Argument, Effect, Node, effects
+from fxplug.semantics.checks import check_raises
 from fxplug.semantics.internals import (
     is_about_missing_data,
     put_on,
@@ -50,10 +51,11 @@ class CallRecorder(InputReceiver):
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers."""
-        if self.paused or not self.is_tracing_here():
-            if self._ended:
-                raise self._is_over(function)
+        if self._ended and not all(number.is_fixed for number in numbers_in(args)):
+            raise self._is_over(function)
+        if self.paused or self._ended:
             return function(*self._real(args))
+        self.check_thread()
         return self._make(self._record("call_function", function, args, {}), function, self._real(args), {})
 
     def run_unheard(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -110,10 +112,8 @@ class CallRecorder(InputReceiver):
             self.paused -= 1
             if self.mode == "shape" and is_about_missing_data(error):
                 raise self._note_refusal_of_values(node) from error
-            # The program may catch it. Where it goes on hangs on the sizes of what it gave.
-            node_args = node.args
-            self.graph.erase_node(node)
-            self._fix_sizes(node_args)
+            # The program may catch it, and go on in another way than it does where the call succeeds.
+            self._record_failure(node, error, is_free=effect.is_pure)
             raise
         finally:
             if is_off:
@@ -127,6 +127,19 @@ class CallRecorder(InputReceiver):
         if value.__class__ is torch.Tensor:
             return self._bind(value, node, writes=effect is not PURE and bool(effect.writes))
         return self._stand_in(value, node, writes=bool(effect.writes))
+
+    def _record_failure(self, node: Node, error: Exception, *, is_free: bool) -> None:
+        """Record that a call must fail again, in place of the call."""
+        if node.op == "call_module" or not is_free:
+            node_args = node.args
+            self.graph.erase_node(node)
+            self._fix_sizes(node_args)
+            return
+        said = guard_of(node, f"{expression(node, INSIDE)} raising {type(error).__name__}")
+        again = bool(not self._has_acted)
+        args = (node.target, type(error), str(said), again, node.args, node.kwargs)
+        self.graph.erase_node(node)
+        self.create_node("call_function", check_raises, args, {})
 
     def _effect_of(self, node: Node) -> Effect:
         """Return the effect of a call; that of a call of the same kind is found out once."""

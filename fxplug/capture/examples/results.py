@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, cast
 
+from fxplug.ir import Node
 from fxplug.semantics.effects import operator_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from fxplug.ir import Node
 
 __all__ = ["has_fixed_length", "rebuilt"]
 
@@ -25,6 +25,10 @@ _VARIABLE = frozenset(
         "vsplit",
         "dsplit",
         "nonzero",
+        "stride",
+        "dim_order",
+        "gradient",
+        "histogramdd",
         "tolist",
         "where",
     ]
@@ -45,6 +49,8 @@ def has_fixed_length(node: Node, value: Any, is_torch_module: Callable[[str], bo
         return True
     if node.op == "call_module":
         return is_torch_module(node.target)
+    while node.target is operator.getitem and isinstance(node.args[0], Node):
+        node = node.args[0]  # A part of something whose parts may be of any number.
     name = node.target if node.op == "call_method" else operator_name(node.target)
     if name is None:
         return getattr(node.target, "__module__", None) in {"builtins", "_operator", "math"}

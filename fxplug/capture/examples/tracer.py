@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.guarding import GuardCollector
+from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.listening import KEPT, CallListener
 from fxplug.capture.interception import original_call
 from fxplug.capture.roots import has_own_call
@@ -124,6 +125,7 @@ class ExampleTracer(CallListener):
     def _trace(self, root: Any, concrete_args: Any) -> Graph:
         _refuse_lazy(root)
         self.autowrap_functions = (*self.autowrap_functions, *KEPT)
+        self._names = names_reached(root)
         if isinstance(root, nn.Module) and has_own_call(type(root)):
             self.traced_func_name = "__call__"
         graph = super()._trace(root, concrete_args)

@@ -10,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.examples.asking import Answerer
+from fxplug.capture.examples.kinds import asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
@@ -48,6 +49,7 @@ class ValueKeeper(Answerer):
         super()._reset()
         self._has_written = False
         self._snapshots = Snapshots()
+        self._tuples: dict[int, tuple[Any, Node]] = {}
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
@@ -57,6 +59,8 @@ class ValueKeeper(Answerer):
         if isinstance(value, torch.Tensor):
             return self._bind(value, node, writes=writes)
         if value is None and node.target is not getattr:
+            if node.op == "call_function" and effects.effect_of(node, self.root).unknown:
+                self.decide(self._aside_of("call_function", operator.is_, (node, None)), answer=True)
             return None
         return self._part_stand_in(value, node)
 
@@ -86,9 +90,12 @@ class ValueKeeper(Answerer):
             self._fix_value(self.node_of_part(source) if isinstance(source, Part) else source, value)
             return value
         if kind is int or kind is float:
-            return (IntProxy if kind is int else FloatProxy)(source, self, value)
+            return self._number_stand_in(value, source)
         if kind is torch.Size:
-            self._ask_rank()
+            whole = (
+                source.all_input_nodes[0] if isinstance(source, Node) and source.all_input_nodes else source
+            )
+            self._ask_rank(whole, len(value))
             return SizeProxy(
                 [self._part_stand_in(size, Part(source, i)) for i, size in enumerate(value)], source, self
             )
@@ -102,6 +109,12 @@ class ValueKeeper(Answerer):
             return None
         return self._other_stand_in(value, source)
 
+    def _number_stand_in(self, value: float, source: Node | Part) -> NumberProxy:
+        if asks_for_kinds(self._names):
+            whole = self.node_of_part(source) if isinstance(source, Part) else source
+            self._fix_value(self._aside_of("call_function", type, (whole,)), type(value))
+        return IntProxy(source, self, value) if isinstance(value, int) else FloatProxy(source, self, value)
+
     def _asides_for(self, node: Node, value: Any) -> None:
         if not any(True for _ in tensors_in(value)):
             self._guards.hear(node, nothing_written=not self._has_written)
@@ -113,6 +126,14 @@ class ValueKeeper(Answerer):
             node = self.node_of_part(source) if isinstance(source, Part) else source
             if not isinstance(value, dict) and not has_fixed_length(node, value, self._is_torch_module):
                 self._fix_length(node, len(value))
+            if isinstance(value, dict):
+                self._fix_value(
+                    self._aside_of("call_function", list, (node,)), list(cast("dict[Any, Any]", value))
+                )
+            if isinstance(value, tuple) and hasattr(type(value), "n_sequence_fields"):
+                result = rebuilt(value, lambda part, key: self._part_stand_in(part, Part(source, key)))
+                self._tuples[id(result)] = (result, node)
+                return result
             return rebuilt(value, lambda part, key: self._part_stand_in(part, Part(source, key)))
         node = self.node_of_part(source) if isinstance(source, Part) else source
         if isinstance(
@@ -185,6 +206,9 @@ class ValueKeeper(Answerer):
 
     def create_arg(self, a: Any) -> Argument:
         """Turn a value of the program into an argument of the graph; a set is made by a call."""
+        whole = self._tuples.get(id(a))
+        if whole is not None:
+            return whole[1]
         if type(a).__module__ == "numpy" and hasattr(a, "item") and not hasattr(a, "__len__"):
             return a.item()  # torch takes a number of numpy for the number of Python that it is.
         if isinstance(a, torch.Generator):

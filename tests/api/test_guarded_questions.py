@@ -1,0 +1,204 @@
+"""What programs ask past comparisons of sizes: each question has a guard, which stops inputs that answer otherwise."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import GuardError, TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TWO = torch.arange(6.0).reshape(2, 3)
+FOUR = torch.arange(12.0).reshape(4, 3)
+
+
+def mapping(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return batch["a"] * 2 if batch["a"].shape[0] > 2 else batch["a"] * 3
+
+
+def flagged(batch: dict[str, torch.Tensor], flag: bool) -> torch.Tensor:
+    return batch["a"] * 2 if flag else batch["a"] * 3
+
+
+def squeezed(x: torch.Tensor) -> torch.Tensor:
+    y = x.squeeze()
+    return y.unsqueeze(0) if y.ndim == 1 else y
+
+
+def lengths(x: torch.Tensor) -> torch.Tensor:
+    return len(x.squeeze().shape) * x
+
+
+def fails_in_torch(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return torch.linalg.cholesky(x)
+    except torch.linalg.LinAlgError:
+        return x * 100
+
+
+def fails_in_python(x: torch.Tensor, n: int) -> torch.Tensor:
+    try:
+        return x * (6 // n)
+    except ZeroDivisionError:
+        return x * 100
+
+
+def same_tensor(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    return query * 1 if query is key else query * 2
+
+
+def message(x: torch.Tensor) -> torch.Tensor:
+    try:
+        raise KeyError(f"{x.shape[0]}")  # noqa: TRY301 - the raise is what is captured
+    except KeyError as error:
+        return x * len(str(error))
+
+
+DIFFERENT: list[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = [
+    ("nested inputs", mapping, ({"a": TWO, "b": TWO},), ({"a": FOUR, "b": FOUR},)),
+    ("flag beside nested inputs", flagged, ({"a": TWO}, True), ({"a": TWO}, False)),
+    ("dimensions after squeeze", squeezed, (torch.ones(1, 3),), (TWO,)),
+    ("length of a shape after squeeze", lengths, (torch.ones(1, 3),), (TWO,)),
+    ("error of torch", fails_in_torch, (-torch.eye(3),), (torch.eye(3),)),
+    ("error of Python", fails_in_python, (TWO, 0), (TWO, 2)),
+    ("identity of inputs", same_tensor, (TWO, TWO.clone()), (TWO, TWO)),
+    ("class of tensor", lambda x: x * 2 if isinstance(x, torch.LongTensor) else x * 3, (TWO,), (TWO.long(),)),
+    ("parameter", lambda x: x * 2 if isinstance(x, nn.Parameter) else x * 3, (TWO,), (nn.Parameter(TWO),)),
+    ("class of number", lambda x, n: x * 2 if isinstance(n, float) else x * 3, (TWO, 3.0), (TWO, 3)),
+    (
+        "class of item()",
+        lambda x: x * 2 if isinstance(x.sum().item(), float) else x * 3,
+        (TWO,),
+        (TWO.int(),),
+    ),
+    ("class of a power", lambda x, n: x * 2 if isinstance(2**n, int) else x * 3, (TWO, 2), (TWO, -2)),
+    (
+        "length of tolist()",
+        lambda x: x * sum(sum(row) for row in x.tolist()),
+        (TWO,),
+        (torch.arange(10.0).reshape(2, 5),),
+    ),
+    ("length of stride()", lambda x: x * len(x.stride()), (TWO,), (TWO[None],)),
+    ("length of gradient()", lambda x: x * len(torch.gradient(x)), (torch.ones(3),), (torch.ones(3, 3),)),
+    ("sign of zero", lambda x, n: x * len(f"{n}"), (TWO, 0.0), (TWO, -0.0)),
+    ("text of a number", lambda x, n: x * len(str(n)), (TWO, 1), (TWO, 1.0)),
+    ("text of a flag", lambda x, n: x * len(str(n)), (TWO, 1), (TWO, True)),
+    ("text of an error", message, (TWO,), (torch.ones(12, 3),)),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "example", "other"), [case[1:] for case in DIFFERENT], ids=[case[0] for case in DIFFERENT]
+)
+def test_inputs_with_another_answer_are_stopped(
+    program: Callable[..., Any], example: tuple[Any, ...], other: tuple[Any, ...]
+) -> None:
+    captured = fxplug.trace(program, example)
+
+    assert torch.equal(captured(*example), program(*example))
+    with pytest.raises(GuardError):
+        captured(*other)
+
+
+@pytest.mark.parametrize(
+    ("program", "example", "other"), [case[1:] for case in DIFFERENT], ids=[case[0] for case in DIFFERENT]
+)
+def test_guards_hold_in_a_pickled_copy(
+    program: Callable[..., Any], example: tuple[Any, ...], other: tuple[Any, ...]
+) -> None:
+    captured = fxplug.trace(program, example)
+    again = pickle.loads(pickle.dumps(captured))
+
+    assert torch.equal(again(*example), program(*example))
+    with pytest.raises(GuardError):
+        again(*other)
+
+
+def test_modes_around_the_program_are_guarded_if_it_asks() -> None:
+    captured = fxplug.trace(lambda x: x * 2 if torch.is_grad_enabled() else x * 3, (TWO,))
+
+    assert torch.equal(captured(TWO), TWO * 2)
+    assert [guard.text for guard in captured.guards] == ["is_grad_enabled() == True"]
+    with torch.no_grad(), pytest.raises(GuardError, match="is_grad_enabled"):
+        captured(TWO)
+
+
+def test_array_of_a_traced_size_fixes_the_size() -> None:
+    numpy = pytest.importorskip("numpy")
+    captured = fxplug.trace(lambda x: x * numpy.zeros(x.shape[0]).size, (TWO,))
+
+    assert torch.equal(captured(TWO), TWO * 2)
+    with pytest.raises(GuardError, match="shape"):
+        captured(FOUR)
+
+
+def test_device_is_guarded_where_examples_have_no_data() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.device.type == "meta" else x * 3
+
+    captured = fxplug.trace(program, (torch.empty(2, 3, device="meta"),), mode="shape")
+
+    with pytest.raises(GuardError, match="device"):
+        captured(TWO)
+
+
+def test_attributes_that_the_caller_has_set_on_an_input_are_followed_or_guarded() -> None:
+    one, other = TWO.clone(), TWO.clone()
+    one.mask, other.mask = torch.ones(3), torch.zeros(3)
+    captured = fxplug.trace(lambda x: x * x.mask, (one,), check=False)
+
+    assert torch.equal(captured(other), other * other.mask)
+
+    one.factor, other.factor = 2, 3
+    captured = fxplug.trace(lambda x: x * x.factor, (one,), check=False)
+    assert torch.equal(captured(one), one * 2)
+    with pytest.raises(GuardError, match="factor"):
+        captured(other)
+
+
+@pytest.mark.parametrize("policy", ["eager", "recapture"])
+def test_copy_falls_back_on_its_own_weights(policy: str) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * len(x)
+
+    captured = fxplug.trace(Layer(), (TWO,), on_guard_failure=policy)
+    copied = copy.deepcopy(captured)
+    for parameter in copied.parameters():
+        parameter.data.zero_()
+
+    assert copied(TWO).abs().sum() == 0
+    assert copied(FOUR).abs().sum() == 0
+    assert captured(FOUR).abs().sum() > 0
+
+
+def test_traced_number_in_another_thread_is_refused() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        size = x.shape[0]
+        with ThreadPoolExecutor(1) as executor:
+            return x * executor.submit(lambda: size * 2).result()
+
+    with pytest.raises(TraceError, match="another thread") as refused:
+        fxplug.trace(program, (TWO,))
+    assert refused.value.code == "FXP-T061"
+
+
+def test_power_with_a_modulus_is_the_exact_number() -> None:
+    captured = fxplug.trace(lambda x: x * pow(x.shape[0], 3, 5), (TWO,))
+
+    assert torch.equal(captured(TWO), TWO * 3)
+    with pytest.raises(GuardError, match="shape"):
+        captured(FOUR)
