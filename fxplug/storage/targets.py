@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional
 
 from fxplug.ir import NodeRef, is_class_method
-from fxplug.semantics import internals
+from fxplug.semantics import checks, internals
 from fxplug.storage.faults import Refusal
 
 if TYPE_CHECKING:
@@ -56,6 +56,18 @@ _BUILTINS: dict[str, Any] = {
 
 # No defaultdict, which calls what it is given.
 _COLLECTIONS: dict[str, Any] = {"Counter": Counter, "OrderedDict": OrderedDict}
+
+# What guards ask. No check_raises, which calls what it is given.
+_CHECKS: dict[str, Any] = {
+    function.__name__: function
+    for function in (
+        checks.check_equal,
+        checks.check_length,
+        checks.check_true,
+        checks.class_of,
+        checks.same_value,
+    )
+}
 
 # Listed and not read off the module: a later Python may add something like operator.call.
 _OPERATORS: dict[str, Any] = {
@@ -186,6 +198,7 @@ def _from_math(path: str) -> Any:
 _HOLDERS: dict[str, Mapping[str, Any]] = {
     "builtins": _BUILTINS,
     "collections": _COLLECTIONS,
+    "fxplug.semantics.checks": _CHECKS,
     "math": vars(math),
     "operator": _OPERATORS,
     "torch": vars(torch),
@@ -201,6 +214,7 @@ _HOLDERS: dict[str, Mapping[str, Any]] = {
 _RULES: dict[str, Callable[[str], Any]] = {
     "builtins": _BUILTINS.get,
     "collections": _COLLECTIONS.get,
+    "fxplug.semantics.checks": _CHECKS.get,
     "math": _from_math,
     "operator": _OPERATORS.get,
     "torch": _from_torch,

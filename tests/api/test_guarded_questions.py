@@ -12,10 +12,11 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import GuardError, TraceError
+from fxplug.errors import GuardError, StorageError, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 TWO = torch.arange(6.0).reshape(2, 3)
 FOUR = torch.arange(12.0).reshape(4, 3)
@@ -94,6 +95,7 @@ DIFFERENT: list[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]
     ("text of a flag", lambda x, n: x * len(str(n)), (TWO, 1), (TWO, True)),
     ("text of an error", message, (TWO,), (torch.ones(12, 3),)),
 ]
+STORED = {name: case for name, *case in DIFFERENT if not name.startswith(("nested", "flag", "error"))}
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,23 @@ def test_guards_hold_in_a_pickled_copy(
     assert torch.equal(again(*example), program(*example))
     with pytest.raises(GuardError):
         again(*other)
+
+
+@pytest.mark.parametrize(("program", "example", "other"), STORED.values(), ids=STORED)
+def test_guards_hold_in_a_file(
+    program: Callable[..., Any], example: tuple[Any, ...], other: tuple[Any, ...], tmp_path: Path
+) -> None:
+    fxplug.save(fxplug.trace(program, example), tmp_path / "captured.fxp")
+    again = fxplug.load(tmp_path / "captured.fxp")
+
+    assert torch.equal(again(*example), program(*example))
+    with pytest.raises(GuardError):
+        again(*other)
+
+
+def test_failure_that_is_checked_is_in_a_file_only_if_allowed(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"allow=\['fxplug.semantics.checks:check_raises'\]"):
+        fxplug.save(fxplug.trace(fails_in_python, (TWO, 0)), tmp_path / "captured.fxp")
 
 
 def test_modes_around_the_program_are_guarded_if_it_asks() -> None:

@@ -10,7 +10,7 @@ import torch
 from fxplug.codegen import INFIX, PREFIX, PyTreeCodeGen
 from fxplug.ir import Graph, Node, map_arg
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import same_value
+from fxplug.semantics.checks import class_of, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,6 +181,14 @@ def expression(node: Any, depth: int = 0) -> str:
 
 
 _DEEPEST = 12
+_FORMS: dict[Any, str] = {
+    operator.not_: "not {}",
+    operator.contains: "{1} in {0}",
+    operator.is_: "{} is {}",
+    operator.is_not: "{} is not {}",
+    class_of: "type({})",
+    same_value: "{} == {}",
+}
 
 
 def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
@@ -191,14 +199,9 @@ def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
         return f"{_operand(args[0], depth)}[{expression(args[1], depth + 1)}]"
     if target is operator.truth:
         return expression(args[0], depth)
-    if target is operator.not_:
-        return f"not {_operand(args[0], depth)}"
-    if target is operator.contains:
-        return f"{_operand(args[1], depth)} in {_operand(args[0], depth)}"
-    if target is operator.is_:
-        return f"{_operand(args[0], depth)} is {_operand(args[1], depth)}"
-    if target is same_value:
-        return f"{_operand(args[0], depth)} == {_operand(args[1], depth)}"
+    form = _FORMS.get(target)
+    if form is not None:
+        return form.format(*(_operand(argument, depth) for argument in args))
     if target in INFIX and len(args) == 2:
         return f"{_operand(args[0], depth)} {INFIX[target]} {_operand(args[1], depth)}"
     if target in PREFIX:

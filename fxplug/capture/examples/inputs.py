@@ -24,7 +24,7 @@ from fxplug.capture.examples.structures import (
 from fxplug.capture.examples.values import ValueKeeper
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import same_value
+from fxplug.semantics.checks import class_of, same_value
 from fxplug.semantics.internals import can_be_rebuilt
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class InputReceiver(ValueKeeper):
         self._add_entry_guard(same_value, (read, held))
 
     def _guard_kind(self, source: Node | Part, kind: type) -> None:
-        found = self._aside("call_function", type, (self._entry_node(source),))
+        found = self._aside("call_function", class_of, (self._entry_node(source),))
         self._guards.hear(found, nothing_written=True)
         self._add_entry_guard(operator.is_, (found, kind))
 
@@ -239,7 +239,7 @@ class InputReceiver(ValueKeeper):
     def _guard_structure(self, node: Node, value: Any) -> None:
         """Guard that there is something of the same class, with parts under the same keys."""
         if fields_of(value) is not None:
-            kind = self._aside("call_function", type, (node,))
+            kind = self._aside("call_function", class_of, (node,))
             self._guards.hear(kind, nothing_written=True)
             self._add_entry_guard(operator.is_, (kind, type(value)))
             return

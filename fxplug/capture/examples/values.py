@@ -19,6 +19,7 @@ from fxplug.capture.examples.structures import is_field
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
+from fxplug.semantics.checks import class_of
 from fxplug.semantics.generators import generator_from_state
 from fxplug.semantics.internals import is_fake, storage_of, with_data
 
@@ -112,7 +113,7 @@ class ValueKeeper(Answerer):
     def _number_stand_in(self, value: float, source: Node | Part) -> NumberProxy:
         if asks_for_kinds(self._names):
             whole = self.node_of_part(source) if isinstance(source, Part) else source
-            self._fix_value(self._aside_of("call_function", type, (whole,)), type(value))
+            self._fix_value(self._aside_of("call_function", class_of, (whole,)), type(value))
         return IntProxy(source, self, value) if isinstance(value, int) else FloatProxy(source, self, value)
 
     def _asides_for(self, node: Node, value: Any) -> None:
