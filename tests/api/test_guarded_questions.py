@@ -221,3 +221,20 @@ def test_power_with_a_modulus_is_the_exact_number() -> None:
     assert torch.equal(captured(TWO), TWO * 3)
     with pytest.raises(GuardError, match="shape"):
         captured(FOUR)
+
+
+def test_classes_are_guarded_only_where_they_may_differ() -> None:
+    def program(x: torch.Tensor, scale: float) -> torch.Tensor:
+        rows, _ = x.shape
+        if isinstance(scale, float) and rows % 2 == 0:
+            return x.reshape(rows // 2, -1) * scale
+        return x
+
+    captured = fxplug.trace(program, (TWO, 2.0))
+
+    assert [guard.text for guard in captured.guards] == [
+        "(x.shape[0] % 2) == 0",
+        "type(x) is torch.Tensor",
+        "type(scale) is float",
+        "x.dim() == 2",
+    ]

@@ -186,7 +186,6 @@ _FORMS: dict[Any, str] = {
     operator.contains: "{1} in {0}",
     operator.is_: "{} is {}",
     operator.is_not: "{} is not {}",
-    class_of: "type({})",
     same_value: "{} == {}",
 }
 
@@ -206,7 +205,7 @@ def _function_text(node: Node, args: tuple[Any, ...], depth: int) -> str:
         return f"{_operand(args[0], depth)} {INFIX[target]} {_operand(args[1], depth)}"
     if target in PREFIX:
         return f"{PREFIX[target]}{_operand(args[0], depth)}"
-    name = getattr(target, "__name__", str(target))
+    name = "type" if target is class_of else getattr(target, "__name__", str(target))
     return f"{name}({_arguments(args, node.kwargs, depth)})"
 
 
@@ -229,6 +228,12 @@ def _arguments(args: Iterable[Any], kwargs: dict[str, Any], depth: int) -> str:
 def _value_text(value: Any, depth: int) -> str:
     if isinstance(value, (torch.dtype, torch.device)):
         return str(value)
+    if isinstance(value, type):
+        return (
+            value.__qualname__
+            if value.__module__ == "builtins"
+            else f"{value.__module__}.{value.__qualname__}"
+        )
     parts: list[Node] = []
     map_arg(value, parts.append)
     if not parts:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dis
 import functools
+import math
+import operator
 from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
 
-__all__ = ["COMPARES", "asks_for_kinds", "names_reached"]
+from fxplug.codegen import INFIX, PREFIX
+from fxplug.ir import Node
+
+__all__ = ["COMPARES", "asks_for_kinds", "kind_may_differ", "names_reached"]
 
 _ASKING = frozenset(
     {
@@ -26,6 +31,18 @@ _ASKING = frozenset(
 )
 COMPARES = "<is>"
 """Stands among the names for a comparison of two values by identity."""
+_WHOLE = frozenset(
+    {"shape", "size", "ndim", "dim", "numel", "nelement", "stride", "storage_offset", "element_size"}
+)
+_KINDS_KEPT = ({*INFIX, *PREFIX} - {operator.pow}) | {
+    abs,
+    divmod,
+    len,
+    math.ceil,
+    math.floor,
+    math.trunc,
+    round,
+}
 _FAR = 3
 """How many calls away from the root functions are looked at."""
 
@@ -33,6 +50,20 @@ _FAR = 3
 def asks_for_kinds(names: frozenset[str]) -> bool:
     """Return whether one of the names asks for the class of a value."""
     return not _ASKING.isdisjoint(names)
+
+
+def kind_may_differ(node: Node) -> bool:
+    """Return whether a number that a call gives may be whole with some inputs, and a float with others.
+
+    Sizes are whole. Arithmetic gives what the kinds of its operands say, and those are guarded; a power does not.
+    """
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        return kind_may_differ(node.args[0])
+    if node.target is getattr:
+        return node.args[1] not in _WHOLE
+    if node.op == "call_method":
+        return node.target not in _WHOLE
+    return node.op != "call_function" or node.target not in _KINDS_KEPT
 
 
 def names_reached(root: Any) -> frozenset[str]:

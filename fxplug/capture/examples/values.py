@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.examples.asking import Answerer
-from fxplug.capture.examples.kinds import asks_for_kinds
+from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
@@ -34,6 +34,12 @@ PLAIN = frozenset(
     {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device}
 )
 """Exact types of values that are what they are, and stand for nothing."""
+
+
+def _node_behind(source: Node | Part) -> Node:
+    while isinstance(source, Part):
+        source = source.whole
+    return source
 
 
 class ValueKeeper(Answerer):
@@ -111,7 +117,7 @@ class ValueKeeper(Answerer):
         return self._other_stand_in(value, source)
 
     def _number_stand_in(self, value: float, source: Node | Part) -> NumberProxy:
-        if asks_for_kinds(self._names):
+        if asks_for_kinds(self._names) and kind_may_differ(_node_behind(source)):
             whole = self.node_of_part(source) if isinstance(source, Part) else source
             self._fix_value(self._aside_of("call_function", class_of, (whole,)), type(value))
         return IntProxy(source, self, value) if isinstance(value, int) else FloatProxy(source, self, value)
