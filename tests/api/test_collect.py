@@ -13,6 +13,8 @@ from fxplug.errors import TraceError
 
 ROWS = torch.arange(8.0).reshape(2, 4)
 
+pytest.importorskip("numpy")  # It is in the environment named capture.
+
 
 def by_numpy(x: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(x.numpy())
