@@ -46,6 +46,8 @@ def call_leaf(
     interceptor = session.interceptor
     if interceptor is not None and (always or id(target) in session.leaves):
         return interceptor.on_function_call(target, original, args, kwargs)
+    if target is type and len(args) == 1 and getattr(type(args[0]), "stands_for_number", False):
+        return args[0].__class__
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)

@@ -336,8 +336,7 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
     namespace: dict[str, Any] | None = getattr(function, "__globals__", None)
     if session is None:
         return
-    if getattr(session.interceptor, "mode", "symbolic") == "symbolic":
-        _watch(patches, session, function)
+    _watch(patches, session, function)
     if namespace is None or id(namespace) in session.namespaces:
         return
     session.namespaces.add(id(namespace))
@@ -358,13 +357,15 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     if not isinstance(function, (FunctionType, MethodType)):
         function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
     receiver = getattr(function, "__self__", None)
+    runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
     for found, scan in reachable(function, receiver, session.reached, partial(body_of, patches)):
         namespace = found.__globals__
-        for name in scan.asks:
+        # Examples answer all questions but that for the class of a number, which stands for one.
+        for name in scan.asks & {"type"} if runs_on_examples else scan.asks:
             value = getattr(builtins, name)
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
-        if scan.tests:
+        if scan.tests and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
 

@@ -81,6 +81,8 @@ DIFFERENT: list[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]
         (TWO,),
         (TWO.int(),),
     ),
+    ("type of number", lambda x, n: x * (2 if type(n) is int else 3), (TWO, 2), (TWO, 2.0)),
+    ("type of number as key", lambda x, n: x * {int: 2, float: 3}[type(n)], (TWO, 2), (TWO, 2.0)),
     ("class of a power", lambda x, n: x * 2 if isinstance(2**n, int) else x * 3, (TWO, 2), (TWO, -2)),
     (
         "length of tolist()",
@@ -238,3 +240,11 @@ def test_classes_are_guarded_only_where_they_may_differ() -> None:
         "type(scale) is float",
         "x.dim() == 2",
     ]
+
+
+def test_type_of_sizes_is_that_of_eager_without_a_check() -> None:
+    captured = fxplug.trace(
+        lambda x: x * (type(x.shape[0]) is int) + (type(x.shape) is torch.Size), (TWO,), check=False
+    )
+
+    assert torch.equal(captured(FOUR), FOUR + 1)

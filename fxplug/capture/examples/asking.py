@@ -144,7 +144,7 @@ class Answerer(Tracer):
         if (check_equal, (node,)) in self._fixed:
             return
         self._fixed.add((check_equal, (node,)))
-        said = guard_of(node, f"{expression(node, INSIDE)} == {value!r}")
+        said = guard_of(node, f"{expression(node, INSIDE)} == {expression(value)}")
         self.create_node("call_function", check_equal, (node, value, str(said), *self._rerun()), {})
 
     def _fix_length(self, node: Node, length: int) -> None:

@@ -77,6 +77,9 @@ class NumberProxy:
 
     __slots__ = ("__dict__", "__weakref__", "is_fixed", "recorder", "source", "value")
 
+    stands_for_number = True
+    """Tells those who are asked for its class to give that of the number."""
+
     def __init__(self, source: Node | Part, recorder: NumberRecorder, value: Any) -> None:
         self.source = source
         self.recorder = recorder
@@ -267,6 +270,8 @@ class SizeProxy(tuple[Any, ...]):  # noqa: SLOT001 - has attributes of its own
 
     source: Node | Part | None
     recorder: NumberRecorder | None
+
+    stands_for_number = True
 
     def __new__(
         cls,
