@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import copy
 import inspect
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GuardError
 from fxplug.semantics.checks import guard_failed, warning_only
+from fxplug.semantics.internals import flatten_tree, is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
-__all__ = ["NO_GUARDS", "POLICIES", "GuardSet", "GuardedForward"]
+__all__ = ["NO_GUARDS", "POLICIES", "GuardSet", "GuardedForward", "check_guards"]
 
 POLICIES = ("error", "warn", "ignore", "eager", "recapture")
 """What happens when a guard does not hold."""
@@ -81,6 +85,34 @@ class GuardSet:
     def __getstate__(self) -> dict[str, Any]:
         on_failure = "error" if self.instead is not None else self.on_failure
         return {**vars(self), "_compiled": None, "instead": None, "on_failure": on_failure}
+
+
+def check_guards(module: Any, args: tuple[Any, ...]) -> None:
+    """Check what a program relies on where nothing can run instead of it.
+
+    Args:
+        module: The captured program.
+        args: Positional inputs. Where one is a tensor without data, nothing is checked.
+
+    Raises:
+        GuardError: One does not hold, and the policy is not to warn or to ignore.
+    """
+    guards: GuardSet | None = getattr(module, "guard_set", None)
+    if guards is None:
+        if module.graph.captured_training is None:
+            return
+        guards = NO_GUARDS
+    if guards.on_failure == "ignore" or any(map(_is_without_data, flatten_tree(args)[0])):
+        return
+    failed = guards.failure(module, args, {})
+    if failed is None:
+        return
+    with warning_only() if guards.on_failure == "warn" else nullcontext():
+        guard_failed(failed)
+
+
+def _is_without_data(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_meta or is_fake(value))
 
 
 NO_GUARDS = GuardSet(None, ())

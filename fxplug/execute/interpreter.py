@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import last_uses
 from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.failures import note_failed_node
+from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Argument, Graph, Node, map_aggregate
 
@@ -76,9 +77,15 @@ class Interpreter:
 
         Returns:
             What the output node returns.
+
+        Raises:
+            GuardError: The module was captured with example inputs, and what was assumed of them does not hold. Inputs
+                without data (meta and fake tensors) cannot be asked, and are taken to be right.
         """
         graph = self.graph
         if enable_io_processing:
+            if initial_env is None and graph is getattr(self.module, "graph", None):
+                check_guards(self.module, args)
             args = tuple(graph.process_inputs(*args))
         self._check_inputs(args)
         result = self._run_nodes(iter(args), dict(initial_env) if initial_env is not None else {})

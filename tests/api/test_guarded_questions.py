@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import GuardError, StorageError, TraceError
+from fxplug.errors import GuardError, GuardWarning, StorageError, TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,3 +248,53 @@ def test_type_of_sizes_is_that_of_eager_without_a_check() -> None:
     )
 
     assert torch.equal(captured(FOUR), FOUR + 1)
+
+
+def sizes_of(x: torch.Tensor) -> tuple[Any, dict[str, Any]]:
+    return x.shape[1:], {"with a batch": x.shape[:1] + (4,)}  # noqa: RUF005 - this is what is tested
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_sizes_that_were_put_together_are_sizes_in_the_result(mode: str) -> None:
+    module = fxplug.trace(sizes_of, (TWO,), mode=mode)
+    rest, named = module(FOUR)
+    assert type(rest) is type(named["with a batch"]) is torch.Size
+    assert (tuple(rest), tuple(named["with a batch"])) == ((3,), (4, 4))
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.shape[0] > 2 else x - 1
+
+
+class TestInterpreter:
+    def test_refuses_inputs_that_the_capture_is_not_right_for(self) -> None:
+        module = fxplug.trace(branches, (FOUR,))
+        with pytest.raises(GuardError, match=r"x\.shape\[0\] > 2"):
+            fxplug.Interpreter(module).run(TWO)
+        assert torch.equal(fxplug.Interpreter(module).run(FOUR), branches(FOUR))
+
+    def test_refuses_them_where_a_call_would_capture_again(self) -> None:
+        module = fxplug.trace(branches, (FOUR,), on_guard_failure="recapture")
+        with pytest.raises(GuardError, match=r"x\.shape\[0\] > 2"):
+            fxplug.Interpreter(module).run(TWO)
+
+    def test_warns_and_ignores_as_calls_do(self) -> None:
+        warned = fxplug.trace(branches, (FOUR,), on_guard_failure="warn")
+        with pytest.warns(GuardWarning, match=r"x\.shape\[0\] > 2"):
+            assert torch.equal(fxplug.Interpreter(warned).run(TWO), TWO + 1)
+        ignored = fxplug.trace(branches, (FOUR,), on_guard_failure="ignore")
+        assert torch.equal(fxplug.Interpreter(ignored).run(TWO), TWO + 1)
+
+    def test_refuses_the_other_mode_of_training(self) -> None:
+        module = fxplug.trace(Switches(), (TWO,))
+        with pytest.raises(GuardError, match="training"):
+            fxplug.Interpreter(module.eval()).run(TWO)
+
+    def test_takes_tensors_without_data_to_be_right(self) -> None:
+        module = fxplug.trace(branches, (FOUR,))
+        assert fxplug.Interpreter(module).run(TWO.to("meta")).shape == TWO.shape
+
+
+class Switches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.training else x

@@ -291,7 +291,10 @@ class SizeProxy(tuple[Any, ...]):  # noqa: SLOT001 - has attributes of its own
     def __fx_create_arg__(self, tracer: Any) -> Argument:
         """Return the argument that stands for it in a graph."""
         if self.source is None or self.recorder is None:
-            return tuple([tracer.create_arg(element) for element in self])
+            elements = tuple([tracer.create_arg(element) for element in self])
+            if not tracer.keeps_sizes:
+                return elements
+            return cast("Argument", tracer.create_node("call_function", torch.Size, (elements,), {}))
         return self.recorder.node_of_part(self.source) if isinstance(self.source, Part) else self.source
 
     def __getitem__(self, key: SupportsIndex | slice) -> Any:
