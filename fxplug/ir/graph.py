@@ -7,6 +7,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from inspect import Signature
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
@@ -154,7 +155,10 @@ class Graph(CodeOwner):
             found = list(self._index.get((op, _index_key(target)), ()))
         else:
             found = [node for (key, _), nodes in self._index.items() if key == op for node in nodes]
-        return sorted(found) if sort else found
+        if sort and len(found) > 1:
+            self._ring.number()
+            found.sort(key=_position_of)
+        return found
 
     def output_node(self) -> Node:
         """Return the one output node.
@@ -174,11 +178,19 @@ class Graph(CodeOwner):
 
     def _index_node(self, node: Node) -> None:
         if self._index is not None:
-            self._index.setdefault((node._op, _index_key(node._target)), {})[node] = None
+            try:
+                self._index.setdefault((node._op, node._target), {})[node] = None
+            except TypeError:  # An unhashable callable.
+                self._index.setdefault((node._op, id(node._target)), {})[node] = None
 
     def _unindex_node(self, node: Node) -> None:
         if self._index is not None:
-            self._index.get((node._op, _index_key(node._target)), {}).pop(node, None)
+            try:
+                found = self._index.get((node._op, node._target))
+            except TypeError:
+                found = self._index.get((node._op, id(node._target)))
+            if found is not None:
+                found.pop(node, None)
 
     # -- the owner protocol of nodes
 
@@ -444,7 +456,7 @@ class Graph(CodeOwner):
         """
         transform = arg_transform if arg_transform is not None else _identity
         args = cast("tuple[Argument, ...]", map_arg(node._args, transform))
-        kwargs = cast("dict[str, Argument]", map_arg(node._kwargs, transform))
+        kwargs = cast("dict[str, Argument]", map_arg(node._kwargs, transform)) if node._kwargs else None
         copy = self.create_node(node._op, node._target, args, kwargs, node._name, node._type)
         copy._region = node._region
         copy.origins = node.origins
@@ -559,6 +571,9 @@ class Graph(CodeOwner):
 
 def _identity(node: Node) -> Argument:
     return node
+
+
+_position_of = attrgetter("_position")
 
 
 def _index_key(target: Any) -> Any:

@@ -312,6 +312,11 @@ class Node(NodeDescription):
 
     def replace_input_with(self, old_input: Node, new_input: Node) -> None:
         """Use `new_input` wherever `old_input` stands in the arguments."""
+        if not self._kwargs and _FLAT.issuperset(map(type, self._args)):
+            self._assign(
+                tuple([new_input if value is old_input else value for value in self._args]), EMPTY_DICT
+            )
+            return
 
         def swap(leaf: Any) -> Any:
             return new_input if leaf is old_input else leaf
@@ -532,8 +537,20 @@ def map_arg(argument: Argument, function: Callable[[Node], Argument]) -> Argumen
     """
     if not callable(function):
         raise InvalidArgumentError(f"Cannot map over an argument with {function!r}: pass a callable.")
+    if argument.__class__ is tuple and _FLAT.issuperset(map(type, cast("tuple[Any, ...]", argument))):
+        # The arguments of most nodes are like this.
+        return tuple(
+            [
+                function(value) if value.__class__ is Node else value
+                for value in cast("tuple[Any, ...]", argument)
+            ]
+        )
 
     def visit(leaf: Any) -> Any:
         return function(leaf) if isinstance(leaf, Node) else leaf
 
     return map_aggregate(argument, visit)
+
+
+_FLAT = _ATOMS | {Node}
+"""Exact types of arguments in which there is no other one."""

@@ -1,5 +1,8 @@
 """Putting replacements in the place of matches."""
 
+# What is done for every place reads the slots of nodes, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -11,14 +14,16 @@ from fxplug.errors import PatternError
 from fxplug.ir import PATH_OPCODES, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.adoption import Adoption, drop_unreached
-from fxplug.rewrite.matcher import InternalMatch, region_around
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.placement import EffectOrder
 from fxplug.rewrite.values import nodes_in, same_value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fxplug.execute import GraphModule
     from fxplug.ir import Argument
+    from fxplug.rewrite.matcher import InternalMatch
 
 __all__ = ["Editor", "ReplacedPatterns"]
 
@@ -47,6 +52,10 @@ class Replacement:
     template: Template
     adoption: Adoption
     is_module: bool
+    calls: tuple[Node, ...]
+    """What is copied to each place, in order."""
+    changes: tuple[tuple[Node, tuple[int, ...]], ...]
+    """Results that share memory with other inputs than before: what the pattern returns, positions of these inputs."""
 
 
 class Editor:
@@ -65,6 +74,7 @@ class Editor:
         self._prepared: dict[int, tuple[Any, Replacement]] = {}
         self._planned: list[tuple[InternalMatch, Replacement]] = []
         self._moved: dict[Node, Any] = {}
+        self._reads = tuple(pattern.graph.find_nodes(op="get_attr"))
 
     def prepare(self, program: Any) -> Replacement:
         """Return what stands for `program`, checked against the pattern.
@@ -78,7 +88,16 @@ class Editor:
             _check_against(self._pattern, template)
             adoption = Adoption(self._module, self._pattern, template)
             # The program is kept too, so that no other one gets its id.
-            known = program, Replacement(template, adoption, isinstance(program, nn.Module))
+            known = (
+                program,
+                Replacement(
+                    template,
+                    adoption,
+                    isinstance(program, nn.Module),
+                    tuple(template.calls()),
+                    tuple(_changes_of_memory(self._pattern, template)),
+                ),
+            )
             self._prepared[id(program)] = known
         return known[1]
 
@@ -98,12 +117,11 @@ class Editor:
             place = self._place_for(match, replacement)
             if place is None:
                 continue
-            calls = match.calls()
             if replacement.is_module:
-                unreached += [str(node.target) for node in calls if node.op == "call_module"]
+                unreached += [str(node.target) for node in match.members if node.op == "call_module"]
             for wanted, bound in zip(self._pattern.inputs, match.placeholder_nodes, strict=True):
                 match.nodes_map[wanted] = self._current(bound)
-            made = self._replace(match, calls, replacement, place)
+            made = self._replace(match, replacement, place)
             done.append(ReplacedPatterns(match.anchors[0], match.nodes_map, made))
         drop_unreached(self._module, unreached)
         return done
@@ -111,50 +129,52 @@ class Editor:
     # -- where
 
     def _place_for(self, match: InternalMatch, replacement: Replacement) -> Node | None:
-        calls = match.calls()
-        bound = cast("tuple[Any, ...]", self._current(tuple(match.placeholder_nodes)))
+        calls = match.members
+        for wanted, changed in replacement.changes:
+            # A new value where there was an input, or a view of it, or the other way round: a write to one of them is,
+            # or is no longer, one to the other.
+            values = [match.nodes_map[wanted], *(match.placeholder_nodes[position] for position in changed)]
+            members = set(calls)
+            if any(
+                self._order.may_be_written(value, members) for value in nodes_in(self._current(tuple(values)))
+            ):
+                return None
+        if self._order.is_in_one_piece(calls):
+            return calls[-1]._next
+        bound = self._current(tuple(match.placeholder_nodes))
         members = set(calls)
         returned = [node for node in match.returning_nodes if isinstance(node, Node) and node in members]
-        for wanted, ours, theirs in zip(
-            self._pattern.results, self._pattern.shared, replacement.template.shared, strict=True
-        ):
-            changed = [position for position in ours ^ theirs if position < len(bound)]
-            if changed and isinstance(wanted, Node):
-                # A new value where there was an input, or a view of it, or the other way round: a write to one of
-                # them is, or is no longer, one to the other.
-                values = nodes_in((match.nodes_map[wanted], [bound[position] for position in changed]))
-                if any(self._order.may_be_written(value, members) for value in values):
-                    return None
         return self._order.meeting_place(calls, nodes_in(bound), returned)
 
     def _current(self, value: Argument) -> Argument:
         """Return an argument with the nodes that were replaced meanwhile exchanged for what took their place."""
+        moved = self._moved
+        if value.__class__ is Node and value not in moved:
+            return value
 
         def follow(leaf: Any) -> Any:
-            while isinstance(leaf, Node) and leaf in self._moved:
-                leaf = self._moved[leaf]
+            while isinstance(leaf, Node) and leaf in moved:
+                leaf = moved[leaf]
             return leaf
 
         return map_aggregate(value, follow)
 
     # -- what
 
-    def _replace(
-        self, match: InternalMatch, calls: list[Node], replacement: Replacement, place: Node
-    ) -> list[Node]:
+    def _replace(self, match: InternalMatch, replacement: Replacement, place: Node) -> list[Node]:
         template = replacement.template
         values: dict[Node, Any] = {}
         for index, node in enumerate(template.inputs):
             given = index < len(self._pattern.inputs)
             values[node] = match.nodes_map[self._pattern.inputs[index]] if given else node.args[0]
         made: list[Node] = []
-        with self._graph.inserting_before(place):
-            for node in template.calls():
-                copy = self._graph.node_copy(node, values.__getitem__)
-                if node.op in PATH_OPCODES:
-                    copy.target = replacement.adoption.path_for(str(node.target))
-                values[node] = copy
-                made.append(copy)
+        if replacement.calls:
+            with self._graph.inserting_before(place):
+                for node in replacement.calls:
+                    copy = values[node] = self._graph.node_copy(node, values.__getitem__)
+                    if node._op in PATH_OPCODES:
+                        copy.target = replacement.adoption.path_for(str(node.target))
+                    made.append(copy)
         stands_for: dict[Node, Node] = {}
         for wanted, given in zip(self._pattern.results, template.results, strict=True):
             old = match.nodes_map.get(wanted) if isinstance(wanted, Node) else None
@@ -163,12 +183,13 @@ class Editor:
             new = self._moved[old] = values[given] if isinstance(given, Node) else given
             if isinstance(new, Node) and given not in template.inputs:
                 stands_for.setdefault(new, old)
-        self._annotate(match, calls, made, stands_for)
-        self._exchange(match, calls, made)
+        self._annotate(match, made, stands_for)
+        self._exchange(match, made)
         return made
 
-    def _exchange(self, match: InternalMatch, calls: list[Node], made: list[Node]) -> None:
+    def _exchange(self, match: InternalMatch, made: list[Node]) -> None:
         """Let users use the new values, and take the old nodes out."""
+        calls, order = match.members, self._order
         members = set(calls)
         for old in calls:
             if old in self._moved:
@@ -176,34 +197,48 @@ class Editor:
                 for user in [user for user in old.users if user not in members]:
                     _use_instead(user, old, new)
         for node in reversed(calls):
-            self._order.forget(node)
+            order.forget(node)
             self._graph.erase_node(node)
-        reads = dict.fromkeys(node for wanted, node in match.nodes_map.items() if wanted.op == "get_attr")
-        for node in reads:
-            if node not in members and not node.users:
+        for node in dict.fromkeys(match.nodes_map[wanted] for wanted in self._reads):
+            if node not in members and not node.users and node.graph is self._graph:
                 self._graph.erase_node(node)
         for node in made:
-            self._order.learn(node)
+            order.learn(node)
 
     # -- what is known about the new nodes
 
-    def _annotate(
-        self, match: InternalMatch, calls: list[Node], made: list[Node], stands_for: dict[Node, Node]
-    ) -> None:
-        around = region_around(match.nodes_map) or ()
-        derived = {origin: origin.derived(_MADE_BY) for call in calls for origin in call.origins}
-        shared = _shared_notes(calls)
+    def _annotate(self, match: InternalMatch, made: list[Node], stands_for: dict[Node, Node]) -> None:
+        derived = {
+            origin: origin.derived(_MADE_BY)
+            for call in match.members
+            if call._origin is not None
+            for origin in call.origins
+        }
+        shared = None if len(stands_for) == len(made) else _shared_notes(match.members)
         for node in made:
             old = stands_for.get(node)
-            if around:
-                node.region = (*around, *node.region)
-            # Where the old nodes came from, the one whose value it is first; a graph made by hand may not know.
-            first = old.origins if old is not None else ()
-            chosen = tuple(derived[origin] for origin in dict.fromkeys((*first, *derived)))
-            node.origins = chosen or tuple(origin.derived(_MADE_BY) for origin in node.origins)
-            node.meta = {**(shared if old is None else _notes_of(old)), **_own_notes(node)}
-            if old is not None and node.type is None:
+            if match.around:
+                node.region = (*match.around, *node.region)
+            if not derived:  # A graph made by hand may not know.
+                node.origins = tuple([origin.derived(_MADE_BY) for origin in node.origins])
+            else:
+                # Where the old nodes came from, the one whose value it is first.
+                first = old.origins if old is not None else ()
+                node.origins = tuple([derived[origin] for origin in dict.fromkeys((*first, *derived))])
+            if old is None:
+                node.meta = {**(shared or {}), **_own_notes(node)}
+                continue
+            if old._meta is not None or node._meta is not None:
+                node.meta = {**_notes_of(old), **_own_notes(node)}
+            if node._type is None and old._type is not None:
                 node.type = old.type
+
+
+def _changes_of_memory(pattern: Template, replacement: Template) -> Iterator[tuple[Node, tuple[int, ...]]]:
+    for wanted, ours, theirs in zip(pattern.results, pattern.shared, replacement.shared, strict=True):
+        changed = tuple(position for position in ours ^ theirs if position < len(pattern.inputs))
+        if changed and isinstance(wanted, Node):
+            yield wanted, changed
 
 
 def _use_instead(user: Node, old: Node, new: Argument) -> None:
@@ -223,7 +258,7 @@ def _notes_of(node: Node) -> dict[str, Any]:
     return {key: value for key, value in copy_meta(node.meta).items() if key not in _RESULTS_OF_ANALYSES}
 
 
-def _shared_notes(nodes: list[Node]) -> dict[str, Any]:
+def _shared_notes(nodes: tuple[Node, ...]) -> dict[str, Any]:
     """Return the notes that all of `nodes` have."""
     shared = _notes_of(nodes[0])
     for node in nodes[1:]:

@@ -1,10 +1,13 @@
 """Finding the places of a graph that are like a pattern."""
 
+# What is asked of every node of a graph is read from its slots, not from the properties in front of them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.ir import Graph, Node, Region
 from fxplug.rewrite.calls import argument_pairs, is_exact_about_sequences, same_callee
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
     from fxplug.execute import GraphModule
 
-__all__ = ["InternalMatch", "SubgraphMatcher", "region_around"]
+__all__ = ["InternalMatch", "SubgraphMatcher"]
 
 
 @dataclass
@@ -33,24 +36,35 @@ class InternalMatch:
     """What the pattern returns, each once, in the order in which it does."""
     name_node_map: dict[str, Node] = field(default_factory=dict[str, Node])
     """Kept for the form that torch.fx gives a match; empty."""
+    members: tuple[Node, ...] = ()
+    """The nodes of the graph that do the work of the match, in the order of the graph."""
+    around: Region = ()
+    """The region in which the match lies."""
 
     def __copy__(self) -> InternalMatch:
         return InternalMatch(
-            self.anchors, dict(self.nodes_map), list(self.placeholder_nodes), list(self.returning_nodes)
+            self.anchors,
+            dict(self.nodes_map),
+            list(self.placeholder_nodes),
+            list(self.returning_nodes),
+            members=self.members,
+            around=self.around,
         )
 
     def calls(self) -> list[Node]:
         """Return the nodes of the graph that do the work of the match, in the order of the graph."""
-        return sorted(found for wanted, found in self.nodes_map.items() if not _is_loose(wanted))
+        return list(self.members)
 
 
-@dataclass
-class _Search:
+class _Search(NamedTuple):
     """What a search from one candidate has found so far."""
 
     found: dict[Node, Any]
     taken: set[Node]
     """The nodes of the graph that stand for calls of the pattern."""
+
+
+_NOTHING = _Search({}, set())
 
 
 class SubgraphMatcher:
@@ -96,6 +110,8 @@ class SubgraphMatcher:
         output = self.pattern.output_node()
         self.pattern_returning_nodes = output.all_input_nodes
         """What the pattern returns."""
+        self._returned = frozenset(self.pattern_returning_nodes)
+        self._enters_regions = any(node.region for node in self.pattern.nodes)
         self.pattern_anchors = self._ends(output)
         """The nodes from which a match is found: nothing in the pattern uses their values."""
         self._ways = _ways_between(self.pattern_anchors)
@@ -136,13 +152,16 @@ class SubgraphMatcher:
         for candidate in self._candidates(first, None, graph, node_name_match):
             if self.remove_overlapping_matches and candidate in claimed:
                 continue
-            for search in self._searches(candidate, graph, node_name_match):
+            if len(self.pattern_anchors) == 1:
+                search = self._extend(_NOTHING, first, candidate, node_name_match)
+                searches = () if search is None else (search,)
+            else:
+                searches = self._searches(candidate, graph, node_name_match)
+            for search in searches:
                 if self.remove_overlapping_matches and not claimed.isdisjoint(search.taken):
                     continue
-                if not self._is_whole(search):
-                    continue
                 match = self._result(search)
-                if accepts(match):
+                if match is not None and accepts(match):
                     yield match
                     claimed |= search.taken
                     if self.remove_overlapping_matches:
@@ -153,7 +172,7 @@ class SubgraphMatcher:
     def _searches(self, candidate: Node, graph: Graph, name: str) -> Iterator[_Search]:
         """Yield every way in which the anchors stand for nodes of the graph, the first one for `candidate`."""
         anchors = self.pattern_anchors
-        waiting: list[tuple[int, Iterator[Node], _Search]] = [(0, iter([candidate]), _Search({}, set()))]
+        waiting: list[tuple[int, Iterator[Node], _Search]] = [(0, iter([candidate]), _NOTHING)]
         while waiting:
             index, candidates, before = waiting[-1]
             node = next(candidates, None)
@@ -193,86 +212,126 @@ class SubgraphMatcher:
     def _is_alike(self, wanted: Node, node: Node, name: str = "") -> bool:
         if name and name in node.name:
             return True
+        if wanted._op == "call_function" == node._op and wanted._target is node._target:
+            return True
         return same_callee(wanted, node, self._template.root, cast("Graph", node.graph).owning_module)
 
     def _extend(self, search: _Search, anchor: Node, node: Node, name: str) -> _Search | None:
         """Return what is found when `anchor` stands for `node` too, None where it cannot."""
-        found, taken = dict(search.found), set(search.taken)
+        found, taken, loose = dict(search.found), set(search.taken), self._template.loose
         waiting: list[tuple[Any, Any, bool]] = [(anchor, node, False)]
         while waiting:
             wanted, given, exact = waiting.pop()
             if not isinstance(wanted, Node):
                 pairs = self._element_pairs(wanted, given, exact=exact)
             elif wanted in found:
-                pairs = [] if same_value(found[wanted], given) else None
-            elif wanted.op == "placeholder":
+                known = found[wanted]
+                pairs = [] if known is given or same_value(known, given) else None
+            elif wanted._op == "placeholder":
+                found[wanted] = given
                 stands = not self.match_placeholder or (isinstance(given, Node) and given.op == "placeholder")
-                found[wanted] = given
                 pairs = [] if stands else None
+            # What candidates call was asked when they were chosen.
+            elif (
+                not isinstance(given, Node)
+                or given in taken
+                or not (wanted is anchor or self._is_alike(wanted, given))
+            ):
+                return None
             else:
-                if not isinstance(given, Node) or given in taken:
-                    return None
-                if not self._is_alike(wanted, given, name if wanted is anchor else ""):
-                    return None
                 found[wanted] = given
-                if not _is_loose(wanted):
+                if wanted not in loose:
                     taken.add(given)
-                pairs = argument_pairs(wanted, given, cast("Graph", given.graph).owning_module)
-                exact = is_exact_about_sequences(given)
+                pairs = _call_pairs(wanted, given)
             if pairs is None:
                 return None
-            waiting.extend((one, other, exact) for one, other in reversed(pairs))
+            waiting += pairs
         return _Search(found, taken)
 
-    def _element_pairs(self, wanted: Any, given: Any, *, exact: bool) -> list[tuple[Any, Any]] | None:
+    def _element_pairs(self, wanted: Any, given: Any, *, exact: bool) -> list[_Pair] | None:
+        if wanted is given:  # No node of the graph can be in what the pattern has.
+            return []
         if isinstance(given, Node):
             return None
         if is_container(wanted) and (is_container(given) or not self.ignore_literals):
-            return same_shape(wanted, given, exact=exact)
+            pairs = same_shape(wanted, given, exact=exact)
+            return None if pairs is None else [(one, other, exact) for one, other in reversed(pairs)]
         if self.ignore_literals and not nodes_in((wanted, given)):
             return []
         return [] if same_value(wanted, given) else None
 
     # -- what a match must be besides
 
-    def _is_whole(self, search: _Search) -> bool:
-        """Return whether the nodes can be taken out of the graph together."""
-        returned = set(self.pattern_returning_nodes)
-        last = max(search.taken)
+    def _result(self, search: _Search) -> InternalMatch | None:
+        """Return a match, None where the nodes cannot be taken out of the graph together."""
+        found, taken, loose = search.found, search.taken, self._template.loose
+        calls = tuple(taken) if len(taken) == 1 else tuple(sorted(taken))
         outside: list[Node] = []
-        for wanted, node in search.found.items():
-            if wanted.op == "placeholder":
-                if not search.taken.isdisjoint(nodes_in(node)):
-                    return False  # It would be gone when the replacement needs it.
-            elif not _is_loose(wanted):
-                others = [
-                    user for user in node.users if user not in search.taken and not self._ends_with(user)
-                ]
-                if others and wanted not in returned:
-                    return False
-                outside += others
-        return region_around(search.found) is not None and not _leads_to(outside, search.taken, last)
+        for wanted, node in found.items():
+            if wanted in loose:
+                if wanted._op == "placeholder" and (
+                    node in taken if node.__class__ is Node else not taken.isdisjoint(nodes_in(node))
+                ):
+                    return None  # It would be gone when the replacement needs it.
+                continue
+            if taken.issuperset(node.users):
+                continue
+            others = [user for user in node.users if user not in taken and not self._ends_with(user)]
+            if others and wanted not in self._returned:
+                return None
+            outside += others
+        around = self._region_around(found, calls)
+        if around is None or (outside and len(calls) > 1 and _leads_to(outside, taken, calls[-1])):
+            return None
+        return InternalMatch(
+            self.pattern_anchors,
+            found,
+            [found[node] for node in self.pattern_placeholder_nodes],
+            [found[node] for node in self.pattern_returning_nodes],
+            members=calls,
+            around=around,
+        )
+
+    def _region_around(self, found: dict[Node, Any], calls: tuple[Node, ...]) -> Region | None:
+        """Return what is entered around a match besides what the pattern enters, None if that is not one region."""
+        if not self._enters_regions:
+            around = calls[0]._region
+            return around if all(node._region == around for node in calls) else None
+        around = None
+        for wanted, node in found.items():
+            if wanted in self._template.loose:
+                continue
+            region = node._region
+            depth = len(region) - len(wanted._region)
+            if depth < 0 or region[depth:] != wanted._region or (around not in {None, region[:depth]}):
+                return None
+            around = region[:depth]
+        return around
 
     def _ends_with(self, user: Node) -> bool:
         return self.match_output and user.op == "output"
 
-    def _result(self, search: _Search) -> InternalMatch:
-        return InternalMatch(
-            self.pattern_anchors,
-            search.found,
-            [search.found[node] for node in self.pattern_placeholder_nodes],
-            [search.found[node] for node in self.pattern_returning_nodes],
-        )
+
+def _call_pairs(wanted: Node, given: Node) -> list[_Pair] | None:
+    """Return the arguments of two calls of the same callee in pairs, the last one first, None if they do not fit."""
+    ours, theirs = wanted._args, given._args
+    if not wanted._kwargs and not given._kwargs and len(ours) == len(theirs):
+        if _ARE_FLAT.issuperset(map(type, ours)):
+            return [(ours[index], theirs[index], False) for index in range(len(ours) - 1, -1, -1)]
+        pairs = list(zip(ours, theirs, strict=True))
+    else:
+        found = argument_pairs(wanted, given, cast("Graph", given.graph).owning_module)
+        if found is None:
+            return None
+        pairs = found
+    exact = any(is_container(one) for one, _ in pairs) and is_exact_about_sequences(given)
+    return [(one, other, exact) for one, other in reversed(pairs)]
 
 
-def _is_loose(wanted: Node) -> bool:
-    """Return whether what a node of the pattern stands for may be shared between matches and used outside of them.
-
-    Reading an attribute is no work, so that nothing is gained by asking who else uses it, unless it is all there is.
-    """
-    if wanted.op == "get_attr":
-        return not any(user.op == "output" for user in wanted.users)
-    return wanted.op in {"placeholder", "output"}
+_Pair = tuple[Any, Any, bool]
+"""What the pattern has, what the graph has, and whether a list and a tuple are different things there."""
+_ARE_FLAT = frozenset({Node, int, float, bool, str, type(None)})
+"""Exact types of arguments of a pattern in which there is no other one."""
 
 
 def _ways_between(anchors: list[Node]) -> dict[Node, list[Node]]:
@@ -306,30 +365,6 @@ def _ways_between(anchors: list[Node]) -> dict[Node, list[Node]]:
             ways[anchor] = way
         reached |= cone
     return ways
-
-
-def region_around(found: dict[Node, Any]) -> Region | None:
-    """Return the region in which a match lies: what is entered around its nodes besides what the pattern itself enters.
-
-    Args:
-        found: Node of the pattern -> node of the graph.
-
-    Returns:
-        None where the nodes do not lie in one region.
-    """
-    around: Region | None = None
-    for wanted, node in found.items():
-        if _is_loose(wanted):
-            continue
-        depth = len(node.region) - len(wanted.region)
-        if (
-            depth < 0
-            or node.region[depth:] != wanted.region
-            or (around is not None and node.region[:depth] != around)
-        ):
-            return None
-        around = node.region[:depth]
-    return around if around is not None else ()
 
 
 def _leads_to(starts: list[Node], ends: set[Node], last: Node) -> bool:

@@ -98,6 +98,15 @@ class Template:
         """Return the nodes that are neither input nor output, in order."""
         return [node for node in self.graph.nodes if node.op not in {"placeholder", "output"}]
 
+    @cached_property
+    def loose(self) -> frozenset[Node]:
+        """The nodes of which what they stand for may be shared between matches and used outside of them.
+
+        Reading an attribute is no work, so that nothing is gained by asking who else uses it, unless it is all there
+        is.
+        """
+        return frozenset(node for node in self.graph.nodes if _is_loose(node))
+
     def check_as_pattern(self) -> None:
         """Check that the pattern says which nodes belong to a match and which value each parameter has.
 
@@ -122,3 +131,9 @@ class Template:
                 f"Cannot search for the pattern: nothing uses the value of its node {node.name!r} "
                 f"({node.format_node()}). Return it, or take it out."
             )
+
+
+def _is_loose(node: Node) -> bool:
+    if node.op == "get_attr":
+        return not any(user.op == "output" for user in node.users)
+    return node.op in {"placeholder", "output"}

@@ -14,7 +14,7 @@ from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import assert_function
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["EffectOrder"]
 
@@ -58,7 +58,7 @@ class EffectOrder:
         if self._noisy is not None and self._effect(node).must_be_kept:
             insort(self._noisy, node)
 
-    def meeting_place(self, nodes: list[Node], inputs: list[Node], returned: list[Node]) -> Node | None:
+    def meeting_place(self, nodes: Sequence[Node], inputs: list[Node], returned: list[Node]) -> Node | None:
         """Return the node before which all of `nodes` could run.
 
         Args:
@@ -81,8 +81,8 @@ class EffectOrder:
                 return place
         return None
 
-    def _keeps_order(self, nodes: list[Node], members: set[Node], place: Node) -> bool:
-        if self._is_in_one_piece(nodes):
+    def _keeps_order(self, nodes: Sequence[Node], members: set[Node], place: Node) -> bool:
+        if self.is_in_one_piece(nodes):
             return True
         between = [node for node in self._noisy_between(nodes[0], nodes[-1]) if node not in members]
         for node in nodes:
@@ -94,7 +94,8 @@ class EffectOrder:
         return True
 
     @staticmethod
-    def _is_in_one_piece(nodes: list[Node]) -> bool:
+    def is_in_one_piece(nodes: Sequence[Node]) -> bool:
+        """Return whether nothing stands between nodes but what is read; then there is a place behind the last one."""
         for first, second in pairwise(nodes):
             following = first.next
             while following is not second and following.op in {"get_attr", "placeholder"}:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.errors import InvalidArgumentError, PatternError
 from fxplug.execute import GraphModule
+from fxplug.ir.collector import paused_collection
 from fxplug.rewrite.edits import Editor, ReplacedPatterns
 from fxplug.rewrite.matcher import InternalMatch, SubgraphMatcher
 from fxplug.rewrite.pattern import Template
@@ -121,6 +122,7 @@ def replace_pattern_with_filters(
             chosen = editor.prepare(replacement_callback(match, gm.graph, wanted.graph))
         return chosen is not None and editor.plan(match, chosen)
 
-    for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=accepts):
-        pass
-    return editor.apply()
+    with paused_collection():
+        for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=accepts):
+            pass
+        return editor.apply()
