@@ -147,18 +147,28 @@ class Graph(CodeOwner):
             target: The target; None matches every target.
             sort: Whether the result is in the order of the graph.
         """
-        if self._index is None:
-            self._index = {}
-            for node in self.nodes:
-                self._index_node(node)
+        index = self._indexed()
         if target is not None:
-            found = list(self._index.get((op, _index_key(target)), ()))
+            found = list(index.get((op, _index_key(target)), ()))
         else:
-            found = [node for (key, _), nodes in self._index.items() if key == op for node in nodes]
+            found = [node for (key, _), nodes in index.items() if key == op for node in nodes]
         if sort and len(found) > 1:
             self._ring.number()
             found.sort(key=_position_of)
         return found
+
+    def distinct_targets(self, op: str) -> list[Any]:
+        """Return every target that nodes with an opcode have, each once, without walking the graph."""
+        return [
+            next(iter(nodes))._target for (key, _), nodes in self._indexed().items() if key == op and nodes
+        ]
+
+    def _indexed(self) -> dict[tuple[str, Any], dict[Node, None]]:
+        if self._index is None:
+            self._index = {}
+            for node in self.nodes:
+                self._index_node(node)
+        return self._index
 
     def output_node(self) -> Node:
         """Return the one output node.

@@ -8,15 +8,16 @@ import torch
 
 from fxplug.errors import GraphError
 from fxplug.execute import fetch_path, has_path
-from fxplug.ir import PATH_OPCODES
+from fxplug.ir import PATH_OPCODES, Node
+from fxplug.semantics.canonical import CanonicalCall, canonical_call, canonical_name
 from fxplug.semantics.internals import OpOverload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fxplug.ir import Graph, Node
+    from fxplug.ir import Graph
 
-__all__ = ["argument_pairs", "is_exact_about_sequences", "same_callee", "value_at"]
+__all__ = ["Spellings", "argument_pairs", "is_exact_about_sequences", "same_callee", "value_at"]
 
 
 def value_at(root: Any, path: str, otherwise: Mapping[str, Any] | None = None) -> Any:
@@ -117,3 +118,74 @@ def _in_full(node: Node, root: Any) -> Mapping[str, Any] | None:
     except GraphError:  # Several overloads would give the arguments different meanings.
         return None
     return None if pair is None else pair.kwargs
+
+
+class Spellings:
+    """The canonical forms of the calls of one graph.
+
+    Args:
+        root: What the graph's paths refer to.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._calls: dict[Node, CanonicalCall | None] = {}
+        self._numbers: dict[Node, bool] = {}
+
+    def name(self, op: str, target: Any) -> str | None:
+        """Return the name of the operator that a call may be one of, without the sign of work in place."""
+        module = value_at(self._root, target) if op == "call_module" else None
+        name = canonical_name(op, target, module)
+        return None if name is None else name.rstrip("_")
+
+    def call(self, node: Node) -> CanonicalCall | None:
+        """Return what a node calls, in full; None where it is no call of an operator on tensors."""
+        if node not in self._calls:
+            module = value_at(self._root, node.target) if node.op == "call_module" else None
+            self._calls[node] = None if self._is_about_numbers(node) else canonical_call(node, module)
+        return self._calls[node]
+
+    def _is_about_numbers(self, node: Node) -> bool:
+        """Return whether the values that a call is given are known to be numbers of Python, such as sizes."""
+        inputs = node.all_input_nodes
+        return bool(inputs) and all(map(self._is_number, inputs))
+
+    def _is_number(self, node: Node) -> bool:
+        waiting = [node]
+        while waiting:
+            one = waiting[-1]
+            known = self._numbers.get(one)
+            if known is None:
+                known = _is_size(one)
+                inputs = one.all_input_nodes
+                if not known and one.op == "call_function" and inputs and _is_of_python(one.target):
+                    missing = [used for used in inputs if used not in self._numbers]
+                    if missing:
+                        waiting += missing
+                        continue
+                    known = all(self._numbers[used] for used in inputs)
+                self._numbers[one] = known
+            waiting.pop()
+        return self._numbers[node]
+
+
+_SIZES = frozenset(
+    {"dim", "element_size", "item", "ndim", "ndimension", "nelement", "numel", "shape", "size", "tolist"}
+)
+"""Methods and attributes of tensors that give numbers, or sequences of them."""
+
+
+_NUMBER_TYPES = frozenset({bool, complex, float, int, str})
+"""Annotations of inputs that are no tensors."""
+
+
+def _is_size(node: Node) -> bool:
+    if node.op == "placeholder":
+        return node.type in _NUMBER_TYPES or (bool(node.args) and isinstance(node.args[0], (int, float)))
+    if node.op == "call_method":
+        return node.target in _SIZES
+    return node.target is getattr and len(node.args) > 1 and node.args[1] in _SIZES
+
+
+def _is_of_python(function: Any) -> bool:
+    return getattr(function, "__module__", None) in {"_operator", "builtins", "math"}

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.ir import Graph, Node, Region
-from fxplug.rewrite.calls import argument_pairs, is_exact_about_sequences, same_callee
+from fxplug.rewrite.calls import Spellings, argument_pairs, is_exact_about_sequences, same_callee
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.values import is_container, nodes_in, same_shape, same_value
+from fxplug.semantics.canonical import COMMUTATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -111,6 +112,8 @@ class SubgraphMatcher:
         self.pattern_returning_nodes = output.all_input_nodes
         """What the pattern returns."""
         self._returned = frozenset(self.pattern_returning_nodes)
+        self._spellings = Spellings(self._template.root)
+        self._commutative = frozenset(node for node in self._template.calls() if self._is_commutative(node))
         self._enters_regions = any(node.region for node in self.pattern.nodes)
         self.pattern_anchors = self._ends(output)
         """The nodes from which a match is found: nothing in the pattern uses their values."""
@@ -149,12 +152,12 @@ class SubgraphMatcher:
         """
         claimed: set[Node] = set()
         first = self.pattern_anchors[0]
+        self._found_spellings = Spellings(graph.owning_module)
         for candidate in self._candidates(first, None, graph, node_name_match):
             if self.remove_overlapping_matches and candidate in claimed:
                 continue
             if len(self.pattern_anchors) == 1:
-                search = self._extend(_NOTHING, first, candidate, node_name_match)
-                searches = () if search is None else (search,)
+                searches = self._extensions(_NOTHING, first, candidate, node_name_match)
             else:
                 searches = self._searches(candidate, graph, node_name_match)
             for search in searches:
@@ -172,22 +175,21 @@ class SubgraphMatcher:
     def _searches(self, candidate: Node, graph: Graph, name: str) -> Iterator[_Search]:
         """Yield every way in which the anchors stand for nodes of the graph, the first one for `candidate`."""
         anchors = self.pattern_anchors
-        waiting: list[tuple[int, Iterator[Node], _Search]] = [(0, iter([candidate]), _NOTHING)]
+        waiting = [(0, self._extensions(_NOTHING, anchors[0], candidate, name))]
         while waiting:
-            index, candidates, before = waiting[-1]
-            node = next(candidates, None)
-            if node is None:
-                waiting.pop()
-                continue
-            search = self._extend(before, anchors[index], node, name)
+            index, searches = waiting[-1]
+            search = next(searches, None)
             if search is None:
-                continue
-            if index + 1 == len(anchors):
+                waiting.pop()
+            elif index + 1 == len(anchors):
                 yield search
-                continue
-            following = anchors[index + 1]
-            more = self._candidates(following, search, graph, name)
-            waiting.append((index + 1, iter(more), search))
+            else:
+                waiting.append((index + 1, self._following(search, index + 1, graph, name)))
+
+    def _following(self, search: _Search, index: int, graph: Graph, name: str) -> Iterator[_Search]:
+        anchor = self.pattern_anchors[index]
+        for node in self._candidates(anchor, search, graph, name):
+            yield from self._extensions(search, anchor, node, name)
 
     def _candidates(self, anchor: Node, search: _Search | None, graph: Graph, name: str) -> list[Node]:
         """Return the nodes that an anchor may stand for, in order."""
@@ -201,23 +203,84 @@ class SubgraphMatcher:
                     node for node in reached if self._is_alike(wanted, node, name if wanted is anchor else "")
                 ]
             return sorted(level)
-        # Equal constants have different paths; everything else has the target of the pattern.
-        target = anchor.target if anchor.op in {"call_function", "call_method", "call_module"} else None
         if name:
             return [node for node in graph.nodes if self._is_alike(anchor, node, name)]
-        return [
-            node for node in graph.find_nodes(op=anchor.op, target=target) if self._is_alike(anchor, node)
+        # Equal constants have different paths; everything else has the target of the pattern, or another spelling.
+        if anchor.op not in {"call_function", "call_method", "call_module"}:
+            found = graph.find_nodes(op=anchor.op)
+        elif anchor.op == "call_module" or not (operator := self._spellings.name(anchor.op, anchor.target)):
+            found = graph.find_nodes(op=anchor.op, target=anchor.target)
+        else:
+            found = self._nodes_that_call(operator, graph)
+        return [node for node in found if self._is_alike(anchor, node)]
+
+    def _nodes_that_call(self, operator: str, graph: Graph) -> list[Node]:
+        spelt = [
+            (op, target)
+            for op in ("call_function", "call_method", "call_module")
+            for target in graph.distinct_targets(op)
+            if self._found_spellings.name(op, target) == operator
         ]
+        if len(spelt) == 1:
+            return graph.find_nodes(op=spelt[0][0], target=spelt[0][1])
+        return sorted(
+            node for op, target in spelt for node in graph.find_nodes(op=op, target=target, sort=False)
+        )
 
     def _is_alike(self, wanted: Node, node: Node, name: str = "") -> bool:
         if name and name in node.name:
             return True
         if wanted._op == "call_function" == node._op and wanted._target is node._target:
             return True
-        return same_callee(wanted, node, self._template.root, cast("Graph", node.graph).owning_module)
+        if same_callee(wanted, node, self._template.root, cast("Graph", node.graph).owning_module):
+            return True
+        # A module in a pattern is the one at its path.
+        ours = self._spellings.call(wanted) if wanted.op != "call_module" else None
+        if ours is None:
+            return False
+        theirs = self._found_spellings.call(node)
+        return theirs is not None and ours.name == theirs.name
 
-    def _extend(self, search: _Search, anchor: Node, node: Node, name: str) -> _Search | None:
-        """Return what is found when `anchor` stands for `node` too, None where it cannot."""
+    def _is_commutative(self, wanted: Node) -> bool:
+        call = self._spellings.call(wanted)
+        return call is not None and call.name in COMMUTATIVE and call.arguments.get("alpha", 1) == 1
+
+    def _extensions(self, search: _Search, anchor: Node, node: Node, name: str) -> Iterator[_Search]:
+        """Yield what is found when `anchor` stands for `node` too, for each order of exchangeable arguments."""
+        waiting: list[frozenset[Node]] = [frozenset()]
+        tried = 1
+        while waiting:
+            swapped = waiting.pop()
+            reached: list[Node] = []
+            found = self._extend(search, anchor, node, name, swapped, reached)
+            if found is not None:
+                yield found
+            # Those behind the last one that was exchanged; those before it have had their turn.
+            last = max((reached.index(one) for one in swapped if one in reached), default=-1)
+            for one in reversed(reached[last + 1 :]):
+                if tried < _MOST_ORDERS:
+                    tried += 1
+                    waiting.append(swapped | {one})
+
+    def _extend(
+        self,
+        search: _Search,
+        anchor: Node,
+        node: Node,
+        name: str,
+        swapped: frozenset[Node],
+        reached: list[Node],
+    ) -> _Search | None:
+        """Return what is found when `anchor` stands for `node` too, None where it cannot.
+
+        Args:
+            search: What was found so far.
+            anchor: A node of the pattern.
+            node: A node of the graph.
+            name: Nodes whose name contains this text match the anchors whatever they call.
+            swapped: Nodes of the pattern whose first two arguments change places.
+            reached: Is given those whose arguments could change places.
+        """
         found, taken, loose = dict(search.found), set(search.taken), self._template.loose
         waiting: list[tuple[Any, Any, bool]] = [(anchor, node, False)]
         while waiting:
@@ -242,11 +305,43 @@ class SubgraphMatcher:
                 found[wanted] = given
                 if wanted not in loose:
                     taken.add(given)
-                pairs = _call_pairs(wanted, given)
+                if wanted in self._commutative:
+                    reached.append(wanted)
+                pairs = self._call_pairs(wanted, given, swap=wanted in swapped)
             if pairs is None:
                 return None
             waiting += pairs
         return _Search(found, taken)
+
+    def _call_pairs(self, wanted: Node, given: Node, *, swap: bool) -> list[_Pair] | None:
+        """Return the arguments of two calls that are alike in pairs, the last one first, None if they do not fit."""
+        ours, theirs = wanted._args, given._args
+        same = wanted._op == given._op and wanted._target is given._target
+        if same and len(ours) == len(theirs) and not wanted._kwargs and not given._kwargs:
+            if swap:
+                theirs = (theirs[1], theirs[0], *theirs[2:])
+            if _ARE_FLAT.issuperset(map(type, ours)):
+                return [(ours[index], theirs[index], False) for index in range(len(ours) - 1, -1, -1)]
+            pairs = list(zip(ours, theirs, strict=True))
+            exact = is_exact_about_sequences(given)
+        else:
+            found = None if swap else argument_pairs(wanted, given, cast("Graph", given.graph).owning_module)
+            exact = is_exact_about_sequences(given)
+            if found is None or not same:
+                found, exact = self._canonical_pairs(wanted, given, swap=swap) or found, False
+            if found is None:
+                return None
+            pairs = found
+        return [(one, other, exact) for one, other in reversed(pairs)]
+
+    def _canonical_pairs(self, wanted: Node, given: Node, *, swap: bool) -> list[tuple[Any, Any]] | None:
+        ours, theirs = self._spellings.call(wanted), self._found_spellings.call(given)
+        if ours is None or theirs is None or ours.arguments.keys() != theirs.arguments.keys():
+            return None
+        values = list(theirs.arguments.values())
+        if swap:
+            values[:2] = values[1::-1]
+        return list(zip(ours.arguments.values(), values, strict=True))
 
     def _element_pairs(self, wanted: Any, given: Any, *, exact: bool) -> list[_Pair] | None:
         if wanted is given:  # No node of the graph can be in what the pattern has.
@@ -312,22 +407,8 @@ class SubgraphMatcher:
         return self.match_output and user.op == "output"
 
 
-def _call_pairs(wanted: Node, given: Node) -> list[_Pair] | None:
-    """Return the arguments of two calls of the same callee in pairs, the last one first, None if they do not fit."""
-    ours, theirs = wanted._args, given._args
-    if not wanted._kwargs and not given._kwargs and len(ours) == len(theirs):
-        if _ARE_FLAT.issuperset(map(type, ours)):
-            return [(ours[index], theirs[index], False) for index in range(len(ours) - 1, -1, -1)]
-        pairs = list(zip(ours, theirs, strict=True))
-    else:
-        found = argument_pairs(wanted, given, cast("Graph", given.graph).owning_module)
-        if found is None:
-            return None
-        pairs = found
-    exact = any(is_container(one) for one, _ in pairs) and is_exact_about_sequences(given)
-    return [(one, other, exact) for one, other in reversed(pairs)]
-
-
+_MOST_ORDERS = 256
+"""Orders of arguments that are tried for one candidate."""
 _Pair = tuple[Any, Any, bool]
 """What the pattern has, what the graph has, and whether a list and a tuple are different things there."""
 _ARE_FLAT = frozenset({Node, int, float, bool, str, type(None)})

@@ -19,7 +19,7 @@ from fxplug.semantics.internals import BOOLEAN_DISPATCHED, OpOverload, OpOverloa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["normalize_function", "normalize_module"]
+__all__ = ["normalize_function", "normalize_module", "normalize_operator"]
 
 _CODED_AS_INT = (torch.dtype, torch.layout, torch.memory_format)
 _ALIASES = {"dim": "axis", "keepdim": "keepdims", "input": "x", "other": "x2"}
@@ -114,6 +114,36 @@ def _normalize(
         if found:
             break
     return _choose(target, found, hints) if found else None
+
+
+def normalize_operator(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the arguments of a call of an ATen operator on tensors by the names of its schema, defaults filled in.
+
+    Args:
+        name: Without library and overload.
+        args: Positional arguments; nodes stand for values that are not known.
+        kwargs: Keyword arguments; ``input`` stands for ``self``.
+
+    Returns:
+        None when there is no such operator, the arguments fit no overload, or several that call them otherwise.
+    """
+    schemas = _named_schemas(name) or ()
+    given = {"self" if key == "input" else key: value for key, value in kwargs.items()}
+    for lenient in (False, True):
+        found: list[_Match] = []
+        for schema in schemas:
+            own = dict(kwargs) if any(part.name == "input" for part in schema.arguments) else given
+            bound = _bind(schema, args, own, named=False)
+            if bound is not None and all(
+                _accepts(kind, value, lenient=lenient) for kind, value in bound.values()
+            ):
+                found.append(_Match(schema, bound, _in_full(schema, bound, 0, named=False)))
+        if found:
+            names = {tuple(match.bound) for match in found}
+            return found[0].pair.kwargs if len(names) == 1 else None
+    return None
 
 
 def _choose(target: Any, found: list[_Match], hints: CallTypes) -> ArgsKwargsPair:

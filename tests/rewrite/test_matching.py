@@ -1,8 +1,11 @@
 """Which places are like a pattern."""
 
+# ruff: noqa: PLW0108 - a pattern is a function of Python; functions of torch have no signature to trace
+
 from __future__ import annotations
 
 import math
+import operator
 
 import pytest
 import torch
@@ -22,6 +25,13 @@ def matches(program, pattern, capture, **options):
     return SubgraphMatcher(capture(pattern), **options).match(module.graph)
 
 
+def with_a_number(x, n):
+    return x.view(n + 1, -1)
+
+
+with_a_number.__annotations__["n"] = int
+
+
 DIFFERENT = {
     "another_value": (lambda x: torch.add(x, 1), lambda x: torch.add(x, 2)),
     "integer_for_float": (lambda x: torch.add(x, 1), lambda x: torch.add(x, 1.0)),
@@ -32,12 +42,17 @@ DIFFERENT = {
     "other_keyword_value": (lambda x: x.sum(dim=1), lambda x: x.sum(dim=0)),
     "missing_keyword": (lambda x: x.sum(dim=1), lambda x: x.sum()),
     "other_value_by_position": (lambda x: torch.sum(x, 1), lambda x: torch.sum(x, dim=0)),
-    "method_for_function": (lambda x: x.relu(), relu),
+    "work_in_place": (lambda x: x.relu_(), relu),
+    "work_in_place_by_a_flag": (lambda x: F.relu(x, inplace=True), relu),
+    "scaled_other": (lambda x: x + x * 2, lambda x, y: torch.add(x, y, alpha=2)),
+    "other_order": (lambda x: 2 - x, lambda x: x - 2),
+    "numbers_for_tensors": (lambda x: x.view(x.shape[0] + 1, -1), lambda a, b: torch.add(a, b)),
+    "number_that_an_annotation_tells": (with_a_number, lambda a, b: torch.add(a, b)),
+    "where_of_a_mask": (lambda x: (x > 0).where(x > 1, x), lambda m, a, b: torch.where(m, a, b)),
     "other_slice": (lambda x: x[1:], lambda x: x[:1]),
     "index_for_slice": (lambda x: x[1:], lambda x: x[1]),
     "shorter_list": (lambda x: torch.cat([x, x]), lambda x: torch.cat([x, x, x])),
     "list_for_element": (lambda x: x[0, 1], lambda x: x[0, [1]]),
-    "sizes_in_a_tuple": (lambda x: x.view(2, 3), lambda x: x.view((2, 3))),
     "other_input": (lambda x, y: torch.sub(x, y) + x, lambda x, y: torch.sub(x, y) + y),
 }
 
@@ -71,6 +86,110 @@ SAME = {
         lambda x: torch.ops.aten.sum.dim_IntList(x, dim=[0]),
     ),
 }
+
+
+class Activates(nn.Module):
+    def __init__(self, activation):
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, x):
+        return self.activation(x)
+
+
+SPELLINGS = {
+    "add": [
+        lambda x, y: x + y,
+        lambda x, y: torch.add(x, y),
+        lambda x, y: torch.add(input=x, other=y, alpha=1),
+        lambda x, y: x.add(y),
+        lambda x, y: x.add(other=y),
+    ],
+    "mul": [lambda x, y: x * y, lambda x, y: torch.multiply(x, y), lambda x, y: x.mul(y)],
+    "div": [lambda x, y: x / y, lambda x, y: torch.true_divide(x, y), lambda x, y: x.div(y)],
+    "iadd": [lambda x, y: operator.iadd(x, y), lambda x, y: x.add_(y)],
+    "matmul": [lambda x, y: x @ y, lambda x, y: torch.matmul(x, y), lambda x, y: x.matmul(y)],
+    "power": [lambda x: x**2, lambda x: torch.pow(x, 2), lambda x: x.pow(exponent=2)],
+    "relu": [lambda x: torch.relu(x), lambda x: F.relu(x), lambda x: F.relu(x, False), lambda x: x.relu()],
+    "relu_in_place": [lambda x: F.relu(x, inplace=True), lambda x: torch.relu_(x), lambda x: x.relu_()],
+    "softmax": [
+        lambda x: F.softmax(x, -1),
+        lambda x: torch.softmax(x, dim=-1),
+        lambda x: x.softmax(-1),
+    ],
+    "sizes": [lambda x: x.view(2, 3), lambda x: x.view((2, 3)), lambda x: x.view([2, 3])],
+    "reduced": [lambda x: x.sum(1), lambda x: torch.sum(x, dim=1), lambda x: x.sum(dim=1, keepdim=False)],
+}
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_every_spelling_of_a_call_is_found_by_every_other(name, capture):
+    for program in SPELLINGS[name]:
+        for pattern in SPELLINGS[name]:
+            assert len(matches(program, pattern, capture)) == 1
+
+
+MODULES = {
+    "relu": (nn.ReLU(), lambda x: torch.relu(x)),
+    "relu_in_place": (nn.ReLU(inplace=True), lambda x: x.relu_()),
+    "leaky_relu": (nn.LeakyReLU(0.2), lambda x: F.leaky_relu(x, 0.2)),
+    "gelu": (nn.GELU(approximate="tanh"), lambda x: F.gelu(x, approximate="tanh")),
+    "flatten": (nn.Flatten(), lambda x: torch.flatten(x, 1)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_found_by_the_function_that_it_calls(name, capture):
+    module, pattern = MODULES[name]
+    assert len(SubgraphMatcher(capture(pattern)).match(capture(Activates(module)).graph)) == 1
+
+
+OTHER_MODULES = {
+    "other_setting": (nn.LeakyReLU(0.1), lambda x: F.leaky_relu(x, 0.2)),
+    "in_place": (nn.ReLU(inplace=True), lambda x: torch.relu(x)),
+    "not_in_place": (nn.ReLU(), lambda x: x.relu_()),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_MODULES)
+def test_a_module_with_other_settings_is_not(name, capture):
+    module, pattern = OTHER_MODULES[name]
+    assert SubgraphMatcher(capture(pattern)).match(capture(Activates(module)).graph) == []
+
+
+def test_a_module_with_a_hook_does_more_than_the_function(capture):
+    hooked = nn.ReLU()
+    hooked.register_forward_hook(lambda module, args, output: output + 1)
+    assert SubgraphMatcher(capture(relu)).match(capture(Activates(hooked)).graph) == []
+
+
+COMMUTED = {
+    "sum": (lambda x: 1 + torch.relu(x), lambda a: torch.relu(a) + 1),
+    "product_of_two_calls": (lambda x: torch.cos(x) * torch.sin(x), lambda a: torch.sin(a) * torch.cos(a)),
+    "another_spelling": (lambda x: torch.add(x, torch.relu(x)), lambda a: torch.relu(a) + a),
+    "both_of_two": (
+        lambda x, y: (y * torch.cos(x)) + torch.relu(x),
+        lambda a, b: torch.relu(a) + (torch.cos(a) * b),
+    ),
+    "the_inner_one": (lambda x, y: (y + torch.cos(x)) - x, lambda a, b: (torch.cos(a) + b) - a),
+}
+
+
+@pytest.mark.parametrize("name", COMMUTED)
+def test_arguments_that_may_change_places_are_matched_in_either_order(name, capture):
+    assert len(matches(*COMMUTED[name], capture)) == 1
+
+
+def test_arguments_of_others_keep_their_places(capture):
+    assert matches(lambda x: 1 - torch.relu(x), lambda a: torch.relu(a) - 1, capture) == []
+    assert (
+        matches(
+            lambda x: torch.add(1, torch.relu(x), alpha=2),
+            lambda a: torch.add(torch.relu(a), 1, alpha=2),
+            capture,
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -294,7 +294,7 @@ class SizeProxy(tuple[Any, ...]):  # noqa: SLOT001 - has attributes of its own
             elements = tuple([tracer.create_arg(element) for element in self])
             if not tracer.keeps_sizes:
                 return elements
-            return cast("Argument", tracer.create_node("call_function", torch.Size, (elements,), {}))
+            return tracer.create_node("call_function", torch.Size, (elements,), {})
         return self.recorder.node_of_part(self.source) if isinstance(self.source, Part) else self.source
 
     def __getitem__(self, key: SupportsIndex | slice) -> Any:

@@ -1,0 +1,254 @@
+"""Canonical forms of calls: `x + y`, `torch.add(x, y)` and `x.add(y)` call one operator with the same arguments.
+
+The operators are those of ATen (https://docs.pytorch.org/docs/stable/torch.compiler_ir.html), whose schemas say what
+their parameters are called and which defaults they have.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fxplug.ir import Node
+from fxplug.semantics.effects import operator_name
+from fxplug.semantics.internals import OpOverloadPacket, has_hooks, schema_of
+from fxplug.semantics.normalization import normalize_operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["COMMUTATIVE", "CanonicalCall", "canonical_call", "canonical_name"]
+
+COMMUTATIVE = frozenset(
+    [
+        "add",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "eq",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "maximum",
+        "minimum",
+        "mul",
+        "ne",
+    ]
+)
+"""Names of operators whose first two arguments may change places."""
+
+_PYTHON: dict[Any, str] = {
+    operator.add: "add",
+    operator.and_: "bitwise_and",
+    operator.eq: "eq",
+    operator.floordiv: "floor_divide",
+    operator.ge: "ge",
+    operator.gt: "gt",
+    operator.iadd: "add_",
+    operator.imul: "mul_",
+    operator.inv: "bitwise_not",
+    operator.invert: "bitwise_not",
+    operator.isub: "sub_",
+    operator.itruediv: "div_",
+    operator.le: "le",
+    operator.lt: "lt",
+    operator.matmul: "matmul",
+    operator.mod: "remainder",
+    operator.mul: "mul",
+    operator.ne: "ne",
+    operator.neg: "neg",
+    operator.or_: "bitwise_or",
+    operator.pow: "pow",
+    operator.sub: "sub",
+    operator.truediv: "div",
+    operator.xor: "bitwise_xor",
+    abs: "abs",
+}
+"""Functions of Python -> the operator that tensors give them."""
+
+_ALIASES = {
+    "absolute": "abs",
+    "absolute_": "abs_",
+    "concat": "cat",
+    "concatenate": "cat",
+    "divide": "div",
+    "divide_": "div_",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "multiply": "mul",
+    "multiply_": "mul_",
+    "negative": "neg",
+    "negative_": "neg_",
+    "not_equal": "ne",
+    "subtract": "sub",
+    "subtract_": "sub_",
+    "true_divide": "div",
+    "true_divide_": "div_",
+}
+"""Names under which torch offers an operator, too."""
+
+_INPLACE = (
+    "celu",
+    "elu",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "leaky_relu",
+    "mish",
+    "relu",
+    "relu6",
+    "selu",
+    "silu",
+)
+_FUNCTIONS: dict[Any, str] = {
+    **{getattr(functional, name): name for name in _INPLACE},
+    functional.group_norm: "group_norm",
+    functional.layer_norm: "layer_norm",
+    functional.log_softmax: "log_softmax",
+    functional.sigmoid: "sigmoid",
+    functional.softmax: "softmax",
+    functional.tanh: "tanh",
+}
+"""Functions of torch.nn.functional that are written in Python and do no more than the operator."""
+
+_MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
+    nn.CELU: ("celu", ("alpha",)),
+    nn.ELU: ("elu", ("alpha",)),
+    nn.Flatten: ("flatten", ("start_dim", "end_dim")),
+    nn.GELU: ("gelu", ("approximate",)),
+    nn.Hardsigmoid: ("hardsigmoid", ()),
+    nn.Hardswish: ("hardswish", ()),
+    nn.LeakyReLU: ("leaky_relu", ("negative_slope",)),
+    nn.Mish: ("mish", ()),
+    nn.ReLU: ("relu", ()),
+    nn.ReLU6: ("relu6", ()),
+    nn.SELU: ("selu", ()),
+    nn.SiLU: ("silu", ()),
+    nn.Sigmoid: ("sigmoid", ()),
+    nn.Tanh: ("tanh", ()),
+}
+"""Modules without parameters -> the operator that they call, and the attributes that they give it."""
+
+
+class CanonicalCall(NamedTuple):
+    """A call of an operator, in full."""
+
+    name: str
+    """Of the operator, without its library and overload."""
+    arguments: Mapping[str, Any]
+    """Parameter of its schema -> argument, with defaults filled in."""
+
+
+def canonical_name(op: str, target: Any, module: Any = None) -> str | None:
+    """Return the name of the operator that a call may be one of, None where it is one of none.
+
+    Args:
+        op: Opcode of the call.
+        target: Its target.
+        module: The module that it calls, where it calls one.
+    """
+    if op == "call_module":
+        return _name_of_module(module)
+    if op == "call_method":
+        return _name_of_method(target)
+    if op != "call_function" or getattr(type(target), "__hash__", None) is None:
+        return None
+    return _name_of_function(target)
+
+
+def _name_of_module(module: Any) -> str | None:
+    known = _MODULES.get(type(module))
+    if known is None or has_hooks(module) or "forward" in vars(module):
+        return None
+    return f"{known[0]}_" if getattr(module, "inplace", False) else known[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_of_method(target: str) -> str | None:
+    name = _ALIASES.get(target, target)
+    schema = _first_schema(name)
+    if schema is None or getattr(torch.Tensor, target, None) is None or not schema.arguments:
+        return None
+    # `mask.where(a, b)` has another order of arguments than the operator.
+    return name if schema.arguments[0].name == "self" else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_of_function(target: Callable[..., Any]) -> str | None:
+    name = _PYTHON.get(target) or _FUNCTIONS.get(target)
+    if name is not None:
+        return name
+    if not isinstance(target, _BUILTIN):
+        return None
+    name = operator_name(target)
+    name = _ALIASES.get(name, name) if name is not None else None
+    return name if name is not None and _first_schema(name) is not None else None
+
+
+_BUILTIN = type(torch.add)
+
+
+@functools.cache
+def _first_schema(name: str) -> Any:
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, OpOverloadPacket):
+        return None
+    for overload in packet.overloads():
+        schema = schema_of(getattr(packet, overload))
+        if any("Tensor" in str(argument.type) for argument in schema.arguments):
+            return schema
+    return None
+
+
+def canonical_call(node: Node, module: Any = None) -> CanonicalCall | None:
+    """Return what a node calls, in full; None where it is no call of an operator, or its arguments fit none.
+
+    Args:
+        node: A node. What Python's operators do with it is told for tensors.
+        module: The module that it calls, where it calls one.
+    """
+    name = canonical_name(node.op, node.target, module)
+    if name is None:
+        return None
+    args, kwargs = node.args, dict(node.kwargs)
+    if node.op == "call_module":
+        kwargs |= {attribute: getattr(module, attribute) for attribute in _MODULES[type(module)][1]}
+    elif node.op == "call_method":
+        args = _with_lists(name, args)
+    elif node.target in _FUNCTIONS:
+        args, kwargs = (), _by_name(node.target, args, kwargs)
+        flag = kwargs.pop("inplace", False)
+        if not kwargs or not isinstance(flag, bool) or kwargs.get("dim", 0) is None:
+            return None
+        name = f"{name}_" if flag else name
+    arguments = normalize_operator(name, args, kwargs)
+    return None if arguments is None else CanonicalCall(name, arguments)
+
+
+def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a function written in Python by name, empty when they do not fit."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    except TypeError:
+        return {}
+    return {name: value for name, value in bound.items() if name != "_stacklevel"}
+
+
+def _with_lists(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments in which sizes that a method was given one by one stand in a tuple, as the operator has them."""
+    schema = _first_schema(name)
+    if schema is None or len(args) < 2 or len(schema.arguments) < 2 or isinstance(args[1], (tuple, list)):
+        return args
+    if schema.arguments[1].type.kind() != "ListType" or not all(
+        isinstance(size, (int, Node)) for size in args[1:]
+    ):
+        return args
+    return (args[0], tuple(args[1:]))
