@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from fxplug.rewrite.edits import ReplacedPatterns
+from fxplug.rewrite.elements import AnyOf, Const, Module, Wildcard
+from fxplug.rewrite.explanation import Explanation, explain
 from fxplug.rewrite.matcher import InternalMatch, SubgraphMatcher
 from fxplug.rewrite.rewriter import Match, replace_pattern, replace_pattern_with_filters
+from fxplug.rewrite.sweep import Pattern, Rewriter
 
 __all__ = [
+    "AnyOf",
+    "Const",
+    "Explanation",
     "InternalMatch",
     "Match",
+    "Module",
+    "Pattern",
     "ReplacedPatterns",
+    "Rewriter",
     "SubgraphMatcher",
+    "Wildcard",
+    "explain",
     "replace_pattern",
     "replace_pattern_with_filters",
 ]

@@ -128,20 +128,21 @@ class Spellings:
     """
 
     def __init__(self, root: Any) -> None:
-        self._root = root
+        self.root = root
+        """What the graph's paths refer to."""
         self._calls: dict[Node, CanonicalCall | None] = {}
         self._numbers: dict[Node, bool] = {}
 
     def name(self, op: str, target: Any) -> str | None:
         """Return the name of the operator that a call may be one of, without the sign of work in place."""
-        module = value_at(self._root, target) if op == "call_module" else None
+        module = value_at(self.root, target) if op == "call_module" else None
         name = canonical_name(op, target, module)
         return None if name is None else name.rstrip("_")
 
     def call(self, node: Node) -> CanonicalCall | None:
         """Return what a node calls, in full; None where it is no call of an operator on tensors."""
         if node not in self._calls:
-            module = value_at(self._root, node.target) if node.op == "call_module" else None
+            module = value_at(self.root, node.target) if node.op == "call_module" else None
             self._calls[node] = None if self._is_about_numbers(node) else canonical_call(node, module)
         return self._calls[node]
 

@@ -49,9 +49,13 @@ class ReplacedPatterns:
 class Replacement:
     """What is put in the place of a match."""
 
+    pattern: Template
+    """What was searched for."""
     template: Template
     adoption: Adoption
     is_module: bool
+    reads: tuple[Node, ...]
+    """The attributes that the pattern reads."""
     calls: tuple[Node, ...]
     """What is copied to each place, in order."""
     changes: tuple[tuple[Node, tuple[int, ...]], ...]
@@ -59,46 +63,42 @@ class Replacement:
 
 
 class Editor:
-    """Replaces matches of one pattern, one after the other.
+    """Replaces matches of patterns, one after the other.
 
     Args:
         module: Changed in place by `apply`.
-        pattern: What was searched for.
     """
 
-    def __init__(self, module: GraphModule, pattern: Template) -> None:
+    def __init__(self, module: GraphModule) -> None:
         self._module = module
         self._graph = module.graph
-        self._pattern = pattern
         self._order = EffectOrder(module.graph, module)
-        self._prepared: dict[int, tuple[Any, Replacement]] = {}
+        self._prepared: dict[tuple[int, int], tuple[Any, Replacement]] = {}
         self._planned: list[tuple[InternalMatch, Replacement]] = []
         self._moved: dict[Node, Any] = {}
-        self._reads = tuple(pattern.graph.find_nodes(op="get_attr"))
 
-    def prepare(self, program: Any) -> Replacement:
-        """Return what stands for `program`, checked against the pattern.
+    def prepare(self, pattern: Template, program: Any) -> Replacement:
+        """Return what stands for `program`, checked against a pattern.
 
         Raises:
             PatternError: It cannot take the place of the pattern.
         """
-        known = self._prepared.get(id(program))
+        key = id(pattern), id(program)
+        known = self._prepared.get(key)
         if known is None:
             template = Template.of(program, "replacement")
-            _check_against(self._pattern, template)
-            adoption = Adoption(self._module, self._pattern, template)
-            # The program is kept too, so that no other one gets its id.
-            known = (
-                program,
-                Replacement(
-                    template,
-                    adoption,
-                    isinstance(program, nn.Module),
-                    tuple(template.calls()),
-                    tuple(_changes_of_memory(self._pattern, template)),
-                ),
+            _check_against(pattern, template)
+            replacement = Replacement(
+                pattern,
+                template,
+                Adoption(self._module, pattern, template),
+                isinstance(program, nn.Module),
+                tuple(pattern.graph.find_nodes(op="get_attr")),
+                tuple(template.calls()),
+                tuple(_changes_of_memory(pattern, template)),
             )
-            self._prepared[id(program)] = known
+            # The program is kept too, so that no other one gets its id.
+            known = self._prepared[key] = program, replacement
         return known[1]
 
     def plan(self, match: InternalMatch, replacement: Replacement) -> bool:
@@ -119,7 +119,7 @@ class Editor:
                 continue
             if replacement.is_module:
                 unreached += [str(node.target) for node in match.members if node.op == "call_module"]
-            for wanted, bound in zip(self._pattern.inputs, match.placeholder_nodes, strict=True):
+            for wanted, bound in zip(replacement.pattern.inputs, match.placeholder_nodes, strict=True):
                 match.nodes_map[wanted] = self._current(bound)
             made = self._replace(match, replacement, place)
             done.append(ReplacedPatterns(match.anchors[0], match.nodes_map, made))
@@ -162,11 +162,10 @@ class Editor:
     # -- what
 
     def _replace(self, match: InternalMatch, replacement: Replacement, place: Node) -> list[Node]:
-        template = replacement.template
+        template, inputs = replacement.template, replacement.pattern.inputs
         values: dict[Node, Any] = {}
         for index, node in enumerate(template.inputs):
-            given = index < len(self._pattern.inputs)
-            values[node] = match.nodes_map[self._pattern.inputs[index]] if given else node.args[0]
+            values[node] = match.nodes_map[inputs[index]] if index < len(inputs) else node.args[0]
         made: list[Node] = []
         if replacement.calls:
             with self._graph.inserting_before(place):
@@ -176,18 +175,18 @@ class Editor:
                         copy.target = replacement.adoption.path_for(str(node.target))
                     made.append(copy)
         stands_for: dict[Node, Node] = {}
-        for wanted, given in zip(self._pattern.results, template.results, strict=True):
+        for wanted, given in zip(replacement.pattern.results, template.results, strict=True):
             old = match.nodes_map.get(wanted) if isinstance(wanted, Node) else None
-            if old is None or wanted in self._pattern.inputs or old in self._moved:
+            if old is None or wanted in inputs or old in self._moved:
                 continue
             new = self._moved[old] = values[given] if isinstance(given, Node) else given
             if isinstance(new, Node) and given not in template.inputs:
                 stands_for.setdefault(new, old)
         self._annotate(match, made, stands_for)
-        self._exchange(match, made)
+        self._exchange(match, replacement, made)
         return made
 
-    def _exchange(self, match: InternalMatch, made: list[Node]) -> None:
+    def _exchange(self, match: InternalMatch, replacement: Replacement, made: list[Node]) -> None:
         """Let users use the new values, and take the old nodes out."""
         calls, order = match.members, self._order
         members = set(calls)
@@ -197,9 +196,10 @@ class Editor:
                 for user in [user for user in old.users if user not in members]:
                     _use_instead(user, old, new)
         for node in reversed(calls):
-            order.forget(node)
-            self._graph.erase_node(node)
-        for node in dict.fromkeys(match.nodes_map[wanted] for wanted in self._reads):
+            if not node.users:  # What the pattern keeps is used elsewhere.
+                order.forget(node)
+                self._graph.erase_node(node)
+        for node in dict.fromkeys(match.nodes_map[wanted] for wanted in replacement.reads):
             if node not in members and not node.users and node.graph is self._graph:
                 self._graph.erase_node(node)
         for node in made:

@@ -9,14 +9,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from fxplug.ir import Graph, Node, Region
-from fxplug.rewrite.calls import Spellings, argument_pairs, is_exact_about_sequences, same_callee
+from fxplug.ir import Graph, Node, Region, effects, qualified_name
+from fxplug.rewrite.calls import Spellings, argument_pairs, is_exact_about_sequences, same_callee, value_at
+from fxplug.rewrite.elements import Const, Element
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.values import is_container, nodes_in, same_shape, same_value
 from fxplug.semantics.canonical import COMMUTATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from fxplug.execute import GraphModule
 
@@ -85,6 +86,8 @@ class SubgraphMatcher:
         match_placeholder: Whether placeholders stand for inputs of the graph only.
         remove_overlapping_matches: Whether a node may be part of one match only.
         ignore_literals: Whether any plain value matches a plain value of the pattern.
+        constraints: Placeholder of the pattern -> what the value must be that it stands for.
+        keep_used: Whether a value that the pattern does not return may be used elsewhere; what computes it is kept.
 
     Raises:
         PatternError: The pattern computes nothing, or has parts that nothing uses.
@@ -97,7 +100,12 @@ class SubgraphMatcher:
         match_placeholder: bool = False,  # noqa: FBT001, FBT002
         remove_overlapping_matches: bool = True,  # noqa: FBT001, FBT002
         ignore_literals: bool = False,  # noqa: FBT001, FBT002
+        *,
+        constraints: Mapping[Node, Const] | None = None,
+        keep_used: bool = False,
     ) -> None:
+        self._constraints = constraints or {}
+        self._keep_used = keep_used
         self._template = pattern if isinstance(pattern, Template) else Template.of(pattern, "pattern")
         self._template.check_as_pattern()
         self.pattern = self._template.graph
@@ -118,6 +126,8 @@ class SubgraphMatcher:
         self.pattern_anchors = self._ends(output)
         """The nodes from which a match is found: nothing in the pattern uses their values."""
         self._ways = _ways_between(self.pattern_anchors)
+        self.reasons: list[str] | None = None
+        """Is given what stands against each place that is looked at, where somebody wants to know."""
 
     def _ends(self, output: Node) -> list[Node]:
         calls = self._template.calls()
@@ -151,24 +161,35 @@ class SubgraphMatcher:
             accepts: Asked once for each match.
         """
         claimed: set[Node] = set()
-        first = self.pattern_anchors[0]
-        self._found_spellings = Spellings(graph.owning_module)
-        for candidate in self._candidates(first, None, graph, node_name_match):
+        for candidate in self.candidates(graph, node_name_match=node_name_match):
             if self.remove_overlapping_matches and candidate in claimed:
                 continue
-            if len(self.pattern_anchors) == 1:
-                searches = self._extensions(_NOTHING, first, candidate, node_name_match)
-            else:
-                searches = self._searches(candidate, graph, node_name_match)
-            for search in searches:
-                if self.remove_overlapping_matches and not claimed.isdisjoint(search.taken):
+            for match in self.matches_at(candidate, graph, node_name_match=node_name_match):
+                if self.remove_overlapping_matches and not claimed.isdisjoint(match.members):
                     continue
-                match = self._result(search)
-                if match is not None and accepts(match):
+                if accepts(match):
                     yield match
-                    claimed |= search.taken
+                    claimed.update(match.members)
                     if self.remove_overlapping_matches:
                         break
+
+    def candidates(self, graph: Graph, *, node_name_match: str = "") -> list[Node]:
+        """Return the nodes of `graph` that the first anchor may stand for, in order."""
+        self._found_spellings = Spellings(graph.owning_module)
+        return self._candidates(self.pattern_anchors[0], None, graph, node_name_match)
+
+    def matches_at(
+        self, candidate: Node, graph: Graph, *, node_name_match: str = ""
+    ) -> Iterator[InternalMatch]:
+        """Yield every match in which the first anchor stands for one of the candidates."""
+        if len(self.pattern_anchors) == 1:
+            searches = self._extensions(_NOTHING, self.pattern_anchors[0], candidate, node_name_match)
+        else:
+            searches = self._searches(candidate, graph, node_name_match)
+        for search in searches:
+            match = self._result(search)
+            if match is not None:
+                yield match
 
     # -- from an anchor upwards
 
@@ -203,7 +224,7 @@ class SubgraphMatcher:
                     node for node in reached if self._is_alike(wanted, node, name if wanted is anchor else "")
                 ]
             return sorted(level)
-        if name:
+        if name or isinstance(anchor.target, Element):
             return [node for node in graph.nodes if self._is_alike(anchor, node, name)]
         # Equal constants have different paths; everything else has the target of the pattern, or another spelling.
         if anchor.op not in {"call_function", "call_method", "call_module"}:
@@ -232,6 +253,8 @@ class SubgraphMatcher:
             return True
         if wanted._op == "call_function" == node._op and wanted._target is node._target:
             return True
+        if isinstance(wanted._target, Element):
+            return wanted._target.pairs(wanted, node, self._found_spellings) is not None
         if same_callee(wanted, node, self._template.root, cast("Graph", node.graph).owning_module):
             return True
         # A module in a pattern is the one at its path.
@@ -292,15 +315,14 @@ class SubgraphMatcher:
                 pairs = [] if known is given or same_value(known, given) else None
             elif wanted._op == "placeholder":
                 found[wanted] = given
-                stands = not self.match_placeholder or (isinstance(given, Node) and given.op == "placeholder")
-                pairs = [] if stands else None
+                pairs = [] if self._may_stand_for(wanted, given) else None
             # What candidates call was asked when they were chosen.
             elif (
                 not isinstance(given, Node)
                 or given in taken
                 or not (wanted is anchor or self._is_alike(wanted, given))
             ):
-                return None
+                pairs = None
             else:
                 found[wanted] = given
                 if wanted not in loose:
@@ -309,12 +331,55 @@ class SubgraphMatcher:
                     reached.append(wanted)
                 pairs = self._call_pairs(wanted, given, swap=wanted in swapped)
             if pairs is None:
+                if self.reasons is not None:
+                    self.reasons.append(self._reason(wanted, given, found, taken))
                 return None
             waiting += pairs
         return _Search(found, taken)
 
+    def _reason(self, wanted: Any, given: Any, found: Mapping[Node, Any], taken: set[Node]) -> str:
+        """Return what the pattern wants and what the graph has, after one was found not to be the other."""
+        if not isinstance(wanted, Node):
+            return f"The pattern has {wanted!r} where the graph has {_shown(given)}."
+        if wanted.op == "placeholder":
+            if wanted in found and found[wanted] is not given and not same_value(found[wanted], given):
+                return (
+                    f"The parameter {wanted.name!r} stands for {_shown(found[wanted])} in one place and for "
+                    f"{_shown(given)} in another."
+                )
+            wish = self._constraints.get(wanted, "an input of the graph")
+            return f"The parameter {wanted.name!r} must be {wish!r}, and the graph has {_shown(given)}."
+        if not isinstance(given, Node):
+            return f"The pattern calls {_callee(wanted)} where the graph has {given!r}."
+        if (wanted in found and found[wanted] is not given) or (wanted not in found and given in taken):
+            return f"The node {given.name!r} would have to stand for two calls of the pattern."
+        if wanted in found:
+            return (
+                f"The node {given.name!r} calls {_callee(given)} with other arguments than the pattern does."
+            )
+        verb = "calls" if given.op.startswith("call_") else "is"
+        return f"The node {given.name!r} {verb} {_callee(given)}; the pattern calls {_callee(wanted)} there."
+
+    def refuse_callee(self, wanted: Node, given: Node) -> None:
+        """Note that a node does not call what a node of the pattern does."""
+        if self.reasons is not None:
+            self.reasons.append(self._reason(wanted, given, {}, set()))
+
+    def _refuse(self, reason: str) -> None:
+        if self.reasons is not None:
+            self.reasons.append(reason)
+
+    def _may_stand_for(self, wanted: Node, given: Any) -> bool:
+        constraint = self._constraints.get(wanted)
+        if constraint is not None and not constraint.accepts(given):
+            return False
+        return not self.match_placeholder or (isinstance(given, Node) and given.op == "placeholder")
+
     def _call_pairs(self, wanted: Node, given: Node, *, swap: bool) -> list[_Pair] | None:
         """Return the arguments of two calls that are alike in pairs, the last one first, None if they do not fit."""
+        if isinstance(wanted._target, Element):
+            found = wanted._target.pairs(wanted, given, self._found_spellings)
+            return None if found is None else [(one, other, False) for one, other in reversed(found)]
         ours, theirs = wanted._args, given._args
         same = wanted._op == given._op and wanted._target is given._target
         if same and len(ours) == len(theirs) and not wanted._kwargs and not given._kwargs:
@@ -367,16 +432,31 @@ class SubgraphMatcher:
                 if wanted._op == "placeholder" and (
                     node in taken if node.__class__ is Node else not taken.isdisjoint(nodes_in(node))
                 ):
-                    return None  # It would be gone when the replacement needs it.
+                    # It would be gone when the replacement needs it.
+                    self._refuse(
+                        f"The parameter {wanted.name!r} stands for {_shown(node)}, which is part of the place."
+                    )
+                    return None
                 continue
             if taken.issuperset(node.users):
                 continue
             others = [user for user in node.users if user not in taken and not self._ends_with(user)]
             if others and wanted not in self._returned:
-                return None
+                # What stays is computed again in the replacement, and so must do nothing else.
+                if not self._keep_used or not all(map(self._is_pure, calls)):
+                    self._refuse(
+                        f"The value of {node.name!r} is used by {others[0].name!r} outside of the place, and the "
+                        "pattern does not return it."
+                    )
+                    return None
+                continue
             outside += others
         around = self._region_around(found, calls)
-        if around is None or (outside and len(calls) > 1 and _leads_to(outside, taken, calls[-1])):
+        if around is None:
+            self._refuse("The nodes do not lie in one region.")
+            return None
+        if outside and len(calls) > 1 and _leads_to(outside, taken, calls[-1]):
+            self._refuse("A node of the place uses another one of its nodes by way of a node outside of it.")
             return None
         return InternalMatch(
             self.pattern_anchors,
@@ -403,8 +483,30 @@ class SubgraphMatcher:
             around = region[:depth]
         return around
 
+    @staticmethod
+    def _is_pure(node: Node) -> bool:
+        return effects.effect_of(node, cast("Graph", node.graph).owning_module).is_pure
+
     def _ends_with(self, user: Node) -> bool:
         return self.match_output and user.op == "output"
+
+
+def _shown(value: Any) -> str:
+    return f"the node {value.name!r}" if isinstance(value, Node) else repr(value)
+
+
+def _callee(node: Node) -> str:
+    """Return what a node calls, or is, for people."""
+    target = node.target
+    if isinstance(target, Element):
+        return repr(target)
+    if node.op == "call_function":
+        return qualified_name(target)
+    if node.op == "call_module":
+        module = value_at(cast("Graph", node.graph).owning_module, target)
+        return f"the module {target!r}{'' if module is None else f' ({type(module).__name__})'}"
+    what = {"call_method": "the method", "get_attr": "the attribute", "placeholder": "the input"}.get(node.op)
+    return "the output" if what is None else f"{what} {target!r}"
 
 
 _MOST_ORDERS = 256

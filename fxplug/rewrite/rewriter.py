@@ -110,8 +110,8 @@ def replace_pattern_with_filters(
         )
     wanted = Template.of(pattern, "pattern")
     matcher = SubgraphMatcher(wanted, ignore_literals=ignore_literals)
-    editor = Editor(gm, wanted)
-    common = editor.prepare(replacement) if replacement is not None else None
+    editor = Editor(gm)
+    common = editor.prepare(wanted, replacement) if replacement is not None else None
     filters = tuple(match_filters or ())
 
     def accepts(match: InternalMatch) -> bool:
@@ -119,7 +119,7 @@ def replace_pattern_with_filters(
             return False
         chosen = common
         if replacement_callback is not None:
-            chosen = editor.prepare(replacement_callback(match, gm.graph, wanted.graph))
+            chosen = editor.prepare(wanted, replacement_callback(match, gm.graph, wanted.graph))
         return chosen is not None and editor.plan(match, chosen)
 
     with paused_collection():

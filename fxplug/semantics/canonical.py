@@ -23,7 +23,7 @@ from fxplug.semantics.normalization import normalize_operator
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["COMMUTATIVE", "CanonicalCall", "canonical_call", "canonical_name"]
+__all__ = ["COMMUTATIVE", "CanonicalCall", "canonical_call", "canonical_form", "canonical_name"]
 
 COMMUTATIVE = frozenset(
     [
@@ -215,21 +215,36 @@ def canonical_call(node: Node, module: Any = None) -> CanonicalCall | None:
         node: A node. What Python's operators do with it is told for tensors.
         module: The module that it calls, where it calls one.
     """
-    name = canonical_name(node.op, node.target, module)
+    return canonical_form(node.op, node.target, node.args, node.kwargs, module)
+
+
+def canonical_form(
+    op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], module: Any = None
+) -> CanonicalCall | None:
+    """Return a call in full (see `canonical_call`).
+
+    Args:
+        op: Its opcode.
+        target: Its target.
+        args: Positional arguments; nodes stand for values that are not known.
+        kwargs: Keyword arguments.
+        module: The module that it calls, where it calls one.
+    """
+    name = canonical_name(op, target, module)
     if name is None:
         return None
-    args, kwargs = node.args, dict(node.kwargs)
-    if node.op == "call_module":
-        kwargs |= {attribute: getattr(module, attribute) for attribute in _MODULES[type(module)][1]}
-    elif node.op == "call_method":
+    named = dict(kwargs)
+    if op == "call_module":
+        named |= {attribute: getattr(module, attribute) for attribute in _MODULES[type(module)][1]}
+    elif op == "call_method":
         args = _with_lists(name, args)
-    elif node.target in _FUNCTIONS:
-        args, kwargs = (), _by_name(node.target, args, kwargs)
-        flag = kwargs.pop("inplace", False)
-        if not kwargs or not isinstance(flag, bool) or kwargs.get("dim", 0) is None:
+    elif target in _FUNCTIONS:
+        args, named = (), _by_name(target, args, named)
+        flag = named.pop("inplace", False)
+        if not named or not isinstance(flag, bool) or named.get("dim", 0) is None:
             return None
         name = f"{name}_" if flag else name
-    arguments = normalize_operator(name, args, kwargs)
+    arguments = normalize_operator(name, args, named)
     return None if arguments is None else CanonicalCall(name, arguments)
 
 
