@@ -174,6 +174,7 @@ MORE = frozenset(
         "negative",
         "negative_by_function",
         "product",
+        "product_and_sum",
         "product_by_function",
         "product_by_method",
         "relu",
@@ -196,7 +197,7 @@ MORE = frozenset(
         "transpose_by_function",
     ]
 )
-"""Patterns of which fxplug finds more places: those where the program spells the call, or orders its arguments, otherwise."""
+"""Patterns of which fxplug finds more places: the program spells the call, or orders its arguments, otherwise."""
 
 
 def with_fxplug(program, pattern, replacement):
