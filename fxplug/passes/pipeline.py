@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fxplug.codegen import signature_of
 from fxplug.errors import PassError
-from fxplug.passes.base import Pass, PassContext, PassEvent, PassRecord, PassResult
+from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
 from fxplug.passes.transaction import Snapshot
 
 if TYPE_CHECKING:
@@ -99,14 +99,16 @@ class Pipeline:
         event = PassEvent(step.name, self.name, index, len(self.steps), module, before)
         for observer in observers:
             observer(event)
-        snapshot = Snapshot.of(module)
+        snapshot = Snapshot(module)
         started = time.perf_counter()
         result: PassResult | None = None
         failure: BaseException | None = None
         try:
-            result = _checked_run(step.record.factory(**step.options), step.name, module, context)
+            with snapshot.journal:
+                result = step.record.factory(**step.options).run(module, context)
+            _check(result, step.name, module, snapshot)
         except BaseException as error:
-            failure = error
+            failure, result = error, None
             snapshot.restore(module)
         seconds = time.perf_counter() - started
         after = len(module.graph.nodes)
@@ -129,22 +131,30 @@ class Pipeline:
         )
 
 
-def _checked_run(transformation: Pass, name: str, module: GraphModule, context: PassContext) -> PassResult:
-    version = module.graph.version
-    graph = module.graph
-    result = transformation.run(module, context)
-    if not isinstance(result, PassResult):  # pyright: ignore[reportUnnecessaryIsInstance]
+def _check(result: Any, name: str, module: GraphModule, snapshot: Snapshot) -> None:
+    """Check what a pass returned against what it did, and that the graph can run.
+
+    Raises:
+        PassError: It did not return a result, or says that it changed nothing and has changed something.
+        FxplugError: The graph cannot run.
+    """
+    if not isinstance(result, PassResult):
         raise PassError(f"Pass {name!r} returned a {type(result).__name__}. Return a PassResult.")
-    edited = module.graph is not graph or module.graph.version != version
-    if edited and not result.modified:
-        raise PassError(
-            f"Pass {name!r} says that it changed nothing, but the graph went from version {version} to "
-            f"{module.graph.version}. Return PassResult(modified=True)."
-        )
+    if not result.modified:
+        if snapshot.graph_changed(module):
+            raise PassError(
+                f"Pass {name!r} says that it changed nothing, but the graph went from version {snapshot.version} to "
+                f"{module.graph.version}. Return PassResult(modified=True)."
+            )
+        changed = snapshot.changes_of_state(module)
+        if changed:
+            listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+            raise PassError(
+                f"Pass {name!r} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
+            )
     module.graph.lint()
     module.graph.output_node()
     signature_of(module.graph.nodes)
-    return result
 
 
 def _reason(error: BaseException) -> str:

@@ -10,7 +10,7 @@ import torch
 from fxplug.ir import PURE, UNKNOWN, Effect, Node, writes
 from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 
-__all__ = ["named_effect", "operator_rule", "statistics_effect", "tensor_forms"]
+__all__ = ["named_effect", "operator_rule", "statistics_effect", "tensor_forms", "written_arguments"]
 
 _TRUSTED = frozenset({"aten", "prims", "quantized", "onednn", "mkldnn"})
 """Namespaces whose schemas are looked after; for operators of others, a tensor must go in and come out."""
@@ -96,6 +96,21 @@ def statistics_effect(
         return PURE
     positions = [parameters.index(name) for name in ("running_mean", "running_var") if name in parameters]
     return writes(*positions, "running_mean", "running_var")
+
+
+@functools.lru_cache(maxsize=4096)
+def written_arguments(overload: Any) -> tuple[int | str, ...]:
+    """Return positions, and names of those that come by keyword, of the arguments that an operator may write."""
+    schema = schema_of(overload)
+    name = schema.name.partition("::")[2]
+    unsaid: frozenset[int | str] = _UNSAID[name].writes if name in _UNSAID else frozenset()
+    found: list[int | str] = []
+    for position, argument in enumerate(schema.arguments):
+        is_said = argument.alias_info is not None and argument.alias_info.is_write
+        is_statistic = name in _STATISTICS and argument.name in {"running_mean", "running_var"}
+        if is_said or is_statistic or position in unsaid:
+            found.append(argument.name if argument.kwarg_only else position)
+    return tuple(found)
 
 
 @functools.cache
