@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.ir import Argument
 
-__all__ = ["Editor", "ReplacedPatterns"]
+__all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
 _MADE_BY = "replace_pattern"
 
@@ -201,7 +201,7 @@ class Editor:
             first = old.origins if old is not None else ()
             chosen = tuple(derived[origin] for origin in dict.fromkeys((*first, *derived)))
             node.origins = chosen or tuple(origin.derived(_MADE_BY) for origin in node.origins)
-            node.meta = {**(shared if old is None else _notes_of(old)), **_own_notes(node)}
+            node.meta = {**(shared if old is None else notes_of(old)), **_own_notes(node)}
             if old is not None and node.type is None:
                 node.type = old.type
 
@@ -218,14 +218,14 @@ def _use_instead(user: Node, old: Node, new: Argument) -> None:
     user.kwargs = cast("dict[str, Argument]", map_arg(user.kwargs, swap))
 
 
-def _notes_of(node: Node) -> dict[str, Any]:
+def notes_of(node: Node) -> dict[str, Any]:
     """Return copies of the notes that hold for what takes the place of a node, too."""
     return {key: value for key, value in copy_meta(node.meta).items() if key not in _RESULTS_OF_ANALYSES}
 
 
 def _shared_notes(nodes: list[Node]) -> dict[str, Any]:
     """Return the notes that all of `nodes` have."""
-    shared = _notes_of(nodes[0])
+    shared = notes_of(nodes[0])
     for node in nodes[1:]:
         shared = {
             key: value
