@@ -15,7 +15,7 @@ from fxplug.plugins.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "CORE",
@@ -71,8 +71,9 @@ class Offer(Generic[RecordT]):
         record = self.record
         if isinstance(record, DeviceRecord):
             return record  # It describes; there is nothing to make.
+        factory: Callable[..., Any] = record.factory
         try:
-            return record.factory(**options)
+            return factory(**options)
         except FxplugError:
             raise
         except Exception as error:

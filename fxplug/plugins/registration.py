@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "RECORDS",
     "Implementation",
     "Refused",
     "blaming",
@@ -193,7 +194,7 @@ def by_position(function: Callable[..., Any], declared: tuple[str, ...]) -> Call
 
 # -- records -------------------------------------------------------------------------------------------------
 
-_RECORDS: dict[str, type[Any]] = {
+RECORDS: dict[str, type[Any]] = {
     "fxplug_register_passes": PassRecord,
     "fxplug_register_backends": BackendRecord,
     "fxplug_register_effects": EffectRecord,
@@ -205,6 +206,7 @@ _RECORDS: dict[str, type[Any]] = {
     "fxplug_register_report_sections": ReportSectionRecord,
     "fxplug_register_storage_targets": StorageTargetRecord,
 }
+"""Hook -> the class of the records that it returns."""
 
 
 def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
@@ -217,7 +219,7 @@ def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
     Raises:
         Refused: The implementation raised an error, or returned something else than sound records.
     """
-    kind = _RECORDS[hook]
+    kind = RECORDS[hook]
     try:
         answer = function()
         records = None if isinstance(answer, kind) else list[Any](answer or ())

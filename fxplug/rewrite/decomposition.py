@@ -87,10 +87,11 @@ class _Decomposer(Transformer):
         before = len(self.new_graph.nodes)
         self._made_by = None
         value = super().run_node(n)
-        for node in self._since(before) if self._made_by else ():
+        made = dict.fromkeys(self._since(before))
+        for node in made if self._made_by else ():
             node.origins = tuple(origin.derived("decompose") for origin in n.origins)
         for leaf in iterate_leaves((value,)):
-            if isinstance(leaf, Proxy) and not leaf.node.meta:
+            if isinstance(leaf, Proxy) and leaf.node in made:
                 leaf.node.meta = notes_of(n) if self._made_by else copy_meta(n.meta)
         return value
 

@@ -95,11 +95,10 @@ class Provision:
             Refusal: It is damaged.
         """
         for plugin, entry in checked(data, dict, "The table of providers").items():
-            distribution, version = (*checked(entry, list, "A provider"), None, None)[:2]
-            texts = isinstance(distribution, str) and isinstance(version, str)
-            if not texts or not _DISTRIBUTION.fullmatch(distribution) or not _VERSION.fullmatch(version):
+            texts = [checked(text, str, "A provider") for text in checked(entry, list, "A provider")]
+            if len(texts) != 2 or not _DISTRIBUTION.fullmatch(texts[0]) or not _VERSION.fullmatch(texts[1]):
                 raise Refusal("its table of providers is not what one can be. The file is damaged.")
-            self.providers[plugin] = [distribution, version]
+            self.providers[plugin] = texts
 
     # -- functions
 
