@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from fxplug.capture import Proxy, Transformer
+import torch
+from torch import nn
+
+from fxplug.capture import Proxy, Tracer, Transformer
 from fxplug.errors import DecompositionError, FxplugError
 from fxplug.ir import Node, iterate_leaves
 from fxplug.ir.clone import copy_meta
@@ -32,9 +35,9 @@ class DecompositionRecord:
     """A callable, a method name, or a module class (the class itself, not those derived from it). For an operator of
     ``torch.ops``, all its overloads are meant."""
     function: Callable[..., Any]
-    """Called with the arguments of the call, for a module class with the module in front; what it does with them takes
-    the place of the call. Modules with hooks are left as they are. It returns NotImplemented to leave a
-    call as it is."""
+    """Called with the arguments of the call; what it does with them takes the call's place. For a module class, the module
+    stands in front, with traced values for its parameters and buffers; modules with hooks are left as they are. It
+    returns NotImplemented to leave a call as it is."""
     summary: str = ""
     """One line for people."""
 
@@ -71,6 +74,29 @@ def decompose(module: GraphModule, decompositions: Iterable[DecompositionRecord]
         f"Cannot decompose the graph: after {_MOST_ROUNDS} rounds there still are calls of "
         f"{', '.join(sorted(set(replaced)))} to be replaced. Their decompositions lead back to them: leave one out."
     )
+
+
+class ModuleView:
+    """What a decomposition sees of a module: parameters and buffers are traced values, the rest is what it is.
+
+    Args:
+        module: The module.
+        path: Where the root of the graph has it.
+        tracer: Records reads and calls.
+    """
+
+    def __init__(self, module: nn.Module, path: str, tracer: Tracer) -> None:
+        self._module, self._path, self._tracer = module, path, tracer
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        path = f"{self._path}.{name}"
+        if isinstance(value, torch.Tensor):
+            return self._tracer.create_proxy("get_attr", path, (), {})
+        return ModuleView(value, path, self._tracer) if isinstance(value, nn.Module) else value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tracer.create_proxy("call_module", self._path, args, kwargs)
 
 
 class _Decomposer(Transformer):
@@ -110,7 +136,8 @@ class _Decomposer(Transformer):
         module = self.fetch_attr(target)
         # Nobody would call the hooks of a module that is no longer called itself.
         rules = () if has_hooks(module) else self._rules_for(type(module))
-        value = self._apply(rules, type(module), (module, *args), kwargs)
+        view = ModuleView(module, target, self.tracer)
+        value = self._apply(rules, type(module), (view, *args), kwargs)
         return super().call_module(target, args, kwargs) if value is NotImplemented else value
 
     def _rules_for(self, target: Any) -> Iterable[DecompositionRecord]:
