@@ -146,8 +146,6 @@ class PluginManager:
             passes=names(self._passes) if active else (),
             backends=names(self._backends) if active else (),
             commands=names(self._commands) if active else (),
-            devices=names(self._devices) if active else (),
-            report_sections=names(self._report_sections) if active else (),
             failures=tuple(plugin.failures),
             error=plugin.error,
         )

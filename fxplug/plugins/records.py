@@ -124,10 +124,6 @@ class PluginInfo:
     """Full names of the backends that it offers."""
     commands: tuple[str, ...] = ()
     """Full names of the commands that it offers."""
-    devices: tuple[str, ...] = ()
-    """Full names of the devices that it describes."""
-    report_sections: tuple[str, ...] = ()
-    """Full names of the report sections that it offers."""
     failures: tuple[HookFailure, ...] = ()
     """Errors that its hooks raised since it was loaded."""
     error: BaseException | None = field(default=None, compare=False, repr=False)

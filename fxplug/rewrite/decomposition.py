@@ -35,9 +35,9 @@ class DecompositionRecord:
     """A callable, a method name, or a module class (the class itself, not those derived from it). For an operator of
     ``torch.ops``, all its overloads are meant."""
     function: Callable[..., Any]
-    """Called with the arguments of the call; what it does with them takes the call's place. For a module class, the module
-    stands in front, with traced values for its parameters and buffers; modules with hooks are left as they are. It
-    returns NotImplemented to leave a call as it is."""
+    """Called with the arguments of the call; what it does with them takes the call's place. For a module class, the
+    module stands in front, with traced values for its parameters and buffers; modules with hooks are left as they
+    are. It returns NotImplemented to leave a call as it is."""
     summary: str = ""
     """One line for people."""
 

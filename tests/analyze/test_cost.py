@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -155,3 +158,17 @@ def test_shapes_have_to_be_known():
 
     with pytest.raises(AnalysisError, match=r"node 'relu' costs: its shape is not known.*\[FXP-A000\]"):
         cost_table(traced, builtin_formulas())
+
+
+def test_resnet_50_has_the_multiply_adds_that_are_known_of_it():
+    path = Path(__file__).resolve().parents[2] / "examples" / "resnet50.py"
+    kind = runpy.run_path(str(path))["ResNet50"]
+    with torch.device("meta"):
+        model = kind().eval()
+
+    table = costs(model, torch.empty(1, 3, 224, 224, device="meta"))
+
+    products = sum(node.multiply_adds for node in table.nodes if node.target in {"Conv2d", "Linear"})
+    assert products == 4_089_184_256
+    assert table.unknown == ()
+    assert 1 < table.multiply_adds / products < 1.005

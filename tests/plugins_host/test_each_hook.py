@@ -340,6 +340,25 @@ def test_register_flop_formulas(load_example):
     assert str(without).endswith("; unknown: outer")
 
 
+def test_a_formula_of_a_plugin_comes_before_that_of_fxplug_and_is_blamed_when_it_fails(plugin_module):
+    def manager_that_says(formula):
+        register = fxplug.hookimpl(specname="fxplug_register_flop_formulas")(
+            lambda: [fxplug.FlopFormulaRecord(torch.add, formula)]
+        )
+        return manager_with(plugin_module("x", __name__="example_x", fxplug_register_flop_formulas=register))
+
+    def program(x):
+        return torch.add(x, x)
+
+    x = torch.ones(3)
+    assert fxplug.cost(program, x, manager=manager_that_says(lambda call: 7)).multiply_adds == 7
+    assert fxplug.cost(program, x, manager=manager_that_says(lambda call: None)).multiply_adds == 3
+    with pytest.raises(
+        PluginError, match=r"'fxplug_register_flop_formulas' of plugin 'x' \(fxplug-x 1\.0\) raised Zero"
+    ):
+        fxplug.cost(program, x, manager=manager_that_says(lambda call: 1 // 0))
+
+
 def test_register_storage_targets(load_example, tmp_path):
     module, manager = load_example("fxplug_register_storage_targets")
     path = tmp_path / "module.fxplug"
@@ -395,6 +414,22 @@ def test_register_constants(load_example, tmp_path):
         fxplug.load(path, manager=NONE, allow=allow)
     with pytest.raises(StorageError, match=r"a value of type example_sample\.Window cannot be stored"):
         fxplug.save(traced, path, manager=NONE, allow=allow)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_constants_are_lifted_in_every_mode_unless_a_traced_value_is_a_part_of_them(load_example, mode):
+    module, manager = load_example("fxplug_register_constants")
+    window = module.Window(2)
+
+    @fxplug.wrap
+    def cut(x, window):
+        return x[: int(window.size)]
+
+    traced = fxplug.trace(lambda x: cut(x, window), torch.ones(4), mode=mode, manager=manager)
+    assert traced._window_constant0 is window
+    assert traced(torch.ones(3)).tolist() == [1, 1]
+    with pytest.raises(TraceError, match=r"Cannot record a value of type example_sample\.Window"):
+        fxplug.symbolic_trace(lambda x: cut(x, module.Window(x)), manager=manager)
 
 
 # -- pictures and observers ----------------------------------------------------------------------------------
