@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from fxplug.analyze.cost import CallCost, FlopFormulaRecord, OperatorCall, tensors_in
 from fxplug.analyze.shapes import TensorMetadata
+from fxplug.semantics.checks import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -209,4 +210,5 @@ def _records() -> Iterator[FlopFormulaRecord]:
     for formula, names in _MODULE_NAMES.items():
         for name in names.split():
             yield FlopFormulaRecord(getattr(nn, name), formula)
-    yield FlopFormulaRecord(getattr, _no_work)
+    for target in (getattr, hasattr, len, operator.truth, operator.not_, *CHECKS):
+        yield FlopFormulaRecord(target, _no_work)

@@ -139,6 +139,18 @@ def test_a_program_that_asks_for_values_is_run_on_copies():
     assert fxplug.cost(traced, torch.ones(3), manager=NONE).multiply_adds == 6
 
 
+def test_what_guards_ask_costs_nothing():
+    def program(x):
+        return x * 2 if x.sum() > 0 else x
+
+    traced = fxplug.trace(program, (torch.ones(3),), manager=NONE)
+
+    table = fxplug.cost(traced, torch.ones(3), manager=NONE)
+    assert traced.guards
+    assert table.unknown == ()
+    assert table.multiply_adds == 6
+
+
 def test_the_first_formula_that_has_an_answer_counts():
     traced = fxplug.symbolic_trace(call_relu, manager=NONE)
     propagate_shapes(traced, torch.ones(3))

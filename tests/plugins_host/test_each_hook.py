@@ -5,6 +5,7 @@ For every hook of ``hookspecs`` there is a test called ``test_`` and the hook's 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import inspect
 import json
@@ -137,6 +138,14 @@ def test_the_leaf_rule_of_fxplug_answers_through_the_same_hook_and_costs_nothing
     assert entry.function(Attention(), "", None) is False
     # The tracer has the same rule at hand: nobody has to be asked.
     assert NONE.trace_policy().is_leaf_module is None
+
+
+def test_a_hook_that_no_plugin_implements_is_no_question():
+    policy = NONE.trace_policy()
+
+    assert [
+        field.name for field in dataclasses.fields(policy) if getattr(policy, field.name) is not None
+    ] == []
 
 
 def test_create_proxy(load_example):
