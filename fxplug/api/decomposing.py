@@ -26,8 +26,8 @@ def decompose(
     """Return a module in which calls are expressed by simpler ones, as decompositions say.
 
     Each decomposition is a Python function with the parameters of the call that it stands for. It is run with
-    proxies; what it calls takes the place of the call, keeps its region and its origins, and is looked at again. Graph modules inside the
-    module are left as they are.
+    proxies; what it calls takes the place of the call, keeps its region and its origins, and is looked at again.
+    Graph modules inside the module are left as they are.
 
     Args:
         module: Not changed. Parameters and submodules are shared with the result.

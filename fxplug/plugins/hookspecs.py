@@ -594,7 +594,7 @@ def fxplug_register_flop_formulas() -> Iterable[FlopFormulaRecord] | None:
 
 @hookspec
 def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord] | None:
-    """Give functions names in files, so that modules that call them can be saved and loaded without ``allow=``.
+    """Give functions and classes of modules names in files, so that they can be saved and loaded without ``allow=``.
 
     When:
         Once, when the plugin is loaded. The name ``clip`` of plugin ``sample`` is written as ``"@sample:clip"``.
@@ -602,7 +602,8 @@ def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord] | None:
 
     Returns:
         Records, or None for none. All are collected. A name must mean the same in all later versions. A file may call
-            the function with any arguments: it must not read files, or run what it is handed.
+            a function with any arguments: it must not read files, or run what it is handed. Of a class of modules,
+            files keep parameters, buffers, submodules and plain attributes.
 
     Order:
         Where several plugins have named one function, the first in order is written.

@@ -27,12 +27,14 @@ _VERSION = re.compile(r"[A-Za-z0-9.+!_-]{0,60}", re.ASCII)
 
 @dataclass(frozen=True)
 class StorageTargetRecord:
-    """Gives a function a name by which files refer to it, so that nobody needs ``allow=`` for it."""
+    """Gives a function, or a class of modules, a name by which files refer to it, so that nobody needs ``allow=``."""
 
     name: str
     """Lower-case words joined by hyphens, e.g. ``"resample"``. It must mean the same in all later versions."""
     target: Callable[..., Any]
-    """The function. A file may call it with any arguments: it must not read files or run what it is given."""
+    """The function: a file may call it with any arguments, so it must not read files or run what it is given. Or a
+    class of modules, whose instances files hold: parameters, buffers, submodules and plain attributes are kept, and
+    given to an instance that was made without its constructor, as pickle does."""
     summary: str = ""
     """One line for people."""
 

@@ -72,7 +72,8 @@ class Encoder:
     """
 
     def __init__(self, targets: TargetTable, add_tensor: Callable[[torch.Tensor], int] | None = None) -> None:
-        self._targets = targets
+        self.targets = targets
+        """Names functions, and knows what plugins bring."""
         self._add_tensor = add_tensor
         self._constants: dict[int, tuple[Any, int]] = {}
 
@@ -94,7 +95,7 @@ class Encoder:
         if constant is not None:
             return constant
         if callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor)):
-            return {"$name": self._targets.name_of(value)}
+            return {"$name": self.targets.name_of(value)}
         raise Refusal(
             f"a value of type {kind.__module__}.{kind.__qualname__} cannot be stored. Use tensors of the "
             f"module, plain Python values, torch's constants, and lists, tuples and dicts of them."
@@ -104,12 +105,12 @@ class Encoder:
         """Return a value of a type that a plugin declares as JSON, None for any other value."""
         if self._add_tensor is None or isinstance(value, _NAMED_KINDS):
             return None
-        offer = self._targets.provision.constant_for(value)
+        offer = self.targets.provision.constant_for(value)
         if offer is None:
             return None
         # The value is kept too, so that no other one gets its id.
         number = self._constants.setdefault(id(value), (value, len(self._constants)))[1]
-        name, content = self._targets.provision.encode(offer, value)
+        name, content = self.targets.provision.encode(offer, value)
         return {"$constant": [name, number, *self._all([content], depth)]}
 
     def _all(self, values: Any, depth: int) -> list[Any]:
@@ -169,7 +170,8 @@ class Decoder:
     def __init__(
         self, targets: TargetTable, fetch_tensor: Callable[[Any], torch.Tensor] | None = None
     ) -> None:
-        self._targets = targets
+        self.targets = targets
+        """Names functions, and knows what plugins bring."""
         self._fetch_tensor = fetch_tensor
         self._constants: dict[int, tuple[str, Any]] = {}
 
@@ -287,7 +289,7 @@ class Decoder:
         name, number = checked(parts[0], str, "The name of a constant"), checked(parts[1], int, "Its number")
         if number not in self._constants:
             content = self._all(parts[2:], depth)[0]
-            self._constants[number] = name, self._targets.provision.decode(name, content)
+            self._constants[number] = name, self.targets.provision.decode(name, content)
         known, value = self._constants[number]
         if known != name:
             raise Refusal(f"constant {number} has two types. The file is damaged.")
@@ -313,5 +315,5 @@ class Decoder:
         "$iinfo": lambda self, data, _: torch.iinfo(self._dtype(data)),
         "$record": _record,
         "$constant": _constant_of_plugin,
-        "$name": lambda self, data, _: self._targets.resolve(data),
+        "$name": lambda self, data, _: self.targets.resolve(data),
     }

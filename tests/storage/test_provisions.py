@@ -170,6 +170,43 @@ def test_a_name_that_nobody_brought_is_refused(path, name, tampered):
         load(path, provisions=provisions())
 
 
+class Scaled(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+        self.weight = torch.nn.Parameter(torch.tensor([2.0]))
+
+    def forward(self, x):
+        return x * self.weight * self.factor
+
+
+def offering(target):
+    offer = ProvidedTarget(StorageTargetRecord("scaled", target), "mine", "fxplug-mine", "1.0")
+    return lambda: Provisions((offer,), (), {"mine": "fxplug-mine 1.0"})
+
+
+def test_a_class_of_modules_that_a_plugin_names_is_kept(tmp_path):
+    root = torch.nn.Sequential(Scaled(3))
+    policy = TracePolicy(is_leaf_module=lambda module, path, context: isinstance(module, Scaled))
+    tracer = Tracer(policy=policy)
+    graph = tracer.trace(root)
+    module, path = GraphModule(tracer.root, graph), tmp_path / "m.fxplug"
+
+    with pytest.raises(StorageError, match=r"is not one that torch\.nn\.modules ships"):
+        save(module, path)
+    save(module, path, provisions=offering(Scaled))
+    loaded = load(path, provisions=offering(Scaled))
+
+    assert type(loaded.get_submodule("0")) is Scaled
+    assert loaded(torch.ones(2)).tolist() == [6, 6]
+    with pytest.raises(
+        StorageError, match=r"'@mine:scaled' was brought by the plugin 'mine' of fxplug-mine 1\.0"
+    ):
+        load(path)
+    with pytest.raises(StorageError, match="'@mine:scaled' is no class of modules"):
+        load(path, provisions=offering(cut))
+
+
 @pytest.fixture
 def tampered():
     """Changes ``graph.json`` of a file and makes its checksums right again."""
