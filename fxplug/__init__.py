@@ -10,10 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fxplug.api import OptimizationResult, load, optimize, replace_pattern, save, symbolic_trace, trace
+    from fxplug.analyze import CallCost, DeviceRecord, FlopFormulaRecord
+    from fxplug.api import (
+        OptimizationResult,
+        cost,
+        decompose,
+        estimate,
+        load,
+        optimize,
+        replace_pattern,
+        represent,
+        save,
+        symbolic_trace,
+        trace,
+    )
     from fxplug.capture import (
         PH,
         Attribute,
+        ConstantRecord,
         Proxy,
         ProxyableClassMeta,
         TraceContext,
@@ -37,17 +51,24 @@ if TYPE_CHECKING:
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
     from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
-    from fxplug.plugins import CommandRecord, hookimpl
+    from fxplug.plugins import CommandRecord, EffectRecord, ReportSectionRecord, hookimpl
+    from fxplug.rewrite import DecompositionRecord
     from fxplug.semantics import has_side_effect
+    from fxplug.storage import StorageTargetRecord
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "fxplug.analyze": ("CallCost", "DeviceRecord", "FlopFormulaRecord"),
     "fxplug.api": (
         "OptimizationResult",
+        "cost",
+        "decompose",
+        "estimate",
         "load",
         "optimize",
         "replace_pattern",
+        "represent",
         "save",
         "symbolic_trace",
         "trace",
@@ -55,6 +76,7 @@ _HOMES = {
     "fxplug.capture": (
         "PH",
         "Attribute",
+        "ConstantRecord",
         "Proxy",
         "ProxyableClassMeta",
         "TraceContext",
@@ -71,8 +93,10 @@ _HOMES = {
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
     "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
-    "fxplug.plugins": ("CommandRecord", "hookimpl"),
+    "fxplug.plugins": ("CommandRecord", "EffectRecord", "ReportSectionRecord", "hookimpl"),
+    "fxplug.rewrite": ("DecompositionRecord",),
     "fxplug.semantics": ("has_side_effect",),
+    "fxplug.storage": ("StorageTargetRecord",),
 }
 _MODULES = frozenset(
     {"graph", "graph_module", "immutable_collections", "interpreter", "node", "proxy", "subgraph_rewriter"}
@@ -85,9 +109,15 @@ __all__ = [
     "Attribute",
     "Backend",
     "BackendRecord",
+    "CallCost",
     "CodeGen",
     "CommandRecord",
+    "ConstantRecord",
+    "DecompositionRecord",
+    "DeviceRecord",
     "Effect",
+    "EffectRecord",
+    "FlopFormulaRecord",
     "FxplugError",
     "Graph",
     "GraphError",
@@ -108,6 +138,8 @@ __all__ = [
     "Proxy",
     "ProxyableClassMeta",
     "PythonCode",
+    "ReportSectionRecord",
+    "StorageTargetRecord",
     "Support",
     "TraceContext",
     "TraceError",
@@ -116,6 +148,9 @@ __all__ = [
     "Tracer",
     "Transformer",
     "__version__",
+    "cost",
+    "decompose",
+    "estimate",
     "has_side_effect",
     "hookimpl",
     "is_tracing",
@@ -123,6 +158,7 @@ __all__ = [
     "map_arg",
     "optimize",
     "replace_pattern",
+    "represent",
     "save",
     "symbolic_trace",
     "trace",

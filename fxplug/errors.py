@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
+    "AnalysisError",
     "BackendError",
     "CodegenError",
     "ConfigError",
+    "DecompositionError",
     "ForeignNodeError",
     "FxplugError",
     "GraphError",
@@ -178,6 +180,18 @@ class PatternError(FxplugError, ValueError):
     """A pattern or its replacement cannot be used; no graph was changed."""
 
     code = "FXP-R000"
+
+
+class DecompositionError(FxplugError, RuntimeError):
+    """A call cannot be broken into others; the message names the node and the rule."""
+
+    code = "FXP-R001"
+
+
+class AnalysisError(FxplugError, ValueError):
+    """Something cannot be found out about a graph; the message names the node and what is missing."""
+
+    code = "FXP-A000"
 
 
 class LoweringError(FxplugError, RuntimeError):

@@ -3,10 +3,10 @@
     python tools/generate_docs.py           # write them
     python tools/generate_docs.py --check   # say whether they are up to date, and change nothing
 
-``docs/plugins/hooks.md`` is made from the declarations and docstrings in ``fxplug/plugins/hookspecs.py``, which is read
-and not imported. ``docs/migration/torch-fx-names.md`` is made from the names that torch.fx has and from
-``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed. ``docs/migration/graph-differences.md`` is
-made from the differences that the tests allow.
+``docs/plugins/hooks.md`` and the pages in ``docs/plugins/hooks`` are made from the declarations and docstrings in
+``fxplug/plugins/hookspecs.py``, which is read and not imported. ``docs/migration/torch-fx-names.md`` is made from the
+names that torch.fx has and from ``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed.
+``docs/migration/graph-differences.md`` is made from the differences that the tests allow.
 """
 
 from __future__ import annotations
@@ -25,21 +25,53 @@ import torch_fx_names
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _HOOKSPECS = _CHECKOUT / "fxplug" / "plugins" / "hookspecs.py"
 _HOOKS_PAGE = _CHECKOUT / "docs" / "plugins" / "hooks.md"
+_HOOK_PAGES = _CHECKOUT / "docs" / "plugins" / "hooks"
 _NAMES_PAGE = _CHECKOUT / "docs" / "migration" / "torch-fx-names.md"
 _DIFFERENCES_PAGE = _CHECKOUT / "docs" / "migration" / "graph-differences.md"
 
 _SECTION = re.compile(r"^# -- (.+?)(?: -+)?$")
-_DOCSTRING_SECTION = re.compile(r"^(Args|Returns|Raises|Example):$")
+_DOCSTRING_SECTION = re.compile(r"^(When|Args|Returns|Raises|Order|Errors|Example):$")
 _ARGUMENT = re.compile(r"^(\w+): (.*)$")
 
-_INTRODUCTION = """\
-<!-- Made by tools/generate_docs.py from fxplug/plugins/hookspecs.py. Edit that file, then run the tool. -->
+_MADE = "<!-- Made by tools/generate_docs.py from fxplug/plugins/hookspecs.py. Edit that file, then run the tool. -->"
+
+_INTRODUCTION = f"""\
+{_MADE}
 
 # Hooks
 
 The whole extension surface of fxplug. [Your first plugin](first-plugin.md) shows how hooks are implemented and found.
 
 """
+
+_LIFE_CYCLE = """\
+## When they are called
+
+```text
+a plugin is loaded, once
+    fxplug_register_passes, fxplug_register_backends, fxplug_register_commands
+    fxplug_register_devices, fxplug_register_report_sections
+    fxplug_register_effects, fxplug_register_decompositions, fxplug_register_flop_formulas
+    fxplug_register_storage_targets, fxplug_register_constants
+a program is traced
+    fxplug_unwrap_module                    the root, until nobody answers
+    fxplug_trace_started
+    fxplug_leaf_functions
+    each call of a module
+        fxplug_unwrap_module
+        fxplug_is_leaf_module
+    each recorded call
+        fxplug_create_argument              each argument of a foreign type
+        fxplug_node_created
+        fxplug_create_proxy
+    fxplug_trace_finished
+a pipeline runs
+    each pass
+        fxplug_pass_started
+        fxplug_pass_finished
+a module is shown
+    fxplug_represent
+```"""
 
 
 @dataclass
@@ -70,15 +102,19 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         pages = generate()
+        superfluous = sorted(set(_HOOK_PAGES.glob("*.md")) - set(pages))
     except torch_fx_names.NamesError as error:
         sys.stderr.write(f"Cannot write {_NAMES_PAGE.relative_to(_CHECKOUT)}:\n{error}\n")
         return 1
     outdated = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
     if options.check:
-        for path in outdated:
+        for path in [*outdated, *superfluous]:
             name = path.relative_to(_CHECKOUT)
             sys.stderr.write(f"{name} is out of date. Run: python tools/generate_docs.py\n")
-        return 1 if outdated else 0
+        return 1 if outdated or superfluous else 0
+    for path in superfluous:
+        path.unlink()
+        print(f"removed {path.relative_to(_CHECKOUT)}")
     for path in outdated:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(pages[path], encoding="utf-8")
@@ -88,37 +124,40 @@ def main(arguments: list[str]) -> int:
 
 def generate() -> dict[Path, str]:
     """Return every generated page with its text."""
+    source = _HOOKSPECS.read_text(encoding="utf-8")
     return {
-        _HOOKS_PAGE: hooks_page(_HOOKSPECS.read_text(encoding="utf-8")),
+        _HOOKS_PAGE: hooks_page(source),
+        **{_HOOK_PAGES / f"{name}.md": text for name, text in hook_pages(source).items()},
         _NAMES_PAGE: torch_fx_names.page(),
         _DIFFERENCES_PAGE: graph_differences.page(),
     }
 
 
-# -- the page of hooks
+# -- the pages of hooks
 
 
 def hooks_page(source: str) -> str:
-    """Return the page for the declarations in `source`."""
+    """Return the index of the declarations in `source`."""
     tree = ast.parse(source)
-    hooks = _hooks_of(tree, source)
     introduction = _prose(parse_docstring(ast.get_docstring(tree) or "").text)
     # The first paragraph says what the file is, which readers of the page need not know.
     _, _, contract = introduction.partition("\n\n")
-    overview = [f"| [`{hook.name}`](#{hook.name}) | {_answer(hook)} | {_summary(hook)} |" for hook in hooks]
-    parts = [
-        _INTRODUCTION + contract,
-        "| hook | answers | meaning |\n|---|---|---|\n" + "\n".join(overview),
-        "The examples share this:",
-        "```python\nfrom fxplug import hookimpl\n```",
-    ]
+    parts = [_INTRODUCTION + contract, _LIFE_CYCLE]
     section = ""
-    for hook in hooks:
-        if hook.section != section:
-            section = hook.section
-            parts.append(f"## {section[0].upper()}{section[1:]}")
-        parts.append(_hook_entry(hook))
+    for hook in _hooks_of(tree, source):
+        row = f"| [`{hook.name}`](hooks/{hook.name}.md) | {_answer(hook)} | {_summary(hook)} |"
+        if hook.section == section:
+            parts[-1] += f"\n{row}"
+            continue
+        section = hook.section
+        parts.append(f"## {section[0].upper()}{section[1:]}")
+        parts.append(f"| hook | answers | meaning |\n|---|---|---|\n{row}")
     return "\n\n".join(parts) + "\n"
+
+
+def hook_pages(source: str) -> dict[str, str]:
+    """Return the page of each hook that `source` declares, by its name."""
+    return {hook.name: _hook_page(hook) for hook in _hooks_of(ast.parse(source), source)}
 
 
 def _hooks_of(tree: ast.Module, source: str) -> list[Hook]:
@@ -146,18 +185,23 @@ def _hooks_of(tree: ast.Module, source: str) -> list[Hook]:
     return found
 
 
-def _hook_entry(hook: Hook) -> str:
-    docstring = hook.docstring
-    parts = [f"### {hook.name}", f"```text\n{hook.signature}\n```", _prose(docstring.text)]
-    if "Args" in docstring.sections:
-        rows = [f"| `{name}` | {_prose(text)} |" for name, text in _arguments(docstring.sections["Args"])]
-        parts.append("| argument | |\n|---|---|\n" + "\n".join(rows))
-    if "Returns" in docstring.sections:
-        parts.append(f"**Returns** {_lower_first(_prose(docstring.sections['Returns']))}")
-    if "Example" in docstring.sections:
-        code = textwrap.dedent(docstring.sections["Example"].replace("::", "", 1)).strip("\n")
-        parts.append(f"```python\n{code}\n```")
-    return "\n\n".join(parts)
+def _hook_page(hook: Hook) -> str:
+    sections = hook.docstring.sections
+    parts = [
+        _MADE,
+        f"# {hook.name}",
+        _prose(hook.docstring.text),
+        f"```text\n{hook.signature}\n```",
+        f"Answers: {_answer(hook)}. All hooks: [Hooks](../hooks.md).",
+        f"## When it is called\n\n{_prose(sections['When'])}",
+    ]
+    if "Args" in sections:
+        rows = [f"| `{name}` | {_prose(text)} |" for name, text in _arguments(sections["Args"])]
+        parts.append("## Arguments\n\n| argument | |\n|---|---|\n" + "\n".join(rows))
+    parts += [f"## {name}\n\n{_prose(sections[name])}" for name in ("Returns", "Order", "Errors")]
+    code = textwrap.dedent(sections["Example"].replace("::", "", 1)).strip("\n")
+    parts.append(f"## The smallest plugin\n\n```python\n{code}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def _answer(hook: Hook) -> str:
@@ -205,12 +249,6 @@ def _prose(text: str) -> str:
     """Return prose as Markdown: one line for each paragraph, single backquotes for code."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n")]
     return "\n\n".join(part.replace("``", "`") for part in paragraphs if part)
-
-
-def _lower_first(text: str) -> str:
-    word = text.split(maxsplit=1)[0].strip(":.,") if text else ""
-    # None, True and False are names, not the beginning of a sentence.
-    return text if word in {"None", "True", "False"} else text[:1].lower() + text[1:]
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import torch
 
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.ir import Node, iterate_leaves, map_aggregate
+from fxplug.semantics.internals import without_data
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ShapeProp", "TensorMetadata", "propagate_shapes", "shape_text"]
+__all__ = ["ShapeProp", "TensorMetadata", "described_copy", "propagate_shapes", "shape_text"]
 
 
 class TensorMetadata(NamedTuple):
@@ -146,3 +147,25 @@ def _parts(value: Any) -> Iterator[TensorMetadata]:
 def propagate_shapes(module: GraphModule, *args: Any) -> Any:
     """Note the metadata of every value of `module` for the inputs `args`; return the result of the run."""
     return ShapeProp(module).propagate(*args)
+
+
+def described_copy(module: GraphModule, *args: Any) -> GraphModule:
+    """Return a copy of `module` whose nodes have the metadata of their values; the module itself is left alone.
+
+    Nothing is computed where torch can tell the shapes without data; a program that asks for values is run once, on
+    copies of its parameters, buffers and inputs.
+
+    Args:
+        module: Not changed.
+        *args: Its inputs.
+    """
+    mode, inputs = without_data(args)
+    shadow = _in_mode(module, mode)
+    try:
+        with mode, torch.no_grad():
+            ShapeProp(shadow).run(*inputs)
+    except Exception:  # Whatever it is: running the program tells, or raises the error that the user knows.
+        shadow = copy.deepcopy(module)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            ShapeProp(shadow).run(*copy.deepcopy(args))
+    return shadow

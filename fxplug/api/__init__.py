@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance
+from fxplug.api.costing import cost, estimate
+from fxplug.api.decomposing import decompose
 from fxplug.api.events import OptimizationEvent
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
+from fxplug.api.representation import represent
 from fxplug.api.rewriting import replace_pattern
+from fxplug.api.storing import load, save
 from fxplug.api.tracing import symbolic_trace, trace
-from fxplug.storage import load, save
 
 __all__ = [
     "DEFAULT_PIPELINE",
@@ -20,9 +23,13 @@ __all__ = [
     "OptimizationEvent",
     "OptimizationResult",
     "Tolerance",
+    "cost",
+    "decompose",
+    "estimate",
     "load",
     "optimize",
     "replace_pattern",
+    "represent",
     "save",
     "symbolic_trace",
     "trace",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fxplug.semantics  # noqa: F401 # pyright: ignore[reportUnusedImport] - tells what torch calls mean
 from fxplug.capture.concrete import PH, PHBase, PHWithMeta
+from fxplug.capture.foreign import ConstantRecord, lifting
 from fxplug.capture.parameters import ParameterProxy
-from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy
+from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, is_leaf_by_class
 from fxplug.capture.proxy import Attribute, GraphAppendingTracer, Proxy, TracerBase
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.scopes import Scope, ScopeContextManager
@@ -16,6 +17,7 @@ from fxplug.capture.wrapping import wrap
 __all__ = [
     "PH",
     "Attribute",
+    "ConstantRecord",
     "GraphAppendingTracer",
     "PHBase",
     "PHWithMeta",
@@ -30,6 +32,8 @@ __all__ = [
     "Tracer",
     "TracerBase",
     "Transformer",
+    "is_leaf_by_class",
     "is_tracing",
+    "lifting",
     "wrap",
 ]

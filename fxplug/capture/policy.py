@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from torch import nn
+
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from torch import nn
-
     from fxplug.ir import Node
 
-__all__ = ["TraceContext", "TraceEvent", "TracePolicy", "check_settings"]
+__all__ = ["TraceContext", "TraceEvent", "TracePolicy", "check_settings", "is_leaf_by_class"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class TracePolicy:
     """(module, qualified name, context) -> whether the module stays one node; None = the tracer decides."""
     create_argument: Callable[[Any, TraceContext], Any] | None = None
     """(value, context) -> an argument of the graph for a value of a foreign type; None = no opinion."""
+    lift_constant: Callable[[Any], str | None] | None = None
+    """(value) -> how the name of a constant of the graph begins that is to hold the value; None = it is none."""
     proxy_mixins: Callable[[Node, str, TraceContext], tuple[type, ...]] | None = None
     """(node, kind, context) -> classes mixed into the proxy that stands for the node, first one first."""
     node_created: Callable[[Node, TraceContext], Mapping[str, Any] | None] | None = None
@@ -65,6 +67,12 @@ class TracePolicy:
     """Observes the start of a trace."""
     trace_finished: Callable[[TraceEvent], None] | None = None
     """Observes the end of a trace."""
+
+
+def is_leaf_by_class(module: nn.Module) -> bool:
+    """Return fxplug's own rule for leaves: the classes that torch.nn ships, except containers."""
+    name = type(module).__module__
+    return name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
 def check_settings(modules: Any, functions: Any, policy: Any) -> None:

@@ -24,7 +24,7 @@ from fxplug.capture.keeping import StateKeeper
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
-from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings
+from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
@@ -473,6 +473,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         return kind if mixins is None else _mixed_proxy_class(mixins(node, "unknown", self.context), kind)
 
     def _foreign_argument(self, a: Any) -> Argument:
+        lift = self.policy.lift_constant
+        prefix = lift(a) if lift is not None else None
+        if prefix is not None:
+            return self._lift_once(a, prefix)
         if isinstance(type(a), ProxyableClassMeta):
             return self._lift(a, f"_{type(a).__name__}_constant_")
         if isinstance(a, torch.ScriptObject):
@@ -484,6 +488,13 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
                 return self.create_arg(answer)
         return super()._foreign_argument(a)
 
+    def _lift_once(self, value: Any, prefix: str) -> Node:
+        """Record a read of a constant that the graph has already, or of a new one."""
+        for path, known in self.graph.lifted.items():
+            if known is value:
+                return self.create_node("get_attr", path, (), {})
+        return self._lift(value, prefix)
+
     def _where(self) -> str:
         # Behind the forward no line of it is on the stack any more: what is refused then is its result.
         return super()._where() if self._states.is_watching else "as a result"
@@ -492,8 +503,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module stays one node: by default the classes that torch.nn ships, except containers."""
-        name = type(m).__module__
-        return name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(m, nn.Sequential)
+        return is_leaf_by_class(m)
 
     def path_of_module(self, mod: nn.Module) -> str:
         """Return the dotted path of a module below the root.

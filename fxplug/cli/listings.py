@@ -22,6 +22,9 @@ __all__ = ["STATUS_STYLES", "backends", "passes", "plugins"]
 STATUS_STYLES = {"active": "green", "disabled": "yellow", "failed": "bold red", "incompatible": "bold red"}
 """Status of a plugin -> how a terminal shows it."""
 
+_NAMED_HOOKS = frozenset({"fxplug_register_passes", "fxplug_register_backends", "fxplug_register_commands"})
+"""Hooks whose offers the list names one by one."""
+
 
 def _json_option(function: Any) -> Any:
     return click.option("--json", "as_json", is_flag=True, help="As JSON.")(function)
@@ -71,7 +74,7 @@ def _plugin_notes(info: PluginInfo) -> str:
         for kind, names in (("passes", info.passes), ("backends", info.backends), ("commands", info.commands))
         if names
     ]
-    answers = [hook for hook in info.hooks if not hook.startswith("fxplug_register_")]
+    answers = [hook for hook in info.hooks if hook not in _NAMED_HOOKS]
     if answers:
         parts.append(f"hooks {', '.join(hook.removeprefix('fxplug_') for hook in answers)}")
     return "; ".join(parts) or "nothing"

@@ -175,6 +175,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         model=wanted.model,
         class_name=type(model).__name__,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        inputs=inputs,
         examples=tuple(describe(value) for value in inputs),
         backend=wanted.backend,
     )
@@ -193,12 +194,13 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         runs=wanted.runs,
         strict=wanted.strict,
     )
+    left_out: list[str] = []
     if folder is not None:
         with folder.writing() as place:
-            write_files(place, job, result, wanted.allow)
+            left_out = write_files(place, job, result, wanted.allow, manager)
     view.summary(list(_summary(job, result, wanted.out)))
     if not wanted.quiet:
-        for warning in _warnings(result, folder):
+        for warning in [*_warnings(result, folder), *left_out]:
             warn(warning)
 
 

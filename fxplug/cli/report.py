@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 from fxplug.api import save
 from fxplug.cli.environment import environment
 from fxplug.cli.output import FILES, REPORT_FORMAT
+from fxplug.cli.sections import make_sections, one_line, table_cell
 from fxplug.cli.wording import error_text, latency_text, node_text, time_text, tolerance_text
+from fxplug.plugins import ReportContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from fxplug.api import Latency, OptimizationResult
+    from fxplug.cli.sections import Section
     from fxplug.lower import LoweringReport
     from fxplug.passes import PassReport
+    from fxplug.plugins import PluginManager
 
 __all__ = ["Job", "write_files"]
 
@@ -34,12 +38,16 @@ class Job:
     """The reference."""
     class_name: str
     parameters: int
+    inputs: tuple[Any, ...]
+    """The example inputs."""
     examples: tuple[str, ...]
-    """Dtype and shape of each input."""
+    """Dtype and shape of each of them."""
     backend: str | None
 
 
-def write_files(folder: Path, job: Job, result: OptimizationResult, allow: Sequence[str]) -> None:
+def write_files(
+    folder: Path, job: Job, result: OptimizationResult, allow: Sequence[str], manager: PluginManager
+) -> list[str]:
     """Write module, readable Python and reports.
 
     Args:
@@ -47,16 +55,23 @@ def write_files(folder: Path, job: Job, result: OptimizationResult, allow: Seque
         job: What was asked for.
         result: What came of it.
         allow: Functions that the module's file may name besides.
+        manager: Supplies sections of the report, and names in the module's file.
+
+    Returns:
+        What the user should know, in sentences: the sections that could not be written.
 
     Raises:
         StorageError: The module holds something that a file cannot.
     """
     module_file, source_file, json_file, markdown_file = (folder / name for name in FILES)
-    save(result.graph_module, module_file, allow=allow)
+    save(result.graph_module, module_file, allow=allow, manager=manager)
     source_file.write_text(_source(job, result), encoding="utf-8")
     data = _report(job, result)
+    sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data))
+    data["sections"] = [section.entry for section in sections]
     json_file.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    markdown_file.write_text("\n".join(_markdown(job, result)) + "\n", encoding="utf-8")
+    markdown_file.write_text("\n".join(_markdown(job, result, sections)) + "\n", encoding="utf-8")
+    return [section.error for section in sections if section.error]
 
 
 # -- readable Python ---------------------------------------------------------------------------------------------
@@ -73,12 +88,12 @@ def _source(job: Job, result: OptimizationResult) -> str:
     if "import torch" not in imports:
         imports.append("import torch")
     others = [
-        f"# {name} stands for {_one_line(repr(value))}"
+        f"# {name} stands for {one_line(repr(value))}"
         for name, value in sorted(values.items())
         if not isinstance(value, types.ModuleType) and getattr(value, "__module__", None) != "builtins"
     ]
     lines = [
-        f"# {_one_line(job.model)} as fxplug {environment()['fxplug']} has optimised it, to be read.",
+        f"# {one_line(job.model)} as fxplug {environment()['fxplug']} has optimised it, to be read.",
         "# The program with its weights is in module.fxplug: fxplug.load('module.fxplug').",
         *others,
         "",
@@ -88,10 +103,6 @@ def _source(job: Job, result: OptimizationResult) -> str:
         module.print_readable(print_output=False),
     ]
     return "\n".join(lines)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 # -- report.json -------------------------------------------------------------------------------------------------
@@ -188,7 +199,7 @@ def _plain(value: Any) -> Any:
 # -- report.md ---------------------------------------------------------------------------------------------------
 
 
-def _markdown(job: Job, result: OptimizationResult) -> Iterator[str]:
+def _markdown(job: Job, result: OptimizationResult, sections: Sequence[Section]) -> Iterator[str]:
     where = environment()
     yield f"# {job.class_name}, optimised"
     yield ""
@@ -210,15 +221,17 @@ def _markdown(job: Job, result: OptimizationResult) -> Iterator[str]:
     for report in result.passes:
         did = report.error or (report.result.summary if report.result is not None else "")
         nodes = node_text(report.nodes_before, report.nodes_after)
-        yield f"| {report.name} | {report.provider} | {_cell(did)} | {nodes} | {time_text(report.seconds)} |"
+        yield f"| {report.name} | {report.provider} | {table_cell(did)} | {nodes} | {time_text(report.seconds)} |"
     if result.lowering is not None:
         yield from _markdown_backend(result.lowering)
+    for section in sections:
+        yield from section.markdown()
     if result.warnings:
         yield ""
         yield "## Warnings"
         yield ""
         for warning in result.warnings:
-            yield f"- {_one_line(warning)}"
+            yield f"- {one_line(warning)}"
     yield ""
     yield "## Files"
     yield ""
@@ -237,8 +250,4 @@ def _markdown_backend(report: LoweringReport) -> Iterator[str]:
         yield "| node | target | why not | source |"
         yield "|---|---|---|---|"
     for node in report.unsupported:
-        yield f"| {node.name} | {_cell(node.target)} | {_cell(node.reason)} | {_cell(node.source)} |"
-
-
-def _cell(text: str) -> str:
-    return _one_line(text).replace("|", "\\|")
+        yield f"| {node.name} | {table_cell(node.target)} | {table_cell(node.reason)} | {table_cell(node.source)} |"

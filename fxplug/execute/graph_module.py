@@ -13,7 +13,7 @@ from torch.compiler import is_dynamo_compiling
 
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, InvalidArgumentError
-from fxplug.execute.display import class_text
+from fxplug.execute.display import class_text, notebook_bundle
 from fxplug.execute.failures import note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet
@@ -277,6 +277,11 @@ class GraphModule(nn.Module):
         if print_output:
             sys.stdout.write(text)
         return text
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str | bytes] | None:
+        """Return how a notebook shows this module; None leaves it at the text."""
+        bundle = notebook_bundle(self)
+        return {"text/plain": str(self), **bundle} if bundle else None
 
     def to_folder(self, folder: str | os.PathLike[str], module_name: str = "FxModule") -> None:
         """Write a Python package that makes this module again, with torch alone.

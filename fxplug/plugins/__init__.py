@@ -7,17 +7,31 @@ from fxplug.plugins.default import default_manager, reset_default_manager
 from fxplug.plugins.discovery import PluginCandidate, discover
 from fxplug.plugins.manager import PluginManager
 from fxplug.plugins.markers import hookimpl, hookspec
-from fxplug.plugins.offers import BackendOffer, CommandOffer, Offer, PassOffer
+from fxplug.plugins.offers import (
+    BackendOffer,
+    CommandOffer,
+    DeviceOffer,
+    Offer,
+    PassOffer,
+    ReportSectionOffer,
+)
 from fxplug.plugins.records import (
     BackendRecord,
     CommandRecord,
+    ConstantRecord,
+    DecompositionRecord,
+    DeviceRecord,
     EffectRecord,
+    FlopFormulaRecord,
     HookFailure,
     PassEvent,
     PassRecord,
     PluginInfo,
     PluginStatus,
     PluginWarning,
+    ReportContext,
+    ReportSectionRecord,
+    StorageTargetRecord,
     TraceContext,
     TraceEvent,
 )
@@ -30,7 +44,12 @@ __all__ = [
     "CommandRecord",
     "Config",
     "ConfigSource",
+    "ConstantRecord",
+    "DecompositionRecord",
+    "DeviceOffer",
+    "DeviceRecord",
     "EffectRecord",
+    "FlopFormulaRecord",
     "HookFailure",
     "Offer",
     "PassEvent",
@@ -43,7 +62,11 @@ __all__ = [
     "PluginStatus",
     "PluginWarning",
     "PluginsConfig",
+    "ReportContext",
+    "ReportSectionOffer",
+    "ReportSectionRecord",
     "Settings",
+    "StorageTargetRecord",
     "TraceConfig",
     "TraceContext",
     "TraceEvent",

@@ -34,6 +34,9 @@ __all__ = ["LoadedPlugin", "PluginLoader"]
 
 _RECORD_HOOKS = tuple(name for name in hookspecs.__all__ if name.startswith("fxplug_register_"))
 
+_CORE_AT_ONCE = ("fxplug_register_passes", "fxplug_register_backends", "fxplug_register_commands")
+"""What fxplug itself is asked for when plugins are loaded; the rest, which is more, when somebody needs it."""
+
 
 @dataclass
 class LoadedPlugin:
@@ -150,7 +153,12 @@ class PluginLoader:
         places = {plugin.candidate.name: place for place, plugin in enumerate(active)}
         found = sorted(
             caller.get_hookimpls(),
-            key=lambda entry: (entry.trylast - entry.tryfirst, places[entry.plugin_name]),
+            # What fxplug itself says comes behind whatever plugins say.
+            key=lambda entry: (
+                entry.plugin_name == CORE,
+                entry.trylast - entry.tryfirst,
+                places[entry.plugin_name],
+            ),
         )
         plugins = {plugin.candidate.name: plugin for plugin in active}
         return [
@@ -265,13 +273,28 @@ class PluginLoader:
     def _collect(self, plugin: LoadedPlugin) -> None:
         if not plugin.is_active:
             return
+        hooks = _RECORD_HOOKS if plugin is not self.core else _CORE_AT_ONCE
         try:
-            for hook in _RECORD_HOOKS:
+            for hook in hooks:
                 if hook in plugin.hooks:
                     plugin.records[hook] = self._ask_for_records(hook, plugin)
         except Refused as refusal:
             self._undo(plugin)
             plugin.refuse(str(refusal), cause=refusal.__cause__)
+
+    def records(self, hook: str, active: Sequence[LoadedPlugin]) -> list[tuple[LoadedPlugin, Any]]:
+        """Return the records of a hook with the plugins that gave them: plugins in order, fxplug itself last.
+
+        Args:
+            hook: Name of a hook that returns records.
+            active: The active plugins in order.
+        """
+        if hook not in self.core.records and hook in self.core.hooks:
+            self.core.records[hook] = self._ask_for_records(hook, self.core)
+        plugins = [plugin for plugin in active if plugin is not self.core]
+        return [
+            (plugin, record) for plugin in [*plugins, self.core] for record in plugin.records.get(hook, ())
+        ]
 
     def _ask_for_records(self, hook: str, plugin: LoadedPlugin) -> list[Any]:
         records: list[Any] = []

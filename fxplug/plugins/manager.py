@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,31 +12,48 @@ from fxplug.errors import ConfigError, UnknownNameError
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, core_version, discover
 from fxplug.plugins.loading import LoadedPlugin, PluginLoader
-from fxplug.plugins.offers import BackendOffer, CommandOffer, Offer, OfferTable, PassOffer
+from fxplug.plugins.offers import (
+    CORE,
+    BackendOffer,
+    CommandOffer,
+    DeviceOffer,
+    Offer,
+    OfferTable,
+    PassOffer,
+    ReportSectionOffer,
+)
 from fxplug.plugins.pipelines import PassEntry, pipeline_names, resolve_pipeline, validated_options
-from fxplug.plugins.policy import create_policy, observer
+from fxplug.plugins.policy import create_policy, first_answer, observer
 from fxplug.plugins.records import (
     BackendRecord,
     CommandRecord,
+    ConstantRecord,
+    DecompositionRecord,
+    DeviceRecord,
     EffectRecord,
+    FlopFormulaRecord,
     PassEvent,
     PassRecord,
     PluginInfo,
     PluginWarning,
+    ReportSectionRecord,
 )
+from fxplug.plugins.registration import Implementation, blaming
 from fxplug.plugins.requirements import check_required
 from fxplug.plugins.selection import Selection
 from fxplug.plugins.settings import Config
+from fxplug.storage import ProvidedConstant, ProvidedTarget, Provisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fxplug.capture import TracePolicy
+    from fxplug.execute import GraphModule
     from fxplug.passes import Pipeline
 
 __all__ = ["PluginManager"]
 
-RecordT = TypeVar("RecordT", PassRecord, BackendRecord, CommandRecord)
+RecordT = TypeVar("RecordT", PassRecord, BackendRecord, CommandRecord, DeviceRecord, ReportSectionRecord)
 
 
 class PluginManager:
@@ -85,10 +103,10 @@ class PluginManager:
         self._active = self._loader.load()
         self._report()
         check_required(self.config, self._loader.plugins)
-        note = self._inactive_note()
-        self._passes = OfferTable("pass", self._offers("fxplug_register_passes", PassRecord), note)
-        self._backends = OfferTable("backend", self._offers("fxplug_register_backends", BackendRecord), note)
-        self._commands = OfferTable("command", self._offers("fxplug_register_commands", CommandRecord), note)
+        self._note = self._inactive_note()
+        self._passes = self._table("pass", "fxplug_register_passes", PassRecord)
+        self._backends = self._table("backend", "fxplug_register_backends", BackendRecord)
+        self._commands = self._table("command", "fxplug_register_commands", CommandRecord)
 
     # -- plugins ---------------------------------------------------------------------------------------------
 
@@ -151,7 +169,21 @@ class PluginManager:
 
     # -- offers ----------------------------------------------------------------------------------------------
 
+    def _table(self, kind: str, hook: str, record: type[RecordT]) -> OfferTable[RecordT]:
+        return OfferTable(kind, self._offers(hook, record), self._note)
+
+    @cached_property
+    def _devices(self) -> OfferTable[DeviceRecord]:
+        return self._table("device", "fxplug_register_devices", DeviceRecord)
+
+    @cached_property
+    def _report_sections(self) -> OfferTable[ReportSectionRecord]:
+        return self._table("report section", "fxplug_register_report_sections", ReportSectionRecord)
+
     def _offers(self, hook: str, kind: type[RecordT]) -> list[Offer[RecordT]]:
+        pairs = self._loader.records(hook, self._active)
+        # What fxplug itself offers is listed first.
+        ordered = sorted(pairs, key=lambda pair: pair[0] is not self._loader.core)
         return [
             Offer(
                 record.name if plugin is self._loader.core else f"{plugin.candidate.name}:{record.name}",
@@ -160,8 +192,7 @@ class PluginManager:
                 plugin.candidate.distribution,
                 plugin.candidate.version,
             )
-            for plugin in self._active
-            for record in plugin.records.get(hook, ())
+            for plugin, record in ordered
             if isinstance(record, kind)
         ]
 
@@ -194,11 +225,80 @@ class PluginManager:
         """Return the command that a full or unique short name means; raises as `find_pass` does."""
         return self._commands.find(name)
 
+    def devices(self) -> Mapping[str, DeviceOffer]:
+        """Return every device by its full name."""
+        return self._devices.by_name
+
+    def find_device(self, name: str) -> DeviceOffer:
+        """Return the device that a full or unique short name means; raises as `find_pass` does."""
+        return self._devices.find(name)
+
+    def report_sections(self) -> Mapping[str, ReportSectionOffer]:
+        """Return every section of a report by its full name."""
+        return self._report_sections.by_name
+
+    # -- what is said about calls and values ----------------------------------------------------------------
+
     def effect_records(self) -> tuple[EffectRecord, ...]:
         """Return what plugins say about effects, in order."""
+        return tuple(record for _, record in self._loader.records("fxplug_register_effects", self._active))
+
+    def decompositions(self) -> tuple[DecompositionRecord, ...]:
+        """Return how calls break into others: what plugins say, in order, then what fxplug itself says."""
+        hook = "fxplug_register_decompositions"
         return tuple(
-            record for plugin in self._active for record in plugin.records.get("fxplug_register_effects", ())
+            record
+            if plugin is self._loader.core
+            else replace(record, function=self._blamed(hook, plugin, record.function))
+            for plugin, record in self._loader.records(hook, self._active)
         )
+
+    def flop_formulas(self) -> tuple[FlopFormulaRecord, ...]:
+        """Return what calls cost: what plugins say, in order, then what fxplug itself says."""
+        hook = "fxplug_register_flop_formulas"
+        return tuple(
+            record
+            if plugin is self._loader.core
+            else replace(record, formula=self._blamed(hook, plugin, record.formula))
+            for plugin, record in self._loader.records(hook, self._active)
+        )
+
+    def constants(self) -> tuple[ConstantRecord, ...]:
+        """Return of which types values are constants, in order."""
+        return tuple(record for _, record in self._loader.records("fxplug_register_constants", self._active))
+
+    def provisions(self) -> Provisions:
+        """Return what plugins bring to files, for `fxplug.storage.save` and `fxplug.storage.load`."""
+        targets = self._loader.records("fxplug_register_storage_targets", self._active)
+        constants = self._loader.records("fxplug_register_constants", self._active)
+        return Provisions(
+            tuple(ProvidedTarget(record, *_identity(plugin)) for plugin, record in targets),
+            tuple(ProvidedConstant(record, *_identity(plugin)) for plugin, record in constants),
+            {
+                plugin.candidate.name: plugin.candidate.provider
+                for plugin in self._active
+                if plugin.candidate.name != CORE
+            },
+        )
+
+    def _blamed(self, hook: str, plugin: LoadedPlugin, function: Callable[..., Any]) -> Callable[..., Any]:
+        candidate = plugin.candidate
+        return blaming(Implementation(hook, candidate.name, candidate.provider, function, plugin.failures))
+
+    def represents(self) -> bool:
+        """Return whether a plugin takes part in `represent`."""
+        return any(
+            implementation.plugin != CORE for implementation in self._implementations("fxplug_represent")
+        )
+
+    def represent(self, graph_module: GraphModule, format: str) -> str | bytes | None:  # noqa: A002
+        """Return a module in a format, as the first one has it who can; None when nobody can.
+
+        Raises:
+            PluginError: A plugin failed, or gave something else than text or bytes.
+        """
+        ask = first_answer(self._implementations("fxplug_represent"), _is_text, "text, bytes or None")
+        return ask(graph_module, format)
 
     def pipelines(self, config: Config | None = None) -> list[str]:
         """Return the names of all pipelines, built-in and configured."""
@@ -259,11 +359,16 @@ class PluginManager:
         """
         if config is None or config is self.config:
             return self._own_policy
-        return create_policy(self._implementations, config.trace, strict=self.strict)
+        return self._policy_for(config)
 
     @cached_property
     def _own_policy(self) -> TracePolicy:
-        return create_policy(self._implementations, self.config.trace, strict=self.strict)
+        return self._policy_for(self.config)
+
+    def _policy_for(self, config: Config) -> TracePolicy:
+        return create_policy(
+            self._implementations, config.trace, strict=self.strict, constants=self.constants()
+        )
 
     def pass_observers(self) -> tuple[Callable[[PassEvent], None], ...]:
         """Return who is to hear of the start and the end of each pass, for `fxplug.passes.Pipeline.run`."""
@@ -286,6 +391,14 @@ class PluginManager:
 
     def _implementations(self, hook: str) -> Sequence[Any]:
         return self._loader.implementations(hook, self._active)
+
+
+def _identity(plugin: LoadedPlugin) -> tuple[str, str, str]:
+    return plugin.candidate.name, plugin.candidate.distribution, plugin.candidate.version
+
+
+def _is_text(answer: Any, _: Any) -> bool:
+    return isinstance(answer, (str, bytes))
 
 
 def _is_strict(environ: Mapping[str, str], config: Config) -> bool:

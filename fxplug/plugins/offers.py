@@ -6,17 +6,32 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fxplug.errors import FxplugError, PluginConflictError, PluginError, UnknownNameError
-from fxplug.plugins.records import BackendRecord, CommandRecord, PassRecord
+from fxplug.plugins.records import (
+    BackendRecord,
+    CommandRecord,
+    DeviceRecord,
+    PassRecord,
+    ReportSectionRecord,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["CORE", "BackendOffer", "CommandOffer", "Offer", "OfferTable", "PassOffer"]
+__all__ = [
+    "CORE",
+    "BackendOffer",
+    "CommandOffer",
+    "DeviceOffer",
+    "Offer",
+    "OfferTable",
+    "PassOffer",
+    "ReportSectionOffer",
+]
 
 CORE = "core"
 """The namespace of what fxplug itself offers; its full names go without."""
 
-RecordT = TypeVar("RecordT", PassRecord, BackendRecord, CommandRecord)
+RecordT = TypeVar("RecordT", PassRecord, BackendRecord, CommandRecord, DeviceRecord, ReportSectionRecord)
 
 
 @dataclass(frozen=True)
@@ -53,8 +68,12 @@ class Offer(Generic[RecordT]):
             FxplugError: What the factory itself reports, for example a `BackendError`.
             PluginError: The factory failed otherwise; the message names the distribution.
         """
+        record = self.record
+        if isinstance(record, DeviceRecord):
+            return record  # It describes; there is nothing to make.
+        factory: Callable[..., Any] = record.factory
         try:
-            return self.record.factory(**options)
+            return factory(**options)
         except FxplugError:
             raise
         except Exception as error:
@@ -67,6 +86,8 @@ class Offer(Generic[RecordT]):
 PassOffer = Offer[PassRecord]
 BackendOffer = Offer[BackendRecord]
 CommandOffer = Offer[CommandRecord]
+DeviceOffer = Offer[DeviceRecord]
+ReportSectionOffer = Offer[ReportSectionRecord]
 
 
 class OfferTable(Generic[RecordT]):

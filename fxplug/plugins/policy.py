@@ -17,8 +17,9 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from fxplug.capture import Proxy, TraceContext, TracePolicy
+from fxplug.capture import Proxy, TraceContext, TracePolicy, lifting
 from fxplug.plugins.leaf_functions import functions_named
+from fxplug.plugins.offers import CORE
 from fxplug.plugins.records import PluginWarning
 
 if TYPE_CHECKING:
@@ -26,17 +27,22 @@ if TYPE_CHECKING:
 
     from fxplug.errors import PluginError
     from fxplug.ir import Node
+    from fxplug.plugins.records import ConstantRecord
     from fxplug.plugins.registration import Implementation
     from fxplug.plugins.settings import TraceConfig
 
-__all__ = ["ModuleGlobs", "create_policy", "observer"]
+__all__ = ["ModuleGlobs", "create_policy", "first_answer", "observer"]
 
 Implementations = Callable[[str], "Sequence[Implementation]"]
 """Returns the implementations of a hook, in the order in which they are asked."""
 
 
 def create_policy(
-    implementations: Implementations, config: TraceConfig, *, strict: bool = False
+    implementations: Implementations,
+    config: TraceConfig,
+    *,
+    strict: bool = False,
+    constants: Iterable[ConstantRecord] = (),
 ) -> TracePolicy:
     """Return a policy that asks plugins; each question that nobody answers is None.
 
@@ -44,10 +50,12 @@ def create_policy(
         implementations: Whom to ask.
         config: The user's own rules.
         strict: Whether an observer that fails ends the trace.
+        constants: Whose values are constants of the graph.
     """
     return TracePolicy(
         is_leaf_module=_leaf_question(implementations("fxplug_is_leaf_module"), config),
         create_argument=_argument_question(implementations("fxplug_create_argument")),
+        lift_constant=lifting(constants),
         proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
         node_created=_note_question(implementations("fxplug_node_created")),
         unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
@@ -117,7 +125,9 @@ def _leaf_question(
     implementations: Sequence[Implementation], config: TraceConfig
 ) -> Callable[[nn.Module, str, TraceContext], bool | None] | None:
     globs = ModuleGlobs(config.leaf_modules, config.through_modules)
-    ask_plugins = _first_answer(implementations, _is_bool, "True, False or None") if implementations else None
+    # The rule of fxplug itself is that of every tracer, which comes last anyway and may be overridden there.
+    plugins = [implementation for implementation in implementations if implementation.plugin != CORE]
+    ask_plugins = first_answer(plugins, _is_bool, "True, False or None") if plugins else None
     if not globs:
         return ask_plugins
     if ask_plugins is None:
@@ -133,9 +143,16 @@ def _leaf_question(
 # -- other questions -----------------------------------------------------------------------------------------
 
 
-def _first_answer(
+def first_answer(
     implementations: Sequence[Implementation], is_allowed: Callable[[Any, Any], bool], allowed: str
 ) -> Callable[..., Any]:
+    """Return a function that asks one after the other until somebody has an opinion.
+
+    Args:
+        implementations: Who is asked, in order.
+        is_allowed: Called with (answer, first argument of the question).
+        allowed: What may be answered, for errors.
+    """
     functions = [(implementation.function, implementation) for implementation in implementations]
 
     def ask(subject: Any, *others: Any) -> Any:
@@ -171,7 +188,7 @@ def _argument_question(
 ) -> Callable[[Any, TraceContext], Any] | None:
     if not implementations:
         return None
-    return _first_answer(implementations, _is_other_value, "another value, or None")
+    return first_answer(implementations, _is_other_value, "another value, or None")
 
 
 def _unwrap_question(
@@ -179,7 +196,7 @@ def _unwrap_question(
 ) -> Callable[[nn.Module], nn.Module | None] | None:
     if not implementations:
         return None
-    return _first_answer(implementations, _is_other_module, "the module inside, or None")
+    return first_answer(implementations, _is_other_module, "the module inside, or None")
 
 
 def _function_question(

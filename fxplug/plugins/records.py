@@ -5,25 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from fxplug.capture import TraceContext, TraceEvent
+from fxplug.analyze import DeviceRecord, FlopFormulaRecord
+from fxplug.capture import ConstantRecord, TraceContext, TraceEvent
 from fxplug.lower import BackendRecord
 from fxplug.passes import PassEvent, PassRecord
+from fxplug.rewrite import DecompositionRecord
+from fxplug.storage import StorageTargetRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
+    from fxplug.execute import GraphModule
     from fxplug.ir.effects import Effect, EffectRule
 
 __all__ = [
     "BackendRecord",
     "CommandRecord",
+    "ConstantRecord",
+    "DecompositionRecord",
+    "DeviceRecord",
     "EffectRecord",
+    "FlopFormulaRecord",
     "HookFailure",
     "PassEvent",
     "PassRecord",
     "PluginInfo",
     "PluginStatus",
     "PluginWarning",
+    "ReportContext",
+    "ReportSectionRecord",
+    "StorageTargetRecord",
     "TraceContext",
     "TraceEvent",
 ]
@@ -45,6 +56,31 @@ class CommandRecord:
     """Returns the click command. Import click in here, not earlier."""
     summary: str
     """One line for people."""
+
+
+@dataclass(frozen=True)
+class ReportContext:
+    """What a section of a report may know."""
+
+    module: GraphModule
+    """The module that is reported on. Not to be changed."""
+    example_inputs: tuple[Any, ...]
+    """Its inputs."""
+    data: Mapping[str, Any]
+    """The report so far, as ``report.json`` holds it."""
+
+
+@dataclass(frozen=True)
+class ReportSectionRecord:
+    """Offers a section of the report that ``fxplug optimize`` writes."""
+
+    name: str
+    """Lower-case words joined by hyphens, e.g. ``"memory-plan"``."""
+    factory: Callable[[ReportContext], str | Sequence[Sequence[object]] | None]
+    """Returns a text in Markdown; or the rows of a table, the first being its head; or None to leave the section out.
+    Import heavy libraries in here, not earlier."""
+    summary: str
+    """One line for people; the section's title."""
 
 
 @dataclass(frozen=True)

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-import re
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import PluginError
-from fxplug.ir.effects import Effect
-from fxplug.passes import PHASES
 from fxplug.plugins.offers import CORE
-from fxplug.plugins.records import BackendRecord, CommandRecord, EffectRecord, HookFailure, PassRecord
+from fxplug.plugins.record_checks import check_record
+from fxplug.plugins.records import (
+    BackendRecord,
+    CommandRecord,
+    ConstantRecord,
+    DecompositionRecord,
+    DeviceRecord,
+    EffectRecord,
+    FlopFormulaRecord,
+    HookFailure,
+    PassRecord,
+    ReportSectionRecord,
+    StorageTargetRecord,
+)
+from fxplug.plugins.refusal import Refused, check_name, is_text_list
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     import pluggy
 
 
 __all__ = [
+    "RECORDS",
     "Implementation",
     "Refused",
+    "blaming",
     "by_position",
     "check_plugin_name",
     "collect_records",
     "implementations_of",
     "name_list",
 ]
-
-_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-
-
-class Refused(Exception):  # noqa: N818 - a verdict, which never leaves the host
-    """A plugin cannot take part; the message says why, in a clause."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +78,29 @@ class Implementation:
         )
 
 
+def blaming(implementation: Implementation) -> Callable[..., Any]:
+    """Return the function of an implementation so that an error in it says whose it is."""
+    function = implementation.function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise implementation.failed(error) from error
+
+    return call
+
+
 def check_plugin_name(name: str) -> None:
     """Refuse a name that could not serve as a namespace.
 
     Raises:
         Refused: It is malformed or reserved.
     """
-    _check_name(name, "its entry point")
+    check_name(name, "its entry point")
     if name == CORE:
         raise Refused(f"its entry point is named {CORE!r}, which is reserved for fxplug itself")
-
-
-def _check_name(name: Any, what: str) -> None:
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise Refused(f"{what} is named {name!r}; names are lower-case words joined by hyphens")
 
 
 def name_list(module: ModuleType, attribute: str) -> tuple[str, ...]:
@@ -93,13 +110,9 @@ def name_list(module: ModuleType, attribute: str) -> tuple[str, ...]:
         Refused: It is something else than a list of texts.
     """
     value: Any = getattr(module, attribute, ())
-    if not _is_text_list(value):
+    if not is_text_list(value):
         raise Refused(f"{attribute} is {value!r}; it must be a list of plugin names")
     return tuple(value)
-
-
-def _is_text_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
 
 
 # -- hook implementations ------------------------------------------------------------------------------------
@@ -181,12 +194,19 @@ def by_position(function: Callable[..., Any], declared: tuple[str, ...]) -> Call
 
 # -- records -------------------------------------------------------------------------------------------------
 
-_RECORDS: dict[str, type[Any]] = {
+RECORDS: dict[str, type[Any]] = {
     "fxplug_register_passes": PassRecord,
     "fxplug_register_backends": BackendRecord,
     "fxplug_register_effects": EffectRecord,
     "fxplug_register_commands": CommandRecord,
+    "fxplug_register_constants": ConstantRecord,
+    "fxplug_register_decompositions": DecompositionRecord,
+    "fxplug_register_devices": DeviceRecord,
+    "fxplug_register_flop_formulas": FlopFormulaRecord,
+    "fxplug_register_report_sections": ReportSectionRecord,
+    "fxplug_register_storage_targets": StorageTargetRecord,
 }
+"""Hook -> the class of the records that it returns."""
 
 
 def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
@@ -199,7 +219,7 @@ def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
     Raises:
         Refused: The implementation raised an error, or returned something else than sound records.
     """
-    kind = _RECORDS[hook]
+    kind = RECORDS[hook]
     try:
         answer = function()
         records = None if isinstance(answer, kind) else list[Any](answer or ())
@@ -210,39 +230,9 @@ def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
     for record in records:
         if not isinstance(record, kind):
             raise Refused(f"its {hook!r} returned {record!r} in the list; it must hold {kind.__name__} only")
-        _check_record(record)
+        check_record(record)
     names = [record.name for record in records if hasattr(record, "name")]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise Refused(f"its {hook!r} offers {twice!r} twice")
     return records
-
-
-def _check_record(record: Any) -> None:
-    if isinstance(record, EffectRecord):
-        _check_effect(record)
-        return
-    title = f"its {type(record).__name__}"
-    _check_name(record.name, title)
-    title = f"{title} {record.name!r}"
-    if not callable(record.factory):
-        raise Refused(f"the factory of {title} is {record.factory!r}, which cannot be called")
-    options = getattr(record, "options", None)
-    if options is not None and not (isinstance(options, type) and is_dataclass(options)):
-        raise Refused(f"the options of {title} are {options!r}; they must be a dataclass or None")
-    for attribute in ("before", "after", "pipelines", "requires"):
-        value = getattr(record, attribute, ())
-        if not _is_text_list(value):
-            raise Refused(f"{attribute!r} of {title} is {value!r}; it must be a tuple of names")
-    if isinstance(record, PassRecord) and record.phase not in PHASES:
-        raise Refused(f"the phase of {title} is {record.phase!r}; it must be one of {', '.join(PHASES)}")
-
-
-def _check_effect(record: EffectRecord) -> None:
-    target: Any = record.target
-    if not isinstance(target, Hashable):
-        raise Refused(f"the target of its EffectRecord, {target!r}, is not hashable")
-    if not isinstance(record.effect, Effect) and not callable(record.effect):
-        raise Refused(
-            f"its EffectRecord for {target!r} holds {record.effect!r}, which is no Effect and no function"
-        )

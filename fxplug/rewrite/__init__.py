@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fxplug.rewrite.decomposition import DecompositionRecord, decompose
+from fxplug.rewrite.decompositions import BUILTIN_DECOMPOSITIONS
 from fxplug.rewrite.edits import ReplacedPatterns
 from fxplug.rewrite.elements import AnyOf, Const, Module, Wildcard
 from fxplug.rewrite.explanation import Explanation, explain
@@ -10,8 +12,10 @@ from fxplug.rewrite.rewriter import Match, replace_pattern, replace_pattern_with
 from fxplug.rewrite.sweep import Pattern, Rewriter
 
 __all__ = [
+    "BUILTIN_DECOMPOSITIONS",
     "AnyOf",
     "Const",
+    "DecompositionRecord",
     "Explanation",
     "InternalMatch",
     "Match",
@@ -21,6 +25,7 @@ __all__ = [
     "Rewriter",
     "SubgraphMatcher",
     "Wildcard",
+    "decompose",
     "explain",
     "replace_pattern",
     "replace_pattern_with_filters",

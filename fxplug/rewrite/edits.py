@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Argument
     from fxplug.rewrite.matcher import InternalMatch
 
-__all__ = ["Editor", "ReplacedPatterns"]
+__all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
 _MADE_BY = "replace_pattern"
 
@@ -229,7 +229,7 @@ class Editor:
                 node.meta = {**(shared or {}), **_own_notes(node)}
                 continue
             if old._meta is not None or node._meta is not None:
-                node.meta = {**_notes_of(old), **_own_notes(node)}
+                node.meta = {**notes_of(old), **_own_notes(node)}
             if node._type is None and old._type is not None:
                 node.type = old.type
 
@@ -253,14 +253,14 @@ def _use_instead(user: Node, old: Node, new: Argument) -> None:
     user.kwargs = cast("dict[str, Argument]", map_arg(user.kwargs, swap))
 
 
-def _notes_of(node: Node) -> dict[str, Any]:
+def notes_of(node: Node) -> dict[str, Any]:
     """Return copies of the notes that hold for what takes the place of a node, too."""
     return {key: value for key, value in copy_meta(node.meta).items() if key not in _RESULTS_OF_ANALYSES}
 
 
 def _shared_notes(nodes: tuple[Node, ...]) -> dict[str, Any]:
     """Return the notes that all of `nodes` have."""
-    shared = _notes_of(nodes[0])
+    shared = notes_of(nodes[0])
     for node in nodes[1:]:
         shared = {
             key: value

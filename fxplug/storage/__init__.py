@@ -8,7 +8,8 @@ A file is a zip archive with four members:
     which note).
 ``graph.json``
     One entry for each graph: the data form of `fxplug.ir`, values as told in `fxplug.storage.values`,
-    functions by name.
+    functions by name; and, where plugins brought some of those names, ``"providers"``: the plugin's name with
+    its distribution and version.
 ``modules.json``
     The module tree: class, attributes and training flag of each module, children before parents, the last one
     being the root; and the table of tensors.
@@ -23,5 +24,14 @@ from __future__ import annotations
 
 from fxplug.storage.container import FORMAT_VERSION
 from fxplug.storage.module_file import load, save
+from fxplug.storage.provisions import ProvidedConstant, ProvidedTarget, Provisions, StorageTargetRecord
 
-__all__ = ["FORMAT_VERSION", "load", "save"]
+__all__ = [
+    "FORMAT_VERSION",
+    "ProvidedConstant",
+    "ProvidedTarget",
+    "Provisions",
+    "StorageTargetRecord",
+    "load",
+    "save",
+]

@@ -14,13 +14,14 @@ from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, parse_json, read_
 from fxplug.storage.faults import Refusal, checked, entry_fields, places
 from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
 from fxplug.storage.modules import ModuleReader, ModuleWriter
+from fxplug.storage.provisions import Provision, Provisions
 from fxplug.storage.targets import TargetTable
 from fxplug.storage.tensors import TensorReader, TensorWriter
 from fxplug.storage.values import Decoder, Encoder
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fxplug.ir import Graph
 
@@ -28,12 +29,19 @@ __all__ = ["load", "save"]
 
 _MODULE_FIELDS = frozenset({"tensors", "modules"})
 _GRAPH_FIELDS = frozenset({"graphs"})
+_GRAPH_OPTIONAL = frozenset({"providers"})
 
 
 # -- saving
 
 
-def save(module: GraphModule, path: str | os.PathLike[str], *, allow: Iterable[str] = ()) -> None:
+def save(
+    module: GraphModule,
+    path: str | os.PathLike[str],
+    *,
+    allow: Iterable[str] = (),
+    provisions: Callable[[], Provisions] | None = None,
+) -> None:
     """Write a graph module into one file, from which `load` restores it exactly, running nothing.
 
     Kept are the graph with its names, arguments, annotations, regions and origins; parameters and buffers
@@ -54,6 +62,7 @@ def save(module: GraphModule, path: str | os.PathLike[str], *, allow: Iterable[s
         allow: Functions that the graph calls and that a file may not name by itself, as
             ``"package.module:function"``, and methods that neither tensors nor plain values have, as
             ``".name"``. `load` needs the same.
+        provisions: Returns what plugins bring; asked when the module holds something that fxplug does not know.
 
     Raises:
         StorageError: The module holds something that a file cannot, or the file cannot be written. The
@@ -70,7 +79,7 @@ def save(module: GraphModule, path: str | os.PathLike[str], *, allow: Iterable[s
         )
     target = Path(path)
     try:
-        contents, left_out = _describe(module, TargetTable(allow))
+        contents, left_out = _describe(module, TargetTable(allow, Provision(provisions)))
     except Refusal as refusal:
         raise StorageError(f"Cannot save to {str(target)!r}: {refusal}") from refusal.__cause__
     except RecursionError as error:
@@ -129,8 +138,9 @@ def _describe(module: GraphModule, targets: TargetTable) -> tuple[dict[str, Any]
     )
     modules.add(module)
     table, weights = tensors.finish()
+    providers = targets.provision.providers
     contents = {
-        GRAPHS: {"graphs": graphs},
+        GRAPHS: {"graphs": graphs, **({"providers": providers} if providers else {})},
         MODULES: {"modules": modules.entries, "tensors": table},
         WEIGHTS: weights,
     }
@@ -140,7 +150,12 @@ def _describe(module: GraphModule, targets: TargetTable) -> tuple[dict[str, Any]
 # -- loading
 
 
-def load(path: str | os.PathLike[str], *, allow: Iterable[str] = ()) -> GraphModule:
+def load(
+    path: str | os.PathLike[str],
+    *,
+    allow: Iterable[str] = (),
+    provisions: Callable[[], Provisions] | None = None,
+) -> GraphModule:
     """Restore a graph module from a file that `save` wrote.
 
     Loading is safe with files from strangers: nothing is unpickled, compiled or run, and nothing is imported
@@ -152,6 +167,7 @@ def load(path: str | os.PathLike[str], *, allow: Iterable[str] = ()) -> GraphMod
         path: The file.
         allow: Functions that the graph may call besides, as ``"package.module:function"``; their modules are
             imported. Methods beyond those of tensors and plain values as ``".name"``.
+        provisions: Returns what plugins bring; asked when the file names something of a plugin.
 
     Returns:
         The module, on the CPU, with the training flags it was saved with.
@@ -162,7 +178,7 @@ def load(path: str | os.PathLike[str], *, allow: Iterable[str] = ()) -> GraphMod
     """
     source = Path(path)
     try:
-        return _restore(read_container(source), TargetTable(allow))
+        return _restore(read_container(source), TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:
         raise StorageError(f"Cannot load {str(source)!r}: there is no such file. Check the path.") from error
     except OSError as error:
@@ -177,7 +193,8 @@ def _restore(members: dict[str, bytes], targets: TargetTable) -> GraphModule:
     described = entry_fields(parse_json(members[MODULES], MODULES), MODULES, _MODULE_FIELDS, frozenset())
     tensors = TensorReader(described["tensors"], members[WEIGHTS])
     decoder, notes = Decoder(targets, tensors.fetch), Decoder(targets)
-    fields = entry_fields(parse_json(members[GRAPHS], GRAPHS), GRAPHS, _GRAPH_FIELDS, frozenset())
+    fields = entry_fields(parse_json(members[GRAPHS], GRAPHS), GRAPHS, _GRAPH_FIELDS, _GRAPH_OPTIONAL)
+    targets.provision.read_providers(fields.get("providers", {}))
     try:
         graphs: list[Graph] = [
             GraphReader(targets, decoder, notes).restore(data)

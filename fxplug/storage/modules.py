@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fxplug.ir import Graph
+    from fxplug.storage.provisions import Provision
     from fxplug.storage.tensors import TensorReader, TensorWriter
     from fxplug.storage.values import Decoder, Encoder
 
@@ -122,6 +123,7 @@ class ModuleWriter:
         self.entries: list[dict[str, Any]] = []
         """The table, children before parents."""
         self._encoder = encoder
+        self._provision = encoder.targets.provision
         self._notes = notes
         self._tensors = tensors
         self._add_graph = add_graph
@@ -146,7 +148,10 @@ class ModuleWriter:
         state = _state_of(module)
         kind = type(module)
         try:
-            entry: dict[str, Any] = {"class": _storable_class(kind), "training": module.training}
+            entry: dict[str, Any] = {
+                "class": _storable_class(kind, self._provision),
+                "training": module.training,
+            }
             attributes = _own_attributes(kind, state)
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
@@ -214,11 +219,14 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
     return dict(state if isinstance(state, dict) else vars(module))
 
 
-def _storable_class(kind: type[nn.Module]) -> str:
+def _storable_class(kind: type[nn.Module], provision: Provision) -> str:
     if kind is GraphModule:
         return GRAPH_MODULE
     name = _class_name(kind)
     if _classes().get(name) is not kind:
+        brought = provision.name_of(kind)
+        if brought is not None:
+            return brought
         raise Refusal(
             f"its class {kind.__module__}.{kind.__qualname__} is not one that torch.nn.modules ships, so a "
             f"file cannot rebuild it. Trace through it instead of keeping it as a leaf, or replace it by "
@@ -313,11 +321,7 @@ class ModuleReader:
             _REQUIRED | (_GRAPH_FIELDS if is_graph else frozenset()),
             _OPTIONAL | ({"guards"} if is_graph else frozenset()),
         )
-        kind = GraphModule if is_graph else _classes().get(checked(name, str, "The class of a module"))
-        if kind is None:
-            raise Refusal(
-                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships."
-            )
+        kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
         state = self._state(kind, fields)
         if is_graph:
             state |= self._graph_state(fields)
@@ -331,6 +335,18 @@ class ModuleReader:
                 f"{kind.__name__} does not take its state: {error!r}. The file is damaged."
             ) from error
         return module
+
+    def _class_named(self, name: str) -> type[nn.Module]:
+        """Return a class of torch, or one that a plugin brings."""
+        provision = self._decoder.targets.provision
+        kind: Any = provision.resolve(name) if provision.is_name(name) else _classes().get(name)
+        if kind is None:
+            raise Refusal(
+                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships."
+            )
+        if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+            raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
+        return kind
 
     def _state(self, kind: type[nn.Module], fields: dict[str, Any]) -> dict[str, Any]:
         tables: dict[str, dict[str, Any]] = {

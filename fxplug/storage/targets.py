@@ -3,7 +3,8 @@
 A name is ``"module:path"``, for example ``"torch:relu"``, ``"operator:add"`` or
 ``"torch.ops:aten.relu.default"``; a method name that the caller allows is written ``".name"``. Looking a name
 up imports nothing: the table refers to modules that are loaded with fxplug. Only names in `allow` are
-imported, because the caller wrote them.
+imported, because the caller wrote them, and ``"@plugin:name"`` stands for what an installed plugin brings
+(`fxplug.storage.provisions`).
 
 What the table leaves out on purpose: anything that reads or writes files, loads or compiles code, starts
 threads, changes global state, or calls a function that it is handed. `getattr` is in it, and therefore
@@ -30,6 +31,7 @@ import torch.nn.functional
 from fxplug.ir import NodeRef, is_class_method
 from fxplug.semantics import checks, internals
 from fxplug.storage.faults import Refusal
+from fxplug.storage.provisions import Provision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -280,12 +282,15 @@ class TargetTable:
     Args:
         allow: Names beyond the closed table: ``"package.module:function"`` for functions, ``".name"`` for
             methods. The modules of functions that are really used are imported.
+        provision: What plugins bring.
 
     Raises:
         Refusal: An entry of `allow` has another form.
     """
 
-    def __init__(self, allow: Iterable[str] = ()) -> None:
+    def __init__(self, allow: Iterable[str] = (), provision: Provision | None = None) -> None:
+        self.provision = provision if provision is not None else Provision()
+        """What plugins bring."""
         entries: tuple[Any, ...] = (allow,) if isinstance(allow, str) else tuple(allow)
         for entry in entries:
             if not isinstance(entry, str) or not (_NAME.fullmatch(entry) or _METHOD.fullmatch(entry)):
@@ -301,10 +306,13 @@ class TargetTable:
         """Return the callable with this name.
 
         Raises:
-            Refusal: It is neither in the closed table nor allowed.
+            Refusal: It is neither in the closed table, nor brought by a plugin, nor allowed.
         """
         found = self._resolved.get(name) if isinstance(name, str) else None
         if found is not None:
+            return found
+        if isinstance(name, str) and self.provision.is_name(name):
+            found = self._resolved[name] = self.provision.resolve(name)
             return found
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise Refusal(f"{name!r} is not the name of a function. The file is damaged.")
@@ -331,6 +339,8 @@ class TargetTable:
             name = next(
                 (name for name in self._allowed if ":" in name and _is_same(_import(name), target)), None
             )
+        if name is None:
+            name = self.provision.name_of(target)
         if name is None:
             raise _unnamed(target)
         self._names[id(target)] = (target, name)

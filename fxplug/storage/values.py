@@ -18,6 +18,7 @@ Everything else is an object with one key that says what it is:
 ``$device``   a device, e.g. ``cuda:0``
 ``$finfo``    `torch.finfo` of a dtype; ``$iinfo`` likewise
 ``$record``   name and fields of a record that fxplug itself defines
+``$constant`` name of a type that a plugin declares, number of the value, and what the plugin keeps of it
 ``$name``     a function or class, see `fxplug.storage.targets`
 ============  ============================================================================================
 """
@@ -28,6 +29,7 @@ import base64
 import binascii
 import math
 import struct
+import types
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -52,6 +54,8 @@ _CONSTANT_TYPES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme
 _CONSTANTS: dict[str, Any] = {
     str(value): value for value in vars(torch).values() if isinstance(value, _CONSTANT_TYPES)
 }
+_NAMED_KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, torch.nn.Module)
+"""What is referred to by name, or not at all: no plugin needs to be asked about it."""
 _RECORDS: dict[str, Any] = {"TensorMetadata": TensorMetadata}
 
 
@@ -68,8 +72,10 @@ class Encoder:
     """
 
     def __init__(self, targets: TargetTable, add_tensor: Callable[[torch.Tensor], int] | None = None) -> None:
-        self._targets = targets
+        self.targets = targets
+        """Names functions, and knows what plugins bring."""
         self._add_tensor = add_tensor
+        self._constants: dict[int, tuple[Any, int]] = {}
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """Return `value` as JSON.
@@ -85,12 +91,27 @@ class Encoder:
             return encoder(self, value, depth)
         if isinstance(value, torch.Tensor) and self._add_tensor is not None:
             return {"$tensor": self._add_tensor(value)}
+        constant = self._constant_of_plugin(value, depth)
+        if constant is not None:
+            return constant
         if callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor)):
-            return {"$name": self._targets.name_of(value)}
+            return {"$name": self.targets.name_of(value)}
         raise Refusal(
             f"a value of type {kind.__module__}.{kind.__qualname__} cannot be stored. Use tensors of the "
             f"module, plain Python values, torch's constants, and lists, tuples and dicts of them."
         )
+
+    def _constant_of_plugin(self, value: Any, depth: int) -> Any:
+        """Return a value of a type that a plugin declares as JSON, None for any other value."""
+        if self._add_tensor is None or isinstance(value, _NAMED_KINDS):
+            return None
+        offer = self.targets.provision.constant_for(value)
+        if offer is None:
+            return None
+        # The value is kept too, so that no other one gets its id.
+        number = self._constants.setdefault(id(value), (value, len(self._constants)))[1]
+        name, content = self.targets.provision.encode(offer, value)
+        return {"$constant": [name, number, *self._all([content], depth)]}
 
     def _all(self, values: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
@@ -149,8 +170,10 @@ class Decoder:
     def __init__(
         self, targets: TargetTable, fetch_tensor: Callable[[Any], torch.Tensor] | None = None
     ) -> None:
-        self._targets = targets
+        self.targets = targets
+        """Names functions, and knows what plugins bring."""
         self._fetch_tensor = fetch_tensor
+        self._constants: dict[int, tuple[str, Any]] = {}
 
     def decode(self, data: Any, depth: int = 0) -> Any:
         """Return the value that `data` stands for.
@@ -259,6 +282,19 @@ class Decoder:
             )
         return record(*self._some(fields, depth, len(record._fields)))
 
+    def _constant_of_plugin(self, data: Any, depth: int) -> Any:
+        parts = checked(data, list, "A constant")
+        if self._fetch_tensor is None or len(parts) != 3:
+            raise Refusal("a constant is not what one can be, or not where one can be. The file is damaged.")
+        name, number = checked(parts[0], str, "The name of a constant"), checked(parts[1], int, "Its number")
+        if number not in self._constants:
+            content = self._all(parts[2:], depth)[0]
+            self._constants[number] = name, self.targets.provision.decode(name, content)
+        known, value = self._constants[number]
+        if known != name:
+            raise Refusal(f"constant {number} has two types. The file is damaged.")
+        return value
+
     # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
     _decoders: ClassVar[dict[str, Callable[[Any, Any, int], Any]]] = {
         "$node": lambda _self, data, _: NodeRef(checked(data, int, "The number of a node")),
@@ -278,5 +314,6 @@ class Decoder:
         "$finfo": lambda self, data, _: torch.finfo(self._dtype(data)),
         "$iinfo": lambda self, data, _: torch.iinfo(self._dtype(data)),
         "$record": _record,
-        "$name": lambda self, data, _: self._targets.resolve(data),
+        "$constant": _constant_of_plugin,
+        "$name": lambda self, data, _: self.targets.resolve(data),
     }

@@ -56,7 +56,7 @@ def load_broken(site, source, **install):
     )
     assert manager.plugin_info("good").status == "active"
     assert [name for name in manager.passes() if ":" in name] == ["good:tidy"]
-    assert [entry.plugin for entry in manager._implementations("fxplug_is_leaf_module")] == ["good"]
+    assert [entry.plugin for entry in manager._implementations("fxplug_is_leaf_module")] == ["good", "core"]
     return info
 
 

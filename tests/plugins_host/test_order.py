@@ -106,3 +106,11 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
     for shuffled in itertools.permutations(plugins):
         names = list(PluginManager(candidates=shuffled, environ={}).passes())
         assert names == ["dead-code", "fuse-conv-bn", "propagate-shapes", "a:pass-a", "b:pass-b"]
+
+
+def test_what_fxplug_says_comes_behind_whatever_plugins_say(manager_of):
+    last = hookimpl(specname="fxplug_is_leaf_module", trylast=True)(lambda: None)
+    usual = hookimpl(specname="fxplug_is_leaf_module")(lambda: None)
+    manager = manager_of({"a": {"fxplug_is_leaf_module": last}, "z": {"fxplug_is_leaf_module": usual}})
+
+    assert [entry.plugin for entry in manager._implementations("fxplug_is_leaf_module")] == ["z", "a", "core"]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import ConfigError
+from fxplug.errors import ConfigError, StorageError
 from fxplug.passes import Pipeline, PipelineStep
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_quant import DynamicInt8, DynamicInt8Linear, DynamicInt8Options, plugin
@@ -51,11 +51,39 @@ def test_int8_layers_are_known_to_be_pure():
     assert record.effect.is_pure
 
 
+def test_a_quantized_module_can_be_saved_and_costs_what_it_did(manager, model, tmp_path):
+    inputs = (torch.randn(3, 32),)
+    float_costs = fxplug.cost(model, inputs, manager=manager)
+    options = {"name": "dynamic-int8", "min_features": 1}
+    quantized = fxplug.symbolic_trace(model, manager=manager)
+    manager.resolve_pipeline([options]).run(quantized, inputs)
+    assert isinstance(quantized.get_submodule("0"), DynamicInt8Linear)
+    path = tmp_path / "module.fxplug"
+
+    fxplug.save(quantized, path, manager=manager)
+    loaded = fxplug.load(path, manager=manager)
+
+    with torch.no_grad():
+        assert torch.equal(loaded(*inputs), quantized(*inputs))
+    costs = fxplug.cost(quantized, inputs, manager=manager)
+    assert costs.unknown == ()
+    assert costs.multiply_adds == float_costs.multiply_adds
+    without = PluginManager(candidates=[], environ={})
+    with pytest.raises(StorageError, match="'@quant:dynamic-int8-linear' was brought by the plugin 'quant'"):
+        fxplug.load(path, manager=without)
+
+
 def test_the_host_takes_the_plugin(manager):
     (info,) = manager.plugin_infos()
 
     assert info.status == "active"
-    assert info.hooks == ("fxplug_is_leaf_module", "fxplug_register_effects", "fxplug_register_passes")
+    assert info.hooks == (
+        "fxplug_is_leaf_module",
+        "fxplug_register_effects",
+        "fxplug_register_flop_formulas",
+        "fxplug_register_passes",
+        "fxplug_register_storage_targets",
+    )
     assert info.passes == ("quant:dynamic-int8",)
 
 

@@ -35,6 +35,14 @@ def saved(tmp_path) -> Path:
     return tmp_path / "module.fxplug"
 
 
+def test_it_answers_for_dot_and_for_nothing_else(manager):
+    module = fxplug.symbolic_trace(nn.Sequential(nn.ReLU()), manager=manager)
+
+    assert fxplug.represent(module, "dot", manager=manager) == dot_text(module)
+    with pytest.raises(fxplug.PluginError, match="no active plugin knows that format"):
+        fxplug.represent(module, "svg", manager=manager)
+
+
 @pytest.fixture
 def run_fxplug(manager, monkeypatch):
     monkeypatch.setattr("fxplug.plugins.default_manager", lambda: manager)
@@ -59,7 +67,7 @@ def test_the_host_takes_the_plugin(manager):
     (info,) = manager.plugin_infos()
 
     assert info.status == "active"
-    assert info.hooks == ("fxplug_register_commands",)
+    assert info.hooks == ("fxplug_register_commands", "fxplug_represent")
     assert info.commands == ("viz:draw",)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fxplug.ir import PURE
-from fxplug.plugins import EffectRecord, PassRecord, hookimpl
+from fxplug.plugins import EffectRecord, FlopFormulaRecord, PassRecord, StorageTargetRecord, hookimpl
 from fxplug_quant.dynamic import DynamicInt8
 from fxplug_quant.linear import DynamicInt8Linear
 from fxplug_quant.options import DynamicInt8Options
@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["fxplug_is_leaf_module", "fxplug_register_effects", "fxplug_register_passes"]
+    from fxplug.analyze import OperatorCall
+
+__all__ = [
+    "fxplug_is_leaf_module",
+    "fxplug_register_effects",
+    "fxplug_register_flop_formulas",
+    "fxplug_register_passes",
+    "fxplug_register_storage_targets",
+]
 
 
 @hookimpl
@@ -36,6 +44,22 @@ def fxplug_register_passes() -> Iterable[PassRecord]:
 def fxplug_register_effects() -> Iterable[EffectRecord]:
     """Say that an int8 layer does nothing but compute its output, so that an unused one may go."""
     return [EffectRecord(DynamicInt8Linear, PURE)]
+
+
+@hookimpl
+def fxplug_register_flop_formulas() -> Iterable[FlopFormulaRecord]:
+    """Count the multiply-adds of an int8 layer, as many as a float layer has."""
+    return [FlopFormulaRecord(DynamicInt8Linear, _multiply_adds)]
+
+
+def _multiply_adds(call: OperatorCall) -> int | None:
+    return call.elements() * call.module.in_features if isinstance(call.module, DynamicInt8Linear) else None
+
+
+@hookimpl
+def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord]:
+    """Name int8 layers in files, so that a quantized module can be saved."""
+    return [StorageTargetRecord("dynamic-int8-linear", DynamicInt8Linear)]
 
 
 @hookimpl

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from click import Command
 
-__all__ = ["fxplug_register_commands"]
+    from fxplug import GraphModule
+
+__all__ = ["fxplug_register_commands", "fxplug_represent"]
 
 
 @hookimpl
@@ -25,3 +27,13 @@ def _make_draw() -> Command:
     from fxplug_viz.command import draw  # noqa: PLC0415
 
     return draw
+
+
+@hookimpl
+def fxplug_represent(graph_module: GraphModule, format: str) -> str | None:  # noqa: A002 - the hook's name for it
+    """Show a module as DOT text."""
+    if format != "dot":
+        return None
+    from fxplug_viz.dot import dot_text  # noqa: PLC0415
+
+    return dot_text(graph_module)

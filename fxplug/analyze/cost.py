@@ -1,0 +1,269 @@
+"""What a program costs: multiply-adds and bytes of every node, counted from shapes, nothing being computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fxplug.analyze.shapes import TensorMetadata
+from fxplug.errors import AnalysisError
+from fxplug.execute import GraphModule, fetch_path
+from fxplug.ir import Node, iterate_leaves, map_aggregate
+from fxplug.semantics.internals import OpOverload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import torch
+    from torch import nn
+
+__all__ = [
+    "CallCost",
+    "CostTable",
+    "FlopFormulaRecord",
+    "NodeCost",
+    "OperatorCall",
+    "cost_table",
+    "dtype_text",
+]
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """A call as its formula sees it: shapes and dtypes instead of tensors."""
+
+    node: Node
+    """The call."""
+    args: tuple[Any, ...]
+    """Its positional arguments, with `fxplug.analyze.TensorMetadata` where there are tensors. A node whose value is no
+    tensor stands for itself."""
+    kwargs: Mapping[str, Any]
+    """Its keyword arguments, likewise."""
+    result: Any
+    """What it returns, likewise; None when it holds no tensor."""
+    module: nn.Module | None
+    """The module that a ``call_module`` node calls."""
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """Return the argument at a position or with a name, whichever way it was passed."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def elements(self) -> int:
+        """Return how many elements the tensors of the result have together."""
+        return sum(part.shape.numel() for part in tensors_in(self.result))
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """What one call costs."""
+
+    multiply_adds: int
+    """Multiplications with an addition each; what is only one of both counts as one."""
+    bytes_read: int | None = None
+    """Bytes of memory read; None: all tensors among arguments and state."""
+    bytes_written: int | None = None
+    """Bytes of memory written; None: all tensors of the result."""
+
+
+@dataclass(frozen=True)
+class FlopFormulaRecord:
+    """States what calls of one target cost."""
+
+    target: Hashable
+    """A callable, a method name, or a module class (the class itself, not those derived from it). For an operator of
+    ``torch.ops``, all its overloads are meant."""
+    formula: Callable[[OperatorCall], int | CallCost | None]
+    """Returns the multiply-adds, or a `CallCost`; None when it cannot tell, and the next formula is asked."""
+    summary: str = ""
+    """One line for people."""
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What one node costs."""
+
+    name: str
+    op: str
+    target: str
+    """What it calls, for people."""
+    multiply_adds: int | None
+    """None: no formula knows the call."""
+    bytes_read: int
+    bytes_written: int
+    dtype: str
+    """In which the node computes, e.g. ``"float32"``; empty when it handles no tensor."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """What a program costs, node by node."""
+
+    nodes: tuple[NodeCost, ...]
+    """One entry for each call, in the order of the graph."""
+
+    @property
+    def multiply_adds(self) -> int:
+        """The sum over all nodes whose cost is known; see `unknown`."""
+        return sum(node.multiply_adds or 0 for node in self.nodes)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes read and written by all nodes, each on its own."""
+        return sum(node.bytes for node in self.nodes)
+
+    @property
+    def unknown(self) -> tuple[NodeCost, ...]:
+        """The calls that no formula knows; they are missing in the sum."""
+        return tuple(node for node in self.nodes if node.multiply_adds is None)
+
+    def __str__(self) -> str:
+        """Return the sums in a sentence."""
+        missing = f"; unknown: {', '.join(node.name for node in self.unknown)}" if self.unknown else ""
+        return (
+            f"{len(self.nodes)} calls, {self.multiply_adds:,} multiply-adds, {self.bytes:,} bytes read and "
+            f"written{missing}"
+        )
+
+
+Formulas = dict[Hashable, list[FlopFormulaRecord]]
+
+
+def cost_table(module: GraphModule, formulas: Iterable[FlopFormulaRecord]) -> CostTable:
+    """Return what every call of a module costs.
+
+    Args:
+        module: Its nodes have the notes of `fxplug.analyze.propagate_shapes`. Not changed.
+        formulas: The first one for a target that has an answer counts.
+
+    Raises:
+        AnalysisError: A node has no notes, or a formula gives something else than a cost.
+    """
+    table: Formulas = {}
+    for record in formulas:
+        table.setdefault(record.target, []).append(record)
+    return CostTable(
+        tuple(
+            _node_cost(_call_of(node, module), table)
+            for node in module.graph.nodes
+            if node.op.startswith("call_")
+        )
+    )
+
+
+def _call_of(node: Node, module: GraphModule) -> OperatorCall:
+    if "type" not in node.meta:
+        raise AnalysisError(
+            f"Cannot tell what node {node.name!r} costs: its shape is not known. Ask "
+            "fxplug.cost(module, example_inputs), or run fxplug.analyze.propagate_shapes(module, *inputs) first."
+        )
+
+    def describe(leaf: Any) -> Any:
+        return leaf.meta.get("tensor_meta", leaf) if isinstance(leaf, Node) else leaf
+
+    return OperatorCall(
+        node,
+        map_aggregate(node.args, describe, frozen=False),
+        map_aggregate(node.kwargs, describe, frozen=False),
+        node.meta.get("tensor_meta"),
+        fetch_path(module, str(node.target)) if node.op == "call_module" else None,
+    )
+
+
+def _node_cost(call: OperatorCall, formulas: Formulas) -> NodeCost:
+    answer = _ask(call, formulas)
+    cost = answer if isinstance(answer, CallCost) else CallCost(0)
+    return NodeCost(
+        call.node.name,
+        call.node.op,
+        target_text(call),
+        cost.multiply_adds if answer is not None else None,
+        _bytes_read(call) if cost.bytes_read is None else cost.bytes_read,
+        _bytes_of(tensors_in(call.result)) if cost.bytes_written is None else cost.bytes_written,
+        _dtype_of(call),
+    )
+
+
+def _ask(call: OperatorCall, formulas: Formulas) -> CallCost | None:
+    for target in _targets_of(call):
+        for record in formulas.get(target, ()):
+            answer: Any = record.formula(call)
+            if answer is None:
+                continue
+            cost = CallCost(answer) if isinstance(answer, int) and answer is not True else answer
+            if not isinstance(cost, CallCost) or cost.multiply_adds < 0:
+                raise AnalysisError(
+                    f"Cannot tell what node {call.node.name!r} costs: the formula for {target_text(call)} returned "
+                    f"{answer!r}. A formula returns a number of multiply-adds, a fxplug.CallCost, or None."
+                )
+            return cost
+    return None
+
+
+def _targets_of(call: OperatorCall) -> Iterator[Hashable]:
+    target: Any = type(call.module) if call.module is not None else call.node.target
+    if not isinstance(target, Hashable):
+        return
+    yield target
+    if isinstance(target, OpOverload):
+        yield target.overloadpacket
+
+
+# -- tensors
+
+
+def tensors_in(value: Any) -> Iterator[TensorMetadata]:
+    """Yield the descriptions of tensors in a nested value."""
+    if isinstance(value, TensorMetadata):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from tensors_in(element)
+    elif isinstance(value, dict):
+        for element in value.values():
+            yield from tensors_in(element)
+
+
+def _bytes_of(tensors: Iterable[TensorMetadata]) -> int:
+    return sum(tensor.shape.numel() * tensor.dtype.itemsize for tensor in tensors)
+
+
+def _bytes_read(call: OperatorCall) -> int:
+    # A tensor that is passed twice is read once.
+    sources = [leaf for leaf in iterate_leaves((call.node.args, call.node.kwargs)) if isinstance(leaf, Node)]
+    notes = [node.meta.get("tensor_meta") for node in dict.fromkeys(sources)]
+    return _bytes_of(tensors_in(notes)) + _bytes_of_state(call.module)
+
+
+def _bytes_of_state(module: nn.Module | None) -> int:
+    if module is None:
+        return 0
+    state: Sequence[torch.Tensor] = [*module.parameters(), *module.buffers()]
+    return sum(tensor.numel() * tensor.dtype.itemsize for tensor in state)
+
+
+def _dtype_of(call: OperatorCall) -> str:
+    given = [part.dtype for part in tensors_in((call.args, dict(call.kwargs)))]
+    computed = next((dtype for dtype in given if dtype.is_floating_point), None)
+    dtypes = [computed] if computed is not None else [part.dtype for part in tensors_in(call.result)] + given
+    return dtype_text(dtypes[0]) if dtypes else ""
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without its module, e.g. ``"float32"``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def target_text(call: OperatorCall) -> str:
+    """Return what a node calls, for people."""
+    if call.module is not None:
+        return type(call.module).__name__
+    target = call.node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))

@@ -1,0 +1,186 @@
+"""Costs are those that one counts by hand."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fxplug
+from fxplug import CallCost, FlopFormulaRecord
+from fxplug.analyze import builtin_formulas, cost_table, propagate_shapes
+from fxplug.errors import AnalysisError
+from fxplug.plugins import PluginManager
+
+NONE = PluginManager(candidates=[], environ={})
+
+
+def costs(program, *inputs):
+    return fxplug.cost(program, inputs, manager=NONE)
+
+
+def call_relu(x):
+    return torch.relu(x)
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1, groups=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8, 5)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.conv(x)))
+        return self.linear(x.mean((2, 3))) + 1
+
+
+def test_a_small_network_counted_by_hand():
+    table = costs(Small().eval(), torch.randn(2, 3, 8, 8))
+
+    features = 2 * 8 * 4 * 4
+    assert {node.name: node.multiply_adds for node in table.nodes} == {
+        "conv": features * 3 * 3 * 3,
+        "norm": features,
+        "relu": 0,
+        "mean": features,
+        "linear": 2 * 5 * 8,
+        "add": 2 * 5,
+    }
+    assert table.unknown == ()
+    assert table.multiply_adds == features * 27 + 2 * features + 90
+    conv, norm = table.nodes[:2]
+    assert (conv.bytes_read, conv.bytes_written) == (4 * (2 * 3 * 64 + 8 * 27 + 8), 4 * features)
+    # Weight, bias, mean and variance of 8 channels, and a count of 8 bytes.
+    assert norm.bytes_read == 4 * (features + 4 * 8) + 8
+    assert (conv.dtype, conv.target, conv.op) == ("float32", "Conv2d", "call_module")
+
+
+@pytest.mark.parametrize(
+    ("program", "shapes", "expected"),
+    [
+        (lambda a, b: a @ b, [(2, 3, 4), (2, 4, 5)], 2 * 3 * 5 * 4),
+        (torch.matmul, [(3, 4), (4,)], 3 * 4),
+        (lambda a, b: a.matmul(b), [(3, 4), (4, 5)], 60),
+        (torch.bmm, [(2, 3, 4), (2, 4, 5)], 120),
+        (torch.addmm, [(3, 5), (3, 4), (4, 5)], 60),
+        (torch.ops.aten.mm.default, [(3, 4), (4, 5)], 60),
+        (lambda x, w: F.conv2d(x, weight=w, groups=2), [(1, 4, 5, 5), (6, 2, 3, 3)], 6 * 3 * 3 * 2 * 9),
+        (lambda x, w: F.conv_transpose1d(x, w, stride=2), [(1, 3, 4), (3, 2, 5)], 12 * 2 * 5),
+        (
+            F.scaled_dot_product_attention,
+            [(2, 4, 8), (2, 6, 8), (2, 6, 3)],
+            2 * 4 * 6 * 11,
+        ),
+        (lambda x: F.batch_norm(x, None, None, training=True), [(4, 2)], 3 * 8),
+        (lambda x: F.layer_norm(x, (4,)), [(2, 4)], 3 * 8),
+        (lambda x: x * 2 + torch.exp(x), [(3, 4)], 36),
+        (lambda x: x.view(12).relu(), [(3, 4)], 0),
+    ],
+)
+def test_calls_in_all_spellings(program, shapes, expected):
+    def call(*args):
+        return program(*args)
+
+    table = costs(call, *[torch.randn(shape) for shape in shapes])
+
+    assert table.unknown == ()
+    assert table.multiply_adds == expected
+
+
+def test_attention_module():
+    width, targets, sources, batch = 8, 3, 5, 2
+    module = nn.MultiheadAttention(width, 2, batch_first=True).eval()
+    query, key = torch.randn(batch, targets, width), torch.randn(batch, sources, width)
+
+    table = costs(lambda q, k: q, query, key)
+    assert table.multiply_adds == 0
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = module
+
+        def forward(self, q, k):
+            return self.attention(q, k, k)[0]
+
+    projections = batch * width * width * (2 * targets + 2 * sources)
+    assert (
+        costs(Model().eval(), query, key).multiply_adds == projections + 2 * batch * targets * sources * width
+    )
+
+
+def test_a_view_moves_nothing_and_a_lookup_reads_its_rows_only():
+    table = costs(lambda x: x.view(12), torch.randn(3, 4))
+    assert table.nodes[0].bytes == 0
+
+    (node,) = costs(nn.Sequential(nn.Embedding(1000, 4)), torch.zeros(3, dtype=torch.int64)).nodes
+    assert (node.bytes_read, node.bytes_written) == (3 * 4 * 4 + 3 * 8, 3 * 4 * 4)
+
+
+def test_nothing_is_computed_and_the_module_is_left_alone():
+    model = Small().to("meta").eval()
+    assert costs(model, torch.empty(2, 3, 8, 8, device="meta")).multiply_adds > 0
+
+    traced = fxplug.symbolic_trace(Small().train(), manager=NONE)
+    before = traced.norm.running_mean.clone()
+    costs(traced, torch.randn(2, 3, 8, 8))
+    assert all("tensor_meta" not in node.meta for node in traced.graph.nodes)
+    assert torch.equal(traced.norm.running_mean, before)
+
+
+def test_a_program_that_asks_for_values_is_run_on_copies():
+    traced = fxplug.trace(lambda x: x * int(x.sum().item()), (torch.ones(3),), manager=NONE)
+
+    assert fxplug.cost(traced, torch.ones(3), manager=NONE).multiply_adds == 6
+
+
+def test_what_guards_ask_costs_nothing():
+    def program(x):
+        return x * 2 if x.sum() > 0 else x
+
+    traced = fxplug.trace(program, (torch.ones(3),), manager=NONE)
+
+    table = fxplug.cost(traced, torch.ones(3), manager=NONE)
+    assert traced.guards
+    assert table.unknown == ()
+    assert table.multiply_adds == 6
+
+
+def test_the_first_formula_that_has_an_answer_counts():
+    traced = fxplug.symbolic_trace(call_relu, manager=NONE)
+    propagate_shapes(traced, torch.ones(3))
+
+    def cost_with(*formulas):
+        return cost_table(traced, [FlopFormulaRecord(torch.relu, formula) for formula in formulas]).nodes[0]
+
+    assert cost_with(lambda call: None, lambda call: call.elements()).multiply_adds == 3
+    assert cost_with(lambda call: CallCost(5, 1, 2)).bytes == 3
+    assert cost_with(lambda call: None).multiply_adds is None
+    with pytest.raises(AnalysisError, match="node 'relu' costs: the formula for relu returned 'many'"):
+        cost_with(lambda call: "many")
+
+
+def test_shapes_have_to_be_known():
+    traced = fxplug.symbolic_trace(call_relu, manager=NONE)
+
+    with pytest.raises(AnalysisError, match=r"node 'relu' costs: its shape is not known.*\[FXP-A000\]"):
+        cost_table(traced, builtin_formulas())
+
+
+def test_resnet_50_has_the_multiply_adds_that_are_known_of_it():
+    path = Path(__file__).resolve().parents[2] / "examples" / "resnet50.py"
+    kind = runpy.run_path(str(path))["ResNet50"]
+    with torch.device("meta"):
+        model = kind().eval()
+
+    table = costs(model, torch.empty(1, 3, 224, 224, device="meta"))
+
+    products = sum(node.multiply_adds for node in table.nodes if node.target in {"Conv2d", "Linear"})
+    assert products == 4_089_184_256
+    assert table.unknown == ()
+    assert 1 < table.multiply_adds / products < 1.005
