@@ -1,0 +1,728 @@
+"""Every check of the conformance kit finds the mistake that it is for, and nothing wrong with a sound plugin."""
+
+from __future__ import annotations
+
+import sys
+import types
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxplug.errors import BackendError, UnknownNameError
+from fxplug.ir import PURE
+from fxplug.lower import Backend, Support
+from fxplug.passes import BUILTIN_PASSES, Pass, PassResult
+from fxplug.plugins import BackendRecord, CommandRecord, EffectRecord, PassRecord, hookimpl
+from fxplug.testing import check_plugin
+from fxplug.testing.models import canned_samples
+
+
+def plugin_of(**hooks: Any) -> ModuleType:
+    module = types.ModuleType("fxplug_made")
+    for name, function in hooks.items():
+        setattr(module, name, hookimpl(function))
+    return module
+
+
+def pass_plugin(factory: Any, **fields: Any) -> ModuleType:
+    return plugin_of(fxplug_register_passes=lambda: [PassRecord("thing", factory, "Does it.", **fields)])
+
+
+def backend_plugin(factory: Any, **fields: Any) -> ModuleType:
+    return plugin_of(fxplug_register_backends=lambda: [BackendRecord("thing", factory, "Runs it.", **fields)])
+
+
+def failures_of(plugin: Any, **arguments: Any) -> list[str]:
+    return [finding.check for finding in check_plugin(plugin, **arguments).failures]
+
+
+def finding_of(report: Any, check: str) -> Any:
+    return next(finding for finding in report.findings if finding.check == check)
+
+
+def relus_of(module: Any) -> list[Any]:
+    """Return every relu of a relu."""
+    return [
+        node
+        for node in module.graph.find_nodes(op="call_function", target=torch.relu)
+        if getattr(node.args[0], "target", None) is torch.relu
+    ]
+
+
+class SingleRelu(Pass):
+    """A sound pass: removes every relu of a relu."""
+
+    def run(self, module, context):
+        found = relus_of(module)
+        for node in found:
+            node.replace_all_uses_with(node.args[0])
+            module.graph.erase_node(node)
+        return PassResult(bool(found))
+
+
+class Whole(Backend):
+    """A sound backend."""
+
+    def supports(self, node, context):
+        return Support(ok=True)
+
+    def compile(self, subgraph, example_inputs, options):
+        return subgraph
+
+
+# -- sound plugins ----------------------------------------------------------------------------------------------
+
+
+def test_the_passes_of_fxplug_itself_keep_to_what_is_asked_of_others():
+    report = check_plugin(plugin_of(fxplug_register_passes=lambda: BUILTIN_PASSES))
+
+    report.raise_failures()
+    runs = {finding.subject: finding.reason for finding in report.findings if finding.check == "pass-runs"}
+    assert runs["pass 'made:dead-code'"] == "changes 1 of 6 models"
+    assert runs["pass 'made:fuse-conv-bn'"] == "changes 1 of 6 models"
+
+
+def test_a_sound_plugin_passes_every_check(site):
+    installed = site.install(
+        "sound",
+        """
+        from dataclasses import dataclass
+        from fxplug import Backend, BackendRecord, Pass, PassRecord, PassResult, Support, hookimpl
+
+        @dataclass(frozen=True)
+        class Options:
+            level: int = 1
+
+        class Nothing(Pass):
+            def __init__(self, level=1):
+                self.level = level
+            def run(self, module, context):
+                return PassResult(modified=False)
+
+        class Whole(Backend):
+            def supports(self, node, context):
+                return Support(ok=True)
+            def compile(self, subgraph, example_inputs, options):
+                return subgraph
+
+        @hookimpl
+        def fxplug_is_leaf_module(module):
+            return True if type(module).__name__ == "Attention" else None
+
+        @hookimpl
+        def fxplug_node_created(node):
+            return {"sound.op": node.op}
+
+        @hookimpl
+        def fxplug_register_passes():
+            return [PassRecord("nothing", Nothing, "Does nothing.", options=Options, idempotent=True)]
+
+        @hookimpl
+        def fxplug_register_backends():
+            return [BackendRecord("whole", Whole, "Runs everything.")]
+        """,
+        version="1.2",
+        requires=["fxplug>=0.1,<0.2"],
+    )
+
+    report = check_plugin(installed.candidate())
+
+    report.raise_failures()
+    assert report.passed
+    assert report.skipped == ()
+    assert (report.plugin, report.distribution, report.version) == ("sound", "fxplug-sound", "1.2")
+    assert [finding.check for finding in report.findings] == [
+        "loads",
+        "names",
+        "range",
+        "import-effects",
+        "import-light",
+        "options-plain",
+        "options-checked",
+        "factory",
+        "factory",
+        "trace-same-values",
+        "node-unchanged",
+        "note-names",
+        "trace-threads",
+        "pass-runs",
+        "pass-modified",
+        "pass-keeps-notes",
+        "pass-same-values",
+        "pass-deterministic",
+        "pass-idempotent",
+        "pass-threads",
+        "backend-partition",
+        "backend-same-values",
+    ]
+
+
+def test_models_are_the_same_at_every_call_and_leave_the_random_state_alone():
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, second = canned_samples(), canned_samples()
+
+    assert torch.equal(torch.get_rng_state(), before)
+    for one, other in zip(first, second, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.inputs, other.inputs, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+
+
+# -- the report -------------------------------------------------------------------------------------------------
+
+
+def test_a_finding_names_plugin_distribution_version_and_what_to_do(site):
+    installed = site.install("wrong", "import fxplug\n@fxplug.hookimpl\ndef fxplug_is_leaf(module): pass", version="3")
+
+    report = check_plugin(installed.candidate())
+
+    assert not report.passed
+    assert str(report.failures[0]) == (
+        "loads of the plugin, plugin 'wrong' (fxplug-wrong 3) failed: it implements the unknown hook "
+        "'fxplug_is_leaf'. Did you mean 'fxplug_is_leaf_module'?. Correct the entry module: the page of each hook says "
+        "what it takes and returns."
+    ).replace("?.", "?")
+    with pytest.raises(AssertionError, match=r"^Plugin 'wrong' \(fxplug-wrong 3\) fails 1 of 1 checks:\n  - loads of"):
+        report.raise_failures()
+
+
+def test_a_report_has_plain_data():
+    data = check_plugin(pass_plugin(SingleRelu)).to_data()
+
+    assert data["passed"] is True
+    assert data["findings"][0] == {
+        "check": "loads",
+        "subject": "the plugin",
+        "outcome": "passed",
+        "reason": "hooks fxplug_register_passes",
+        "remedy": "",
+    }
+
+
+def test_a_plugin_that_is_not_installed_is_an_error_with_the_nearest_name(site):
+    site.install("nearby")
+
+    with pytest.raises(UnknownNameError, match="Did you mean 'nearby'"):
+        check_plugin("nearbi")
+
+
+def test_an_installed_plugin_is_found_by_the_name_of_its_distribution(site):
+    site.install("nearby", requires=["fxplug>=0.1,<0.2"])
+
+    assert check_plugin("fxplug-nearby").plugin == "nearby"
+
+
+def test_checking_leaves_the_effects_of_calls_as_they_were():
+    def act(x):
+        return x
+
+    from fxplug.ir import effects
+
+    module = plugin_of(fxplug_register_effects=lambda: [EffectRecord(act, PURE)])
+    check_plugin(module).raise_failures()
+
+    assert effects.target_entry(act) is None
+
+
+# -- names and metadata -----------------------------------------------------------------------------------------
+
+
+def test_a_distribution_with_another_name_is_found(site):
+    installed = site.install("thing", distribution="my-thing", requires=["fxplug>=0.1,<0.2"])
+
+    assert failures_of(installed.candidate()) == ["names"]
+
+
+def test_an_empty_summary_is_found():
+    module = plugin_of(fxplug_register_passes=lambda: [PassRecord("thing", SingleRelu, " ")])
+
+    assert failures_of(module) == ["names"]
+
+
+@pytest.mark.parametrize("requires", [[], ["fxplug"], ["fxplug>=0.1"], ["fxplug-quant>=0.1,<0.2"]])
+def test_an_open_range_of_fxplug_is_found(site, requires):
+    installed = site.install("thing", requires=requires)
+
+    assert failures_of(installed.candidate()) == ["range"]
+
+
+# -- import -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("import sys; sys.path.append('/nowhere')", "it changes sys.path"),
+        ("import os; os.environ['THING'] = '1'", "it changes os.environ"),
+        ("import os; os.chdir('/')", "it changes the working directory"),
+        ("import warnings; warnings.simplefilter('ignore')", "it changes the filters of warnings"),
+        ("import logging; logging.basicConfig()", "it changes the handlers or the level of the root logger"),
+        ("import torch; torch.set_default_dtype(torch.float64)", "it changes the default dtype of torch"),
+        ("import torch; torch.set_num_threads(7)", "it changes the number of threads of torch"),
+        ("import torch; torch.manual_seed(3)", "it changes the random state of torch"),
+        ("import torch; torch.set_grad_enabled(False)", "it changes torch.is_grad_enabled()"),
+        ("import random; random.random()", "it changes the random state of Python"),
+        ("print('hello')", "it prints 'hello'"),
+        ("import os; os.write(2, b'hello')", "it prints 'hello'"),
+        ("open('file', 'w').close()", "it writes the file 'file'"),
+        ("import os; os.mkdir('folder')", "it makes the folder 'folder'"),
+        ("import subprocess; subprocess.call(['true'])", "it runs 'true'"),
+        ("import socket; socket.gethostbyname('localhost')", None),
+        (
+            "import socket\ntry: socket.create_connection(('127.0.0.1', 9), timeout=0.1)\nexcept OSError: pass",
+            "it asks for the address of '127.0.0.1'",
+        ),
+    ],
+)
+def test_what_an_import_does_besides_is_found(site, source, reason):
+    if reason is None:
+        pytest.skip("a name may be looked up by whatever call")
+    installed = site.install("thing", source, requires=["fxplug>=0.1,<0.2"])
+    candidate = installed.candidate()
+    module = types.ModuleType(installed.module)  # What the probe imports must not happen in this process.
+    report = check_plugin(type(candidate)(**{**vars(candidate), "load": lambda: module}))
+
+    assert [finding.check for finding in report.failures] == ["import-effects"]
+    assert reason in report.failures[0].reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import matplotlib",
+        "try:\n    import onnx\nexcept ImportError:\n    pass",
+        "import torch._dynamo",
+    ],
+)
+def test_a_heavy_import_is_found_whether_the_library_is_installed_or_not(site, source):
+    (site.folder / "matplotlib.py").write_text("")
+    installed = site.install("thing", source, requires=["fxplug>=0.1,<0.2"])
+
+    assert failures_of(installed.candidate()) == ["import-light"]
+
+
+ENGINE = """
+from fxplug import Backend, BackendRecord, Support, hookimpl
+{head}
+class Engine(Backend):
+    def __init__(self):
+        {body}
+    def supports(self, node, context):
+        return Support(ok=True)
+    def compile(self, subgraph, example_inputs, options):
+        return subgraph
+@hookimpl
+def fxplug_register_backends():
+    return [BackendRecord("engine", Engine, "Runs.", requires=("some-engine",))]
+"""
+
+
+def test_an_engine_that_is_imported_with_the_plugin_is_found(site):
+    site.install("", distribution="some-engine")
+    installed = site.install("thing", ENGINE.format(head="import some_engine", body="pass"), requires=["fxplug<1"])
+
+    assert failures_of(installed.candidate()) == ["import-light"]
+
+
+def test_a_backend_that_cannot_be_made_without_its_engine_is_found(site):
+    site.install("", distribution="some-engine")
+    installed = site.install("thing", ENGINE.format(head="", body="import some_engine"), requires=["fxplug<1"])
+
+    assert failures_of(installed.candidate()) == ["engine-absent"]
+
+
+def test_a_module_without_a_file_cannot_be_imported_elsewhere():
+    report = check_plugin(pass_plugin(SingleRelu))
+
+    assert [finding.check for finding in report.skipped if finding.check.startswith("import")] == [
+        "import-effects",
+        "import-light",
+    ]
+
+
+def test_an_entry_module_that_needs_what_others_imported_is_found(site, monkeypatch):
+    monkeypatch.setitem(sys.modules, "imported_by_somebody", types.ModuleType("imported_by_somebody"))
+    installed = site.install("thing", "import imported_by_somebody", requires=["fxplug>=0.1,<0.2"])
+
+    assert failures_of(installed.candidate()) == ["import-effects"]
+
+
+# -- options and factories --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NotPlain:
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True)
+class Unchecked:
+    anything: Any = 1
+
+
+@dataclass(frozen=True)
+class Required:
+    level: int
+
+
+@dataclass(frozen=True)
+class Several:
+    sizes: tuple[int, ...] = (1, 2)
+    engine: str | None = None
+    scale: float = 0.5
+    table: dict[str, int] | None = None
+
+
+class WithOptions(SingleRelu):
+    def __init__(self, **options):
+        self.options = options
+
+
+def test_options_that_a_file_cannot_hold_are_found():
+    assert "options-plain" in failures_of(pass_plugin(WithOptions, options=NotPlain))
+
+
+def test_options_that_take_anything_are_found():
+    assert failures_of(pass_plugin(WithOptions, options=Unchecked)) == ["options-checked"]
+
+
+def test_options_of_plain_kinds_are_fine():
+    check_plugin(pass_plugin(WithOptions, options=Several)).raise_failures()
+
+
+def test_a_pass_with_a_required_option_is_checked_when_it_is_given():
+    module = pass_plugin(WithOptions, options=Required)
+
+    skipped = {finding.check: finding.reason for finding in check_plugin(module).skipped}
+    given = check_plugin(module, options={"thing": {"level": 2}})
+
+    reason = "the option 'level' has no default; give it: check_plugin(..., options=...)"
+    assert skipped["factory"] == skipped["pass-runs"] == skipped["options-plain"] == reason
+    given.raise_failures()
+    assert finding_of(given, "pass-runs").outcome == "passed"
+
+
+def test_options_for_what_is_not_offered_are_refused():
+    with pytest.raises(UnknownNameError, match="Did you mean"):
+        check_plugin(pass_plugin(SingleRelu), options={"made:thingg": {}})
+
+
+def test_a_factory_that_does_not_take_its_options_is_found():
+    assert "factory" in failures_of(pass_plugin(lambda: SingleRelu(), options=Several))
+
+
+def test_a_factory_that_makes_something_else_is_found():
+    assert failures_of(backend_plugin(SingleRelu)) == ["factory"]
+    command = plugin_of(fxplug_register_commands=lambda: [CommandRecord("draw", dict, "Draws.")])
+    assert failures_of(command) == ["factory"]
+
+
+# -- traces -----------------------------------------------------------------------------------------------------
+
+
+def test_a_hook_that_fails_is_found():
+    def fxplug_is_leaf_module(module):
+        return module.missing
+
+    assert failures_of(plugin_of(fxplug_is_leaf_module=fxplug_is_leaf_module)) == ["trace-same-values"]
+
+
+def test_an_observer_that_fails_is_found():
+    def fxplug_trace_finished(event):
+        raise ValueError("no")
+
+    assert failures_of(plugin_of(fxplug_trace_finished=fxplug_trace_finished)) == ["trace-same-values"]
+
+
+def test_a_proxy_that_computes_something_else_is_found():
+    class Wrong:
+        def __mul__(self, other):
+            return super().__mul__(other + 1)
+
+    def fxplug_create_proxy(node):
+        return Wrong
+
+    assert failures_of(plugin_of(fxplug_create_proxy=fxplug_create_proxy)) == ["trace-same-values"]
+
+
+def test_a_hook_that_changes_the_node_is_found():
+    def fxplug_node_created(node):
+        node.meta["made.seen"] = True
+
+    assert failures_of(plugin_of(fxplug_node_created=fxplug_node_created)) == ["node-unchanged"]
+
+
+def test_a_note_without_the_name_of_the_plugin_is_found():
+    def fxplug_node_created(node):
+        return {"op": node.op}
+
+    assert failures_of(plugin_of(fxplug_node_created=fxplug_node_created)) == ["note-names"]
+
+
+def test_hooks_that_share_state_between_threads_are_found():
+    current: list[str] = []
+
+    def fxplug_node_created(node):
+        current.append(node.name)
+        torch.ones(64).exp()  # Gives other threads a turn.
+        noted = len(current)
+        for _ in range(300):
+            noted = max(noted, len(current))
+        current.pop()
+        return {"made.depth": noted}
+
+    assert failures_of(plugin_of(fxplug_node_created=fxplug_node_created)) == ["trace-threads"]
+
+
+# -- passes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_that_fails_on_a_model_is_found():
+    class Fails(Pass):
+        def run(self, module, context):
+            raise ValueError("what is this")
+
+    report = check_plugin(pass_plugin(Fails))
+
+    assert [finding.check for finding in report.failures] == ["pass-runs"]
+    assert "on the model 'perceptron' it fails: ValueError: what is this" in report.failures[0].reason
+
+
+def test_a_pass_that_returns_nothing_is_found():
+    class Silent(Pass):
+        def run(self, module, context):
+            return None
+
+    assert failures_of(pass_plugin(Silent)) == ["pass-runs"]
+
+
+def test_a_pass_that_leaves_a_broken_graph_is_found():
+    class Breaks(Pass):
+        def run(self, module, context):
+            module.graph.output_node().args[0]
+            module.graph.call_module("missing")
+            return PassResult(modified=True)
+
+    assert failures_of(pass_plugin(Breaks)) == ["pass-runs"]
+
+
+@pytest.mark.parametrize("modified", [True, False])
+def test_a_pass_that_says_the_wrong_thing_about_changes_is_found(modified):
+    class Lies(SingleRelu):
+        def run(self, module, context):
+            super().run(module, context)
+            return PassResult(modified)
+
+    assert failures_of(pass_plugin(Lies)) == ["pass-modified"]
+
+
+def test_a_pass_that_changes_weights_alone_changes_something():
+    class Rounds(Pass):
+        def run(self, module, context):
+            for parameter in module.parameters():
+                parameter.data = parameter.data.half().float()
+            return PassResult(modified=False)
+
+    assert failures_of(pass_plugin(Rounds, tolerance=0.01)) == ["pass-modified"]
+
+
+def test_a_pass_that_loses_notes_is_found():
+    class Forgets(Pass):
+        def run(self, module, context):
+            for node in module.graph.nodes:
+                node.meta.clear()
+            return PassResult(modified=False)
+
+    assert failures_of(pass_plugin(Forgets)) == ["pass-keeps-notes"]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_pass_whose_new_nodes_come_from_nowhere_is_found(keeps):
+    class Renews(Pass):
+        def run(self, module, context):
+            found = relus_of(module)
+            for node in found:
+                with module.graph.inserting_before(node):
+                    new = module.graph.call_function(torch.clamp_min, (node.args[0], 0))
+                if keeps:
+                    new.origins = tuple(origin.derived("thing") for origin in node.origins)
+                node.replace_all_uses_with(new)
+                module.graph.erase_node(node)
+            return PassResult(bool(found))
+
+    assert failures_of(pass_plugin(Renews)) == ([] if keeps else ["pass-keeps-notes"])
+
+
+class Rounds(Pass):
+    def run(self, module, context):
+        for node in module.graph.find_nodes(op="call_function", target=torch.tanh):
+            node.target = torch.sin
+        return PassResult(bool(module.graph.find_nodes(op="call_function", target=torch.sin)))
+
+
+def test_a_pass_that_changes_values_is_found():
+    report = check_plugin(pass_plugin(Rounds))
+
+    assert [finding.check for finding in report.failures] == ["pass-same-values"]
+    assert "on the model 'two-outputs' output[0] differs" in report.failures[0].reason
+    assert "PassRecord(tolerance=0.01)" in report.failures[0].remedy
+
+
+def test_a_pass_is_held_to_the_tolerance_that_it_declares():
+    # sin(x) is at most 2 from tanh(x), whose largest magnitude here is nearly 1.
+    assert failures_of(pass_plugin(Rounds, tolerance=2.5)) == []
+    assert failures_of(pass_plugin(Rounds, tolerance=0.01)) == ["pass-same-values"]
+
+
+def test_a_pass_that_depends_on_chance_is_found():
+    calls: list[int] = []
+
+    class Changes(Pass):
+        def run(self, module, context):
+            calls.append(1)
+            node = module.graph.output_node()
+            with module.graph.inserting_before(node):
+                new = module.graph.call_function(torch.ones, (len(calls),))
+            new.origins = next(iter(module.graph.nodes)).origins or node.origins
+            return PassResult(modified=True)
+
+    found = failures_of(pass_plugin(Changes))
+
+    assert "pass-deterministic" in found
+    assert set(found) <= {"pass-deterministic", "pass-threads", "pass-keeps-notes"}
+
+
+def test_a_pass_that_is_not_idempotent_is_found_if_it_claims_to_be():
+    class Grows(Pass):
+        def run(self, module, context):
+            node = next(node for node in reversed(module.graph.nodes) if node.op.startswith("call_"))
+            with module.graph.inserting_after(node):
+                new = module.graph.node_copy(node)
+            return PassResult(modified=new is not None)
+
+    assert failures_of(pass_plugin(Grows)) == []
+    assert failures_of(pass_plugin(Grows, idempotent=True)) == ["pass-idempotent"]
+
+
+def test_a_pass_that_shares_state_between_threads_is_found():
+    class Shares(Pass):
+        running: list[int] = []  # noqa: RUF012 - the mistake that is to be found
+
+        def run(self, module, context):
+            self.running.append(1)
+            most = len(self.running)
+            for _ in range(2000):
+                most = max(most, len(self.running))
+            self.running.pop()
+            if most > 1:
+                module.graph.eliminate_dead_code()
+            return PassResult(modified=most > 1)
+
+    found = failures_of(pass_plugin(Shares))
+
+    assert found == ["pass-threads"]
+
+
+def test_a_pass_that_changes_no_model_is_told_to_bring_one():
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.relu(torch.relu(x))
+
+    module = pass_plugin(lambda: OnlyOwn())
+
+    class OnlyOwn(SingleRelu):
+        def run(self, module, context):
+            return super().run(module, context) if len(module.graph.nodes) == 4 else PassResult(modified=False)
+
+    without = finding_of(check_plugin(module), "pass-runs")
+    given = finding_of(check_plugin(module, models={"own": (Model(), (torch.randn(3),))}), "pass-runs")
+
+    assert without.reason == (
+        "changes 0 of 6 models; give one that it changes: check_plugin(..., models=...)"
+    )
+    assert given.reason == "changes 1 of 7 models"
+
+
+# -- backends ---------------------------------------------------------------------------------------------------
+
+
+class AnswersText(Whole):
+    def supports(self, node, context):
+        return "yes"
+
+
+class RefusesSilently(Whole):
+    def supports(self, node, context):
+        return Support(ok=False)
+
+
+class ChangesItsMind(Whole):
+    def __init__(self):
+        self.asked = 0
+
+    def supports(self, node, context):
+        self.asked += 1
+        return Support(ok=False, reason=f"answer {self.asked}")
+
+
+class EditsWhenAsked(Whole):
+    def supports(self, node, context):
+        node.graph.eliminate_dead_code()
+        node.name = f"{node.name}_seen"
+        return Support(ok=True)
+
+
+@pytest.mark.parametrize("backend", [AnswersText, RefusesSilently, ChangesItsMind, EditsWhenAsked])
+def test_a_backend_whose_answers_cannot_be_relied_on_is_found(backend):
+    assert failures_of(backend_plugin(backend)) == ["backend-partition"]
+
+
+class Wrong(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return self.module(x * 2)
+
+
+class ComputesSomethingElse(Whole):
+    def compile(self, subgraph, example_inputs, options):
+        return Wrong(subgraph)
+
+
+class FailsToCompile(Whole):
+    def compile(self, subgraph, example_inputs, options):
+        raise TypeError("unexpected")
+
+
+class EditsWhenCompiling(Whole):
+    def compile(self, subgraph, example_inputs, options):
+        subgraph.graph.output_node().name = "another"
+        return subgraph
+
+
+@pytest.mark.parametrize("backend", [ComputesSomethingElse, FailsToCompile, EditsWhenCompiling])
+def test_a_backend_that_does_not_agree_with_eager_is_found(backend):
+    assert failures_of(backend_plugin(backend)) == ["backend-same-values"]
+
+
+def test_a_backend_without_its_engine_is_skipped():
+    report = check_plugin(backend_plugin(Whole, requires=("no-such-engine",)))
+
+    report.raise_failures()
+    assert finding_of(report, "backend-same-values").reason == "its engine is missing: no-such-engine"
+
+
+def test_a_backend_that_says_why_it_does_not_build_is_skipped():
+    class Later(Whole):
+        def compile(self, subgraph, example_inputs, options):
+            raise BackendError("Cannot build yet.")
+
+    finding = finding_of(check_plugin(backend_plugin(Later)), "backend-same-values")
+
+    assert (finding.outcome, finding.reason) == ("skipped", "it ran no model: Cannot build yet")
