@@ -150,8 +150,8 @@ def _check_runs(offer: PassOffer, title: str, runs: list[_Run], findings: Findin
         "pass-keeps-notes",
         title,
         [f"on the model {run.sample.name!r}, {damage}" for run in runs for damage in run.damaged],
-        "Keep node.meta and node.origins of nodes that stay; give new nodes the origins of those that they replace: "
-        "new.origins = tuple(origin.derived('NAME') for origin in old.origins).",
+        "Keep node.meta and node.origins of nodes that stay, and hand them on to new ones: "
+        "old.replace_all_uses_with(new, propagate_meta=True), or new.origins = old.origins.",
     )
     share = offer.record.tolerance
     findings.verdict(

@@ -32,11 +32,10 @@ class Finding:
 
     def __str__(self) -> str:
         """Return a sentence with everything that its author needs."""
-        title = f"{self.check} of {self.subject}, plugin {self.plugin!r} ({self.distribution} {self.version})"
-        parts = (
-            f"{title} {self.outcome}: {self.reason}" if self.reason else f"{title} {self.outcome}"
-        ).rstrip(".")
-        return f"{parts}. {self.remedy}".rstrip()
+        owner = f"plugin {self.plugin!r} ({self.distribution} {self.version})"
+        text = f"{self.check} of {self.subject}, {owner} {self.outcome}"
+        text = f"{text}: {self.reason}" if self.reason else text
+        return f"{text if text.endswith(('.', '?')) else f'{text}.'} {self.remedy}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -169,24 +169,30 @@ def test_models_are_the_same_at_every_call_and_leave_the_random_state_alone():
     assert torch.equal(torch.get_rng_state(), before)
     for one, other in zip(first, second, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one.inputs, other.inputs, strict=True))
-        assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True))
+        assert all(
+            torch.equal(a, b) for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True)
+        )
 
 
 # -- the report -------------------------------------------------------------------------------------------------
 
 
 def test_a_finding_names_plugin_distribution_version_and_what_to_do(site):
-    installed = site.install("wrong", "import fxplug\n@fxplug.hookimpl\ndef fxplug_is_leaf(module): pass", version="3")
+    installed = site.install(
+        "wrong", "import fxplug\n@fxplug.hookimpl\ndef fxplug_is_leaf(module): pass", version="3"
+    )
 
     report = check_plugin(installed.candidate())
 
     assert not report.passed
     assert str(report.failures[0]) == (
         "loads of the plugin, plugin 'wrong' (fxplug-wrong 3) failed: it implements the unknown hook "
-        "'fxplug_is_leaf'. Did you mean 'fxplug_is_leaf_module'?. Correct the entry module: the page of each hook says "
+        "'fxplug_is_leaf'. Did you mean 'fxplug_is_leaf_module'? Correct the entry module: the page of each hook says "
         "what it takes and returns."
-    ).replace("?.", "?")
-    with pytest.raises(AssertionError, match=r"^Plugin 'wrong' \(fxplug-wrong 3\) fails 1 of 1 checks:\n  - loads of"):
+    )
+    with pytest.raises(
+        AssertionError, match=r"^Plugin 'wrong' \(fxplug-wrong 3\) fails 1 of 1 checks:\n  - loads of"
+    ):
         report.raise_failures()
 
 
@@ -271,7 +277,6 @@ def test_an_open_range_of_fxplug_is_found(site, requires):
         ("open('file', 'w').close()", "it writes the file 'file'"),
         ("import os; os.mkdir('folder')", "it makes the folder 'folder'"),
         ("import subprocess; subprocess.call(['true'])", "it runs 'true'"),
-        ("import socket; socket.gethostbyname('localhost')", None),
         (
             "import socket\ntry: socket.create_connection(('127.0.0.1', 9), timeout=0.1)\nexcept OSError: pass",
             "it asks for the address of '127.0.0.1'",
@@ -279,8 +284,6 @@ def test_an_open_range_of_fxplug_is_found(site, requires):
     ],
 )
 def test_what_an_import_does_besides_is_found(site, source, reason):
-    if reason is None:
-        pytest.skip("a name may be looked up by whatever call")
     installed = site.install("thing", source, requires=["fxplug>=0.1,<0.2"])
     candidate = installed.candidate()
     module = types.ModuleType(installed.module)  # What the probe imports must not happen in this process.
@@ -295,7 +298,7 @@ def test_what_an_import_does_besides_is_found(site, source, reason):
     [
         "import matplotlib",
         "try:\n    import onnx\nexcept ImportError:\n    pass",
-        "import torch._dynamo",
+        "import importlib; importlib.import_module('matplotlib')",
     ],
 )
 def test_a_heavy_import_is_found_whether_the_library_is_installed_or_not(site, source):
@@ -323,14 +326,18 @@ def fxplug_register_backends():
 
 def test_an_engine_that_is_imported_with_the_plugin_is_found(site):
     site.install("", distribution="some-engine")
-    installed = site.install("thing", ENGINE.format(head="import some_engine", body="pass"), requires=["fxplug<1"])
+    installed = site.install(
+        "thing", ENGINE.format(head="import some_engine", body="pass"), requires=["fxplug<1"]
+    )
 
     assert failures_of(installed.candidate()) == ["import-light"]
 
 
 def test_a_backend_that_cannot_be_made_without_its_engine_is_found(site):
     site.install("", distribution="some-engine")
-    installed = site.install("thing", ENGINE.format(head="", body="import some_engine"), requires=["fxplug<1"])
+    installed = site.install(
+        "thing", ENGINE.format(head="", body="import some_engine"), requires=["fxplug<1"]
+    )
 
     assert failures_of(installed.candidate()) == ["engine-absent"]
 
@@ -412,7 +419,7 @@ def test_options_for_what_is_not_offered_are_refused():
 
 
 def test_a_factory_that_does_not_take_its_options_is_found():
-    assert "factory" in failures_of(pass_plugin(lambda: SingleRelu(), options=Several))
+    assert "factory" in failures_of(pass_plugin(SingleRelu, options=Several))
 
 
 def test_a_factory_that_makes_something_else_is_found():
@@ -503,7 +510,6 @@ def test_a_pass_that_returns_nothing_is_found():
 def test_a_pass_that_leaves_a_broken_graph_is_found():
     class Breaks(Pass):
         def run(self, module, context):
-            module.graph.output_node().args[0]
             module.graph.call_module("missing")
             return PassResult(modified=True)
 
@@ -550,7 +556,8 @@ def test_a_pass_whose_new_nodes_come_from_nowhere_is_found(keeps):
                     new = module.graph.call_function(torch.clamp_min, (node.args[0], 0))
                 if keeps:
                     new.origins = tuple(origin.derived("thing") for origin in node.origins)
-                node.replace_all_uses_with(new)
+                for user in list(node.users):
+                    user.replace_input_with(node, new)
                 module.graph.erase_node(node)
             return PassResult(bool(found))
 
@@ -632,12 +639,13 @@ def test_a_pass_that_changes_no_model_is_told_to_bring_one():
         def forward(self, x):
             return torch.relu(torch.relu(x))
 
-    module = pass_plugin(lambda: OnlyOwn())
-
     class OnlyOwn(SingleRelu):
         def run(self, module, context):
-            return super().run(module, context) if len(module.graph.nodes) == 4 else PassResult(modified=False)
+            return (
+                super().run(module, context) if len(module.graph.nodes) == 4 else PassResult(modified=False)
+            )
 
+    module = pass_plugin(OnlyOwn)
     without = finding_of(check_plugin(module), "pass-runs")
     given = finding_of(check_plugin(module, models={"own": (Model(), (torch.randn(3),))}), "pass-runs")
 
