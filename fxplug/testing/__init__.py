@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         IsolatedHost,
         IsolationError,
         isolated_host,
+        make_plugin,
     )
     from fxplug.testing.report import Finding, Report
 
@@ -31,6 +32,7 @@ __all__ = [
     "assert_same_behaviour",
     "check_plugin",
     "isolated_host",
+    "make_plugin",
 ]
 
 _HOMES = {
@@ -42,6 +44,7 @@ _HOMES = {
         "IsolatedHost",
         "IsolationError",
         "isolated_host",
+        "make_plugin",
     ),
     "fxplug.testing.report": ("Finding", "Report"),
 }

@@ -19,9 +19,9 @@ from fxplug.plugins.default import default_manager_is
 from fxplug.plugins.discovery import canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
-__all__ = ["FakeDistribution", "FakeSite", "IsolatedHost", "IsolationError", "isolated_host"]
+__all__ = ["FakeDistribution", "FakeSite", "IsolatedHost", "IsolationError", "isolated_host", "make_plugin"]
 
 _VARIABLES = "FXPLUG_"
 
@@ -116,6 +116,19 @@ class FakeSite:
         (info / "INSTALLER").write_text("fxplug.testing\n", encoding="utf-8")
         importlib.invalidate_caches()
         return FakeDistribution(name, owner, version, module, self.folder)
+
+
+def make_plugin(name: str, *implementations: Callable[..., Any], **attributes: Any) -> ModuleType:
+    """Return an entry module of functions that a test or a notebook defines.
+
+    Args:
+        name: Name of the plugin.
+        implementations: Functions marked by `fxplug.hookimpl`, each with the name of its hook.
+        attributes: What else the module holds, such as ``PLUGIN_BEFORE``.
+    """
+    module = ModuleType(f"fxplug_{name.replace('-', '_')}")
+    vars(module).update({function.__name__: function for function in implementations}, **attributes)
+    return module
 
 
 # -- the host ------------------------------------------------------------------------------------------------
