@@ -153,7 +153,8 @@ class IsolatedHost:
                 there are no configuration and no variables.
         """
         candidates = [_candidate(plugin, None) for plugin in plugins]
-        return PluginManager(**{"candidates": candidates, "environ": {}, "config": Config(), **arguments})
+        isolated: dict[str, Any] = {"candidates": candidates, "environ": {}, "config": Config()}
+        return PluginManager(**{**isolated, **arguments})
 
     def load(
         self, plugin: ModuleType | PluginCandidate | FakeDistribution, name: str | None = None
@@ -210,7 +211,7 @@ def isolated_host(*sites: FakeSite) -> Generator[IsolatedHost]:
 @contextmanager
 def _no_discovery(allowed: Sequence[Path]) -> Generator[None]:
     former = discovery.importlib_metadata
-    discovery.importlib_metadata = _Metadata(former, allowed)  # pyright: ignore[reportAttributeAccessIssue]
+    discovery.importlib_metadata = _Metadata(former, allowed)
     try:
         yield
     finally:
@@ -242,7 +243,7 @@ class _Metadata(ModuleType):
 @contextmanager
 def _no_variables() -> Generator[None]:
     former = os.environ
-    os.environ = _Variables(former)  # pyright: ignore[reportAttributeAccessIssue]  # noqa: B003 - put back below
+    os.environ = _Variables(former)  # noqa: B003 - put back below
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ import warnings
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -172,7 +172,7 @@ def watch_import(target: str) -> dict[str, Any]:
 
 def make_without_engine(target: str, engines: dict[str, list[str]]) -> list[dict[str, Any]]:
     """Make every backend of a module while what it requires cannot be imported."""
-    module = sys.modules[target]
+    module, modules = sys.modules[target], cast("dict[str, Any]", sys.modules)
     hook: Callable[[], Any] | None = getattr(module, "fxplug_register_backends", None)
     found: list[dict[str, Any]] = []
     for record in (hook() or ()) if hook is not None else ():
@@ -181,7 +181,7 @@ def make_without_engine(target: str, engines: dict[str, list[str]]) -> list[dict
         blocked = [name for requirement in record.requires for name in engines[requirement]]
         for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
             del sys.modules[name]
-        sys.modules.update(dict.fromkeys(blocked))  # None stands for a module that cannot be imported.
+        modules.update(dict.fromkeys(blocked))  # None stands for a module that cannot be imported.
         error = ""
         try:
             made = record.options() if record.options is not None else None
