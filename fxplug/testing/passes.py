@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.api import Tolerance
+from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug.testing.behaviour import differences, large_differences
 from fxplug.testing.subject import reason_of
@@ -50,6 +51,7 @@ def check_passes(subject: Subject, findings: Findings) -> None:
             findings.skipped("pass-runs", title, reason)
             continue
         runs, problems = _run_all(subject, offer)
+        problems = problems or _without_inputs(subject, offer)
         changed = sum(run.changed for run in runs)
         note = f"changes {changed} of {len(subject.samples)} models"
         if not changed and not problems:
@@ -58,7 +60,8 @@ def check_passes(subject: Subject, findings: Findings) -> None:
             "pass-runs",
             title,
             problems,
-            "Leave alone what the pass does not understand, and return a PassResult.",
+            "Leave alone what the pass does not understand, and return a PassResult; without example inputs, do without "
+            "or raise a PassError.",
             note,
         )
         if problems:
@@ -78,13 +81,25 @@ def _run_all(subject: Subject, offer: PassOffer) -> tuple[list[_Run], list[str]]
     return runs, problems
 
 
+def _without_inputs(subject: Subject, offer: PassOffer) -> list[str]:
+    """Return what is wrong with a run for which nobody gave example inputs; a pass may refuse it in a sentence."""
+    for sample in subject.samples:
+        try:
+            _transform(subject, offer, sample.trace(subject.manager), None)
+        except FxplugError:
+            continue
+        except Exception as error:  # Whatever a plugin raises is a finding.
+            return [f"on the model {sample.name!r} it fails without example inputs: {reason_of(error)}"]
+    return []
+
+
 def _run(subject: Subject, offer: PassOffer, sample: Sample) -> _Run:
     module = sample.trace(subject.manager)
     for node in module.graph.nodes:
         node.meta[_MARK] = node.name
     before, version, graph = fingerprint(module), module.graph.version, module.graph
     nodes = list(graph.nodes)
-    result = _transform(subject, offer, module, sample)
+    result = _transform(subject, offer, module, sample.own_inputs())
     edited = module.graph is not graph or module.graph.version != version or fingerprint(module) != before
     module.graph.lint()
     return _Run(
@@ -92,11 +107,13 @@ def _run(subject: Subject, offer: PassOffer, sample: Sample) -> _Run:
     )
 
 
-def _transform(subject: Subject, offer: PassOffer, module: GraphModule, sample: Sample) -> PassResult:
+def _transform(
+    subject: Subject, offer: PassOffer, module: GraphModule, inputs: tuple[Any, ...] | None
+) -> PassResult:
     made: Any = offer.create(**subject.options_of(offer))
     if not isinstance(made, Pass):
         raise TypeError(f"its factory returned a {type(made).__name__} instead of a Pass")
-    result: Any = made.run(module, PassContext(sample.own_inputs(), "check"))
+    result: Any = made.run(module, PassContext(inputs, "check"))
     if not isinstance(result, PassResult):
         raise TypeError(f"run() returned a {type(result).__name__} instead of a PassResult")
     return result
@@ -226,7 +243,7 @@ def _check_idempotent(
         before = fingerprint(run.module)
         where = f"on the model {run.sample.name!r}"
         try:
-            result = _transform(subject, offer, run.module, run.sample)
+            result = _transform(subject, offer, run.module, run.sample.own_inputs())
         except Exception as error:  # Whatever a plugin raises is a finding.
             problems.append(f"{where} the second run fails: {reason_of(error)}")
             continue

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxplug.errors import BackendError, UnknownNameError
+from fxplug.errors import BackendError, PassError, UnknownNameError
 from fxplug.ir import PURE
 from fxplug.lower import Backend, Support
 from fxplug.passes import BUILTIN_PASSES, Pass, PassResult
@@ -517,6 +517,18 @@ def test_a_pass_that_fails_on_a_model_is_found():
 
     assert [finding.check for finding in report.failures] == ["pass-runs"]
     assert "on the model 'perceptron' it fails: ValueError: what is this" in report.failures[0].reason
+
+
+@pytest.mark.parametrize(("error", "found"), [(None, ["pass-runs"]), (PassError("Give inputs."), [])])
+def test_a_pass_that_falls_over_missing_inputs_is_found_and_one_that_refuses_is_fine(error, found):
+    class Wants(Pass):
+        def run(self, module, context):
+            if context.example_inputs is None and error is not None:
+                raise error
+            assert len(context.example_inputs) > 0
+            return PassResult(modified=False)
+
+    assert failures_of(pass_plugin(Wants)) == found
 
 
 def test_a_pass_that_returns_nothing_is_found():
