@@ -60,7 +60,7 @@ def check_passes(subject: Subject, findings: Findings) -> None:
             "pass-runs",
             title,
             problems,
-            "Leave alone what the pass does not understand, and return a PassResult; without example inputs, do without "
+            "Leave alone what the pass does not understand, and return a PassResult. Do without example inputs, "
             "or raise a PassError.",
             note,
         )
