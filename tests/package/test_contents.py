@@ -33,7 +33,7 @@ def test_the_wheel_holds_the_package_and_its_metadata_and_nothing_else(distribut
     template = {name for name in package if name.startswith(TEMPLATE)}
     assert {Path(name).suffix for name in package - template} <= ALLOWED_SUFFIXES
     assert {Path(name).suffix for name in template} == ({".tmpl"} if distribution.name == "fxplug" else set())
-    assert not [name for name in names if "test_" in name or "conftest" in name]
+    assert not [name for name in names if "/test_" in name or "/tests/" in name or "conftest" in name]
 
 
 def test_the_sdist_holds_what_the_wheel_is_built_from(distribution):
