@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fxplug.api import Tolerance
+from fxplug.api.isolation import copy_module, copy_values
 from fxplug.errors import BackendError, LoweringError
 from fxplug.lower import Backend, Support, lower
 from fxplug.lower.backend import LoweringContext
 from fxplug.testing.behaviour import differences
+from fxplug.testing.partitions import single_calls
 from fxplug.testing.subject import reason_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fxplug.execute import GraphModule
     from fxplug.plugins import BackendOffer
     from fxplug.testing.models import Sample
@@ -86,12 +91,17 @@ def _check_values(
         return
     problems: list[str] = []
     reasons: list[str] = []
+    parts = 0
     for sample in subject.samples:
-        problem, reason = _values(subject, offer, backend, sample)
-        problems += [problem] if problem else []
-        reasons += [reason] if reason else []
-    if not problems and len(reasons) == len(subject.samples):
-        findings.skipped("backend-same-values", title, f"it ran no model: {reasons[0]}")
+        module = sample.trace(subject.manager)
+        whole = _Part(f"on the model {sample.name!r}", module, sample.model, sample.inputs)
+        for part in [whole, *_calls(backend, module, sample)]:
+            problem, reason = _values(subject, offer, backend, part)
+            problems += [problem] if problem else []
+            reasons += [reason] if reason else []
+            parts += 1
+    if not problems and len(reasons) == parts:
+        findings.skipped("backend-same-values", title, f"it ran nothing: {reasons[-1]}")
         return
     findings.verdict(
         "backend-same-values",
@@ -99,29 +109,48 @@ def _check_values(
         problems,
         "compile() returns a module that computes what the subgraph computes; what the engine cannot run, supports() "
         "refuses.",
-        f"ran {len(subject.samples) - len(reasons)} of {len(subject.samples)} models",
+        f"ran {parts - len(reasons)} of {parts} whole models and single calls",
     )
 
 
-def _values(subject: Subject, offer: BackendOffer, backend: Backend, sample: Sample) -> tuple[str, str]:
-    """Return what is wrong with a model that the backend runs, or why it does not run it."""
-    where = f"on the model {sample.name!r}"
-    module = sample.trace(subject.manager)
-    before = (str(module.graph), module.graph.version)
-    options = subject.options_of(offer)
+@dataclass(frozen=True)
+class _Part:
+    """What a backend is handed: a whole model, or one call that it says it supports."""
+
+    where: str
+    module: GraphModule
+    expected: nn.Module
+    inputs: tuple[Any, ...]
+
+
+def _calls(backend: Backend, module: GraphModule, sample: Sample) -> list[_Part]:
+    context = LoweringContext(module, sample.own_inputs())
+    return [
+        _Part(f"for the call {name!r} of the model {sample.name!r}", part, copy_module(part), inputs)
+        for name, part, inputs in single_calls(
+            module, sample.inputs, lambda node: bool(backend.supports(node, context))
+        )
+    ]
+
+
+def _values(subject: Subject, offer: BackendOffer, backend: Backend, part: _Part) -> tuple[str, str]:
+    """Return what is wrong with something that the backend runs, or why it does not run it."""
+    graph = part.module.graph
+    before = (str(graph), graph.version)
+    inputs, options = copy_values(part.inputs), subject.options_of(offer)
     try:
-        lowered = lower(module, backend, sample.own_inputs(), name=offer.name, options=options, strict=True)
+        lowered = lower(part.module, backend, inputs, name=offer.name, options=options, strict=True)
     except LoweringError as error:
         if error.__cause__ is None or isinstance(error.__cause__, BackendError):
             return "", reason_of(error.__cause__ or error)
-        return f"{where} {reason_of(error)}", ""
-    if (str(module.graph), module.graph.version) != before:
-        return f"{where} compile() changes the graph that it is given", ""
+        return f"{part.where} {reason_of(error)}", ""
+    if (str(graph), graph.version) != before:
+        return f"{part.where} compile() changes the graph that it is given", ""
     try:
-        different = differences(lowered.module, sample.model, sample.inputs, Tolerance())
+        different = differences(lowered.module, part.expected, part.inputs, Tolerance())
     except Exception as error:  # An engine fails in any way.
-        return f"{where} the compiled module does not run: {reason_of(error)}", ""
-    return (f"{where} {different[0].path} differs: {different[0].reason}" if different else ""), ""
+        return f"{part.where} the compiled module does not run: {reason_of(error)}", ""
+    return (f"{part.where} {different[0].path} differs: {different[0].reason}" if different else ""), ""
 
 
 def _is_installed(distribution: str) -> bool:

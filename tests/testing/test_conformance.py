@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxplug import symbolic_trace
 from fxplug.errors import BackendError, PassError, UnknownNameError
 from fxplug.ir import PURE
 from fxplug.lower import Backend, Support
@@ -20,6 +21,7 @@ from fxplug.passes import BUILTIN_PASSES, Pass, PassResult
 from fxplug.plugins import BackendRecord, CommandRecord, EffectRecord, PassRecord, hookimpl
 from fxplug.testing import check_plugin
 from fxplug.testing.models import canned_samples
+from fxplug.testing.partitions import single_calls
 
 
 def plugin_of(**hooks: Any) -> ModuleType:
@@ -91,7 +93,7 @@ def test_a_sound_plugin_passes_every_check(site):
     installed = site.install(
         "sound",
         """
-        from dataclasses import dataclass
+        from dataclasses import dataclass, replace
         from fxplug import Backend, BackendRecord, Pass, PassRecord, PassResult, Support, hookimpl
 
         @dataclass(frozen=True)
@@ -260,38 +262,44 @@ def test_an_open_range_of_fxplug_is_found(site, requires):
 # -- import -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("import sys; sys.path.append('/nowhere')", "it changes sys.path"),
-        ("import os; os.environ['THING'] = '1'", "it changes os.environ"),
-        ("import os; os.chdir('/')", "it changes the working directory"),
-        ("import warnings; warnings.simplefilter('ignore')", "it changes the filters of warnings"),
-        ("import logging; logging.basicConfig()", "it changes the handlers or the level of the root logger"),
-        ("import torch; torch.set_default_dtype(torch.float64)", "it changes the default dtype of torch"),
-        ("import torch; torch.set_num_threads(7)", "it changes the number of threads of torch"),
-        ("import torch; torch.manual_seed(3)", "it changes the random state of torch"),
-        ("import torch; torch.set_grad_enabled(False)", "it changes torch.is_grad_enabled()"),
-        ("import random; random.random()", "it changes the random state of Python"),
-        ("print('hello')", "it prints 'hello'"),
-        ("import os; os.write(2, b'hello')", "it prints 'hello'"),
-        ("open('file', 'w').close()", "it writes the file 'file'"),
-        ("import os; os.mkdir('folder')", "it makes the folder 'folder'"),
-        ("import subprocess; subprocess.call(['true'])", "it runs 'true'"),
-        (
-            "import socket\ntry: socket.create_connection(('127.0.0.1', 9), timeout=0.1)\nexcept OSError: pass",
-            "it asks for the address of '127.0.0.1'",
-        ),
-    ],
-)
-def test_what_an_import_does_besides_is_found(site, source, reason):
-    installed = site.install("thing", source, requires=["fxplug>=0.1,<0.2"])
-    candidate = installed.candidate()
-    module = types.ModuleType(installed.module)  # What the probe imports must not happen in this process.
-    report = check_plugin(type(candidate)(**{**vars(candidate), "load": lambda: module}))
+EFFECTS = {
+    "sys.path.append('/nowhere')": "it changes sys.path",
+    "sys.meta_path.append(sys.meta_path[0])": "it changes sys.meta_path",
+    "sys.excepthook = print": "it changes sys.excepthook",
+    "os.environ['THING'] = '1'": "it changes os.environ",
+    "os.mkdir('folder')": "it makes the folder 'folder'",
+    "os.rename('folder', 'other')": "it renames 'folder'",
+    "open('file', 'w').close()": "it writes the file 'file'",
+    "os.remove('file')": "it removes 'file'",
+    "os.chdir('other')": "it changes the working directory",
+    "warnings.simplefilter('ignore')": "it changes the filters of warnings",
+    "logging.basicConfig()": "it changes the handlers or the level of the root logger",
+    "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()": "it changes the running threads",
+    "torch.set_default_dtype(torch.float64)": "it changes the default dtype of torch",
+    "torch.set_default_device('meta')": "it changes the default device of torch",
+    "torch.set_num_threads(7)": "it changes the number of threads of torch",
+    "torch.manual_seed(3)": "it changes the random state of torch",
+    "torch.set_grad_enabled(False)": "it changes torch.is_grad_enabled()",
+    "torch.use_deterministic_algorithms(True)": "it changes torch.use_deterministic_algorithms",
+    "random.random()": "it changes the random state of Python",
+    "subprocess.call(['true'])": "it runs 'true'",
+    "socket.getaddrinfo('127.0.0.1', 9)": "it asks for the address of '127.0.0.1'",
+    "socket.socket().connect_ex(('127.0.0.1', 9))": "it connects to ('127.0.0.1', 9)",
+    "print('hello')": "it prints 'hello",
+    "os.write(2, b'world')": "world'",
+}
 
-    assert [finding.check for finding in report.failures] == ["import-effects"]
-    assert reason in report.failures[0].reason
+
+def test_what_an_import_does_besides_is_found(site):
+    modules = "import logging, os, random, socket, subprocess, sys, threading, time, torch, warnings"
+    installed = site.install("thing", "\n".join([modules, *EFFECTS]), requires=["fxplug>=0.1,<0.2"])
+    module = types.ModuleType(installed.module)  # What the module does must not happen in this process.
+    candidate = replace(installed.candidate(), load=lambda: module)
+
+    finding = finding_of(check_plugin(candidate), "import-effects")
+
+    assert finding.outcome == "failed"
+    assert [reason for reason in EFFECTS.values() if reason not in finding.reason] == []
 
 
 @pytest.mark.parametrize(
@@ -768,4 +776,58 @@ def test_a_backend_that_says_why_it_does_not_build_is_skipped():
 
     finding = finding_of(check_plugin(backend_plugin(Later)), "backend-same-values")
 
-    assert (finding.outcome, finding.reason) == ("skipped", "it ran no model: Cannot build yet")
+    assert (finding.outcome, finding.reason) == ("skipped", "it ran nothing: Cannot build yet")
+
+
+class OnlyTanh(Whole):
+    """Supports one function, so that it runs no whole model."""
+
+    factor = 1
+
+    def supports(self, node, context):
+        return Support(node.target is torch.tanh, "" if node.target is torch.tanh else "not tanh")
+
+    def compile(self, subgraph, example_inputs, options):
+        return Scaled(subgraph, self.factor)
+
+
+class Scaled(nn.Module):
+    def __init__(self, module, factor):
+        super().__init__()
+        self.module = module
+        self.factor = factor
+
+    def forward(self, *inputs):
+        return self.module(*inputs) * self.factor
+
+
+class WrongTanh(OnlyTanh):
+    factor = 1.5
+
+
+def test_single_calls_that_a_backend_supports_are_compared_where_it_runs_no_whole_model():
+    sound, wrong = (
+        finding_of(check_plugin(backend_plugin(kind)), "backend-same-values")
+        for kind in (OnlyTanh, WrongTanh)
+    )
+
+    assert (sound.outcome, sound.reason) == ("passed", "ran 1 of 7 whole models and single calls")
+    assert wrong.outcome == "failed"
+    assert wrong.reason.startswith("for the call 'tanh' of the model 'two-outputs' output differs")
+
+
+def test_calls_are_handed_over_with_the_values_from_before_they_ran():
+    def program(x):
+        y = x + 1
+        y.add_(1)
+        return y.mul_(2)
+
+    module = symbolic_trace(program)
+    parts = {
+        name: (part, inputs)
+        for name, part, inputs in single_calls(module, (torch.ones(2),), lambda node: True)
+    }
+
+    assert list(parts) == ["add", "add_", "mul_"]
+    assert [inputs[0].tolist() for _, inputs in parts.values()] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+    assert [part(*inputs).tolist() for part, inputs in parts.values()] == [[2.0, 2.0], [3.0, 3.0], [6.0, 6.0]]
