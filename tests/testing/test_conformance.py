@@ -199,6 +199,18 @@ def test_a_finding_names_plugin_distribution_version_and_what_to_do(site):
         report.raise_failures()
 
 
+@pytest.mark.parametrize("tolerance", [-0.1, float("nan"), float("inf"), "0.1", True])
+def test_a_tolerance_that_means_nothing_is_refused_with_the_plugin(tolerance):
+    report = check_plugin(pass_plugin(SingleRelu, tolerance=tolerance))
+
+    assert [finding.check for finding in report.failures] == ["loads"]
+    assert (
+        report.failures[0].reason
+        == f"the tolerance of its PassRecord 'thing' is {tolerance!r}; it must be a number that is "
+        "not negative"
+    )
+
+
 def test_a_report_has_plain_data():
     data = check_plugin(pass_plugin(SingleRelu)).to_data()
 
