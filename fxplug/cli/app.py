@@ -26,7 +26,10 @@ _COMMANDS = {
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "backends": ("fxplug.cli.listings", "The backends there are."),
-    "plugins": ("fxplug.cli.listings", "The plugins there are, and what became of each."),
+    "plugins": (
+        "fxplug.cli.authoring",
+        "The plugins there are, and what became of each; checking and writing one.",
+    ),
     "doctor": ("fxplug.cli.doctor", "Look for what is broken in this installation, and say what to do."),
 }
 

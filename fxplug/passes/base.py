@@ -83,6 +83,10 @@ class PassRecord:
     """Names of analyses that stay valid: ``"shapes"``, ``"effects"``."""
     pipelines: tuple[str, ...] = ()
     """Built-in pipelines that the pass joins by itself once its plugin is installed, e.g. ``("inference",)``."""
+    idempotent: bool = False
+    """Whether running it again on its own result changes nothing."""
+    tolerance: float = 0.0
+    """How far it may move an output, as a share of the largest magnitude in it; 0: by rounding alone."""
 
 
 @dataclass(frozen=True)

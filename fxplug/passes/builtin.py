@@ -15,12 +15,14 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         DeadCode,
         "Removes nodes whose value nobody uses and that have no effect.",
         preserves=frozenset({"shapes"}),
+        idempotent=True,
     ),
     PassRecord(
         "fuse-conv-bn",
         FuseConvBN,
         "Folds batch norms in evaluation mode into the convolutions before them.",
         preserves=frozenset({"shapes"}),
+        idempotent=True,
     ),
     PassRecord(
         "propagate-shapes",
@@ -28,6 +30,7 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         "Notes shape and dtype of every value, from the example inputs.",
         phase="finish",
         preserves=frozenset({"shapes", "effects"}),
+        idempotent=True,
     ),
 )
 

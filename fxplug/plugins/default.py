@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fxplug.errors import PluginError
@@ -11,9 +12,9 @@ from fxplug.plugins.effects import apply_effects
 from fxplug.plugins.manager import PluginManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
-__all__ = ["default_manager", "reset_default_manager"]
+__all__ = ["default_manager", "default_manager_is", "reset_default_manager"]
 
 
 class _Default:
@@ -60,11 +61,37 @@ def default_manager() -> PluginManager:
         return manager
 
 
+@contextmanager
+def default_manager_is(manager: PluginManager | None) -> Generator[None]:
+    """Let a manager be the process-wide one while the context lasts, for tests.
+
+    Args:
+        manager: It takes the place of the one that is there, which comes back afterwards. None: the next use finds
+            configuration and plugins anew.
+    """
+    with _default.lock:
+        former = _default.manager
+        _put(manager)
+    try:
+        yield
+    finally:
+        with _default.lock:
+            _put(former)
+
+
+def _put(manager: PluginManager | None) -> None:
+    """Take back what the former manager says about effects, and apply what this one says."""
+    undo, _default.undo, _default.manager = _default.undo, lambda: None, None
+    undo()
+    if manager is not None:
+        _default.undo = apply_effects(manager.effect_records())
+        _default.manager = manager
+
+
 def reset_default_manager() -> None:
     """Forget the process-wide manager, so that the next use finds configuration and plugins anew.
 
     For tests, and for shells in which plugins were installed meanwhile.
     """
     with _default.lock:
-        undo, _default.undo, _default.manager = _default.undo, lambda: None, None
-        undo()
+        _put(None)

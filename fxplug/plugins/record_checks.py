@@ -65,8 +65,17 @@ def check_record(record: Any) -> None:
         value = getattr(record, attribute, ())
         if not is_text_list(value):
             raise Refused(f"{attribute!r} of {title} is {value!r}; it must be a tuple of names")
-    if isinstance(record, PassRecord) and record.phase not in PHASES:
+    if isinstance(record, PassRecord):
+        _check_pass(record, title)
+
+
+def _check_pass(record: PassRecord, title: str) -> None:
+    if record.phase not in PHASES:
         raise Refused(f"the phase of {title} is {record.phase!r}; it must be one of {', '.join(PHASES)}")
+    tolerance: Any = record.tolerance
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if not is_number or not 0 <= tolerance < math.inf:
+        raise Refused(f"the tolerance of {title} is {tolerance!r}; it must be a number that is not negative")
 
 
 def _check_title(record: Any) -> str:

@@ -10,7 +10,12 @@ from fxplug.api.isolation import SavedState, copy_values, forked_random_state, t
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["assert_same_behaviour"]
+    from fxplug.api.comparison import Comparison
+
+__all__ = ["assert_same_behaviour", "differences", "large_differences"]
+
+_ANY = 1e30
+"""A tolerance that lets every finite difference pass."""
 
 
 def assert_same_behaviour(
@@ -41,20 +46,46 @@ def assert_same_behaviour(
 
             assert_same_behaviour(graph_module, model, (torch.randn(2, 3),))
     """
-    tolerance = Tolerance(rtol, atol)
-    right, right_inputs = _run(expected, inputs)
-    found, found_inputs = _run(actual, inputs)
-    comparisons = [
-        *compare(right, found, tolerance),
-        *compare(right_inputs, found_inputs, tolerance, "inputs"),
-    ]
-    different = [entry for entry in comparisons if not entry.passed]
+    different = differences(actual, expected, inputs, Tolerance(rtol, atol))
     if different:
         lines = "\n  - ".join(
             f"{entry.path}: {entry.reason or f'largest error {entry.max_abs_error:.3g}'}"
             for entry in different
         )
         raise AssertionError(f"{_name(actual)} does not behave as {_name(expected)} does:\n  - {lines}")
+
+
+def differences(
+    actual: nn.Module, expected: nn.Module, inputs: tuple[Any, ...], tolerance: Tolerance
+) -> list[Comparison]:
+    """Return every value of two modules, and every input that they change, in which they differ.
+
+    Args:
+        actual: The module that is tested.
+        expected: The module that is right.
+        inputs: Positional arguments of both.
+        tolerance: What is close enough.
+    """
+    return [entry for entry in _compared(actual, expected, inputs, tolerance) if not entry.passed]
+
+
+def large_differences(
+    actual: nn.Module, expected: nn.Module, inputs: tuple[Any, ...], share: float
+) -> list[Comparison]:
+    """Return the values in which two modules differ by more than a share of the largest magnitude in them."""
+    entries = _compared(actual, expected, inputs, Tolerance(_ANY, _ANY))
+    return [entry for entry in entries if not entry.passed or entry.max_rel_error > share]
+
+
+def _compared(
+    actual: nn.Module, expected: nn.Module, inputs: tuple[Any, ...], tolerance: Tolerance
+) -> list[Comparison]:
+    right, right_inputs = _run(expected, inputs)
+    found, found_inputs = _run(actual, inputs)
+    return [
+        *compare(right, found, tolerance),
+        *compare(right_inputs, found_inputs, tolerance, "inputs"),
+    ]
 
 
 def _run(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

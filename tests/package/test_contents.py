@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
 ALLOWED_SUFFIXES = {".py", ".pyi", ".typed"}
+TEMPLATE = "fxplug/cli/template/"
 METADATA_FILES = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
 
 
@@ -29,8 +30,10 @@ def test_the_wheel_holds_the_package_and_its_metadata_and_nothing_else(distribut
     metadata = {f"{distribution.info}/{name}" for name in METADATA_FILES}
     assert names == package | metadata
     assert f"{distribution.package}/py.typed" in names
-    assert {Path(name).suffix for name in package} <= ALLOWED_SUFFIXES
-    assert not [name for name in names if "test_" in name or "conftest" in name]
+    template = {name for name in package if name.startswith(TEMPLATE)}
+    assert {Path(name).suffix for name in package - template} <= ALLOWED_SUFFIXES
+    assert {Path(name).suffix for name in template} == ({".tmpl"} if distribution.name == "fxplug" else set())
+    assert not [name for name in names if "/test_" in name or "/tests/" in name or "conftest" in name]
 
 
 def test_the_sdist_holds_what_the_wheel_is_built_from(distribution):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 PLUGINS = ["openvino", "quant", "tensorrt", "viz"]
 
-# fxplug.testing is for test suites, which bring pytest; running fxplug.__main__ runs the command line.
+# The fixtures are for test suites, which bring pytest; running fxplug.__main__ runs the command line.
 IMPORT_EVERYTHING = """
 import importlib, pkgutil, fxplug
 for module in pkgutil.walk_packages(fxplug.__path__, "fxplug."):
-    if not module.name.startswith(("fxplug.__main__", "fxplug.testing")):
+    if not module.name.startswith(("fxplug.__main__", "fxplug.testing.pytest_plugin")):
         importlib.import_module(module.name)
         print(module.name)
 """
@@ -19,6 +19,7 @@ def test_every_module_of_the_core_imports_with_the_declared_dependencies_alone(c
 
     assert "fxplug.cli" in imported
     assert "fxplug.ir.graph" in imported
+    assert "fxplug.testing.conformance" in imported
 
 
 def test_the_installed_distributions_fit_together(full_environment):

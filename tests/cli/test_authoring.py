@@ -1,0 +1,236 @@
+"""Writing and checking plugins on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from importlib import resources
+from typing import TYPE_CHECKING
+
+import pytest
+
+import fxplug as package
+from fxplug.cli import authoring
+from fxplug.testing import FakeSite, check_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILES = [
+    ".github/workflows/tests.yml",
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "pyproject.toml",
+    "src/fxplug_two_words/__init__.py",
+    "src/fxplug_two_words/passes.py",
+    "src/fxplug_two_words/plugin.py",
+    "tests/test_fxplug_two_words.py",
+]
+
+
+@pytest.fixture
+def site(folder: Path, monkeypatch) -> Iterator[FakeSite]:
+    monkeypatch.delenv("FXPLUG_LOAD_PLUGINS")
+    with FakeSite(folder / "site") as fake:
+        yield fake
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# -- new --------------------------------------------------------------------------------------------------------
+
+
+def test_new_writes_a_distribution_and_says_what_is_next(fxplug, folder):
+    result = fxplug("plugins", "new", "two-words")
+
+    assert result.exit_code == 0, result.output
+    assert sorted(contents(folder / "fxplug-two-words")) == FILES
+    assert result.output.splitlines()[-3:] == [
+        "  pip install ./fxplug-two-words",
+        "  pytest fxplug-two-words",
+        "  fxplug plugins check two-words",
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == ["fxplug-two-words", "models.py"]
+
+
+def test_nothing_of_the_template_is_left_over(fxplug, folder):
+    fxplug("plugins", "new", "two-words")
+
+    for path, text in contents(folder / "fxplug-two-words").items():
+        left = text.replace("${{ matrix.python }}", "")
+        assert not re.search(r"\$|\btmpl\b|TODO|REPLACE|\bdemo\b|<[a-z_]+>", left), path
+        assert text.endswith("\n")
+        if path.endswith(".py"):
+            compile(text, path, "exec")
+
+
+def test_the_project_file_names_entry_point_and_range(fxplug, folder, monkeypatch):
+    monkeypatch.setattr(package, "__version__", "0.7.3")
+    fxplug("plugins", "new", "two-words")
+
+    project = tomllib.loads((folder / "fxplug-two-words" / "pyproject.toml").read_text())["project"]
+
+    assert project["name"] == "fxplug-two-words"
+    assert project["entry-points"] == {"fxplug": {"two-words": "fxplug_two_words.plugin"}}
+    assert project["dependencies"] == ["fxplug>=0.7,<0.8"]
+
+
+@pytest.mark.parametrize(
+    ("version", "requirement"),
+    [("0.1.0", "fxplug>=0.1,<0.2"), ("1.4.2", "fxplug>=1.4,<2"), ("0.9.0.dev3", "fxplug>=0.9,<0.10")],
+)
+def test_the_range_begins_with_the_running_release(monkeypatch, version, requirement):
+    monkeypatch.setattr(package, "__version__", version)
+
+    assert authoring._requirement() == requirement
+
+
+def test_every_file_of_the_template_is_used():
+    template = resources.files("fxplug.cli").joinpath("template")
+
+    assert {entry.name for entry in template.iterdir()} == set(authoring._FILES)
+
+
+def test_what_is_written_passes_the_checks(fxplug, folder, monkeypatch):
+    fxplug("plugins", "new", "two-words", "--directory", "made/here")
+    monkeypatch.syspath_prepend(str(folder / "made" / "here" / "fxplug-two-words" / "src"))
+
+    report = check_plugin(importlib.import_module("fxplug_two_words.plugin"))
+
+    report.raise_failures()
+    assert report.plugin == "two-words"
+    found = {finding.check: finding for finding in report.findings}
+    assert found["pass-runs"].reason == "changes 1 of 6 models"
+    assert found["pass-idempotent"].outcome == "passed"
+    assert found["import-effects"].outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "Demo",
+            "Cannot make a plugin that is named 'Demo'; names are lower-case words joined by hyphens. Choose",
+        ),
+        ("two_words", "names are lower-case words joined by hyphens"),
+        ("../up", "names are lower-case words joined by hyphens"),
+        ("", "names are lower-case words joined by hyphens"),
+        ("core", "Cannot make a plugin that is named 'core', which is reserved for fxplug itself."),
+        ("fxplug-demo", "'fxplug-' is put in front by itself. Run: fxplug plugins new demo"),
+    ],
+)
+def test_a_bad_name_is_refused(fxplug, folder, name, message):
+    result = fxplug("plugins", "new", name)
+
+    assert result.exit_code == 2
+    assert message in result.output
+    assert [path.name for path in folder.iterdir()] == ["models.py"]
+
+
+def test_the_name_of_an_installed_plugin_is_refused(fxplug, folder, site):
+    site.install("taken", version="2.0")
+
+    result = fxplug("plugins", "new", "taken")
+
+    assert result.exit_code == 2
+    assert (
+        "Cannot make a plugin named 'taken': fxplug-taken 2.0 is installed and has that name."
+        in result.output
+    )
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_nothing_that_exists_is_overwritten(fxplug, folder, empty):
+    existing = folder / "fxplug-demo"
+    existing.mkdir()
+    if not empty:
+        (existing / "README.md").write_text("mine")
+    before = contents(folder)
+
+    result = fxplug("plugins", "new", "demo")
+
+    assert result.exit_code == 1
+    assert "Cannot make the plugin 'demo': 'fxplug-demo' exists already. Choose another name" in result.output
+    assert contents(folder) == before
+
+
+def test_a_folder_that_cannot_be_made_is_named(fxplug, folder):
+    result = fxplug("plugins", "new", "demo", "--directory", "models.py/below")
+
+    assert result.exit_code == 1
+    assert "Cannot write to" in result.output
+    assert [path.name for path in folder.iterdir()] == ["models.py"]
+
+
+# -- check ------------------------------------------------------------------------------------------------------
+
+SOUND = """
+from fxplug import hookimpl
+
+@hookimpl
+def fxplug_is_leaf_module(module):
+    return None
+"""
+
+
+def test_check_lists_every_finding(fxplug, site):
+    site.install("sound", SOUND, requires=["fxplug>=0.1,<0.2"])
+
+    result = fxplug("plugins", "check", "sound")
+
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert ["loads", "the", "plugin", "passed", "hooks", "fxplug_is_leaf_module"] in lines
+    assert result.output.splitlines()[-1] == "sound (fxplug-sound 1.0): 7 passed, 0 skipped, 0 failed."
+
+
+def test_check_fails_when_a_check_fails_and_says_what_to_do(fxplug, site):
+    site.install("loud", f"{SOUND}\nprint('here I am')", requires=["fxplug>=0.1,<0.2"])
+
+    result = fxplug("plugins", "check", "fxplug-loud")
+
+    assert result.exit_code == 1
+    assert "it prints 'here I am'. Move that into a hook or a factory" in result.output
+    assert "1 failed." in result.output
+
+
+def test_check_gives_json(fxplug, site):
+    site.install("sound", SOUND)
+
+    result = fxplug("plugins", "check", "sound", "--json")
+
+    data = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert (data["plugin"], data["distribution"], data["version"], data["passed"]) == (
+        "sound",
+        "fxplug-sound",
+        "1.0",
+        False,
+    )
+    (failed,) = [finding for finding in data["findings"] if finding["outcome"] == "failed"]
+    assert failed["check"] == "range"
+    assert failed["remedy"].startswith("State both ends of the range")
+
+
+def test_check_of_an_unknown_plugin_offers_the_nearest_one(fxplug, site):
+    site.install("sound", SOUND)
+
+    result = fxplug("plugins", "check", "sund")
+
+    assert result.exit_code == 2
+    assert "There is no plugin named 'sund'. Did you mean 'sound'?" in result.output
