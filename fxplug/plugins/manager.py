@@ -7,12 +7,13 @@ import warnings
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fxplug.errors import ConfigError, UnknownNameError
+from fxplug.errors import UnknownNameError
+from fxplug.plugins.backend_options import backend_options
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, core_version, discover
 from fxplug.plugins.loading import LoadedPlugin, PluginLoader
 from fxplug.plugins.offers import BackendOffer, CommandOffer, Offer, OfferTable, PassOffer
-from fxplug.plugins.pipelines import PassEntry, pipeline_names, resolve_pipeline, validated_options
+from fxplug.plugins.pipelines import PassEntry, pipeline_names, resolve_pipeline
 from fxplug.plugins.policy import create_policy, observer
 from fxplug.plugins.records import (
     BackendRecord,
@@ -234,18 +235,7 @@ class PluginManager:
             UnknownNameError: The backend does not exist.
             ConfigError: An option is unknown or has a bad value; the message names key, file and backend.
         """
-        settings = config or self.config
-        offer = self._backends.find(name)
-        keys = [key for key in (offer.name, offer.alias) if key is not None and key in settings.backends]
-        if len(keys) > 1:
-            raise ConfigError(
-                f"Cannot choose the options of backend {offer.name!r}: the configuration has both "
-                f"[backends.{keys[0]}] and [backends.{keys[1]}]. Keep one of them."
-            )
-        configured = settings.backends[keys[0]] if keys else {}
-        source = settings.source_of(f"backends.{keys[0]}.{next(iter(configured))}") if configured else None
-        values = {**configured, **(given or {})}
-        return validated_options(offer.record.options, values, f"backend {offer.name!r}", source)
+        return backend_options(name, given or {}, self._backends, config or self.config)
 
     # -- hooks -----------------------------------------------------------------------------------------------
 

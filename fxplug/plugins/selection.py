@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from fxplug.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fxplug.plugins.discovery import PluginCandidate
     from fxplug.plugins.settings import Config
 
-__all__ = ["Selection"]
+__all__ = ["DISABLE_VARIABLE", "LOAD_VARIABLE", "Selection"]
 
 LOAD_VARIABLE = "FXPLUG_LOAD_PLUGINS"
 DISABLE_VARIABLE = "FXPLUG_DISABLE_PLUGINS"
@@ -32,6 +32,8 @@ class _Rule:
     names: tuple[str, ...]
     loads: bool
     """Whether the names are all that is loaded, or what is not loaded."""
+    places: tuple[str, ...] = ()
+    """Where each of the names stands, if not all of them stand in one place."""
 
     def names_plugin(self, candidate: PluginCandidate) -> bool:
         return any(name == EVERY or candidate.is_called(name) for name in self.names)
@@ -61,7 +63,9 @@ class Selection:
         if wanted is not None:
             rules.append(_Rule(LOAD_VARIABLE, _split(wanted), loads=True))
         rules.append(_Rule(DISABLE_VARIABLE, _split(environ.get(DISABLE_VARIABLE, "")), loads=False))
-        rules.append(_Rule(config.place_of("plugins.disable"), config.plugins.disable, loads=False))
+        disabled = config.plugins.disable
+        places = tuple(config.place_of("plugins.disable", position) for position in range(len(disabled)))
+        rules.append(_Rule(config.place_of("plugins.disable"), disabled, loads=False, places=places))
         self._rules = tuple(rules)
 
     def check_names(self, candidates: Sequence[PluginCandidate]) -> None:
@@ -70,11 +74,16 @@ class Selection:
         Raises:
             UnknownNameError: The message says where the name stands and offers the nearest ones.
         """
+        for _, error in self.unknown_names(candidates):
+            raise error
+
+    def unknown_names(self, candidates: Sequence[PluginCandidate]) -> Iterator[tuple[str, UnknownNameError]]:
+        """Yield the names that mean no plugin, each with the error that `check_names` would raise for it."""
         known = {name for candidate in candidates for name in (candidate.name, candidate.distribution)}
         for rule in self._rules:
-            for name in rule.names:
+            for name, place in zip(rule.names, rule.places or [rule.source] * len(rule.names), strict=True):
                 if name != EVERY and not any(candidate.is_called(name) for candidate in candidates):
-                    raise UnknownNameError("plugin", name, known, note=f"The name stands in {rule.source}.")
+                    yield name, UnknownNameError("plugin", name, known, note=f"The name stands in {place}.")
 
     def reason_against(self, candidate: PluginCandidate) -> str:
         """Return why a plugin is not loaded, an empty text when it is."""
