@@ -102,18 +102,18 @@ def trace(  # noqa: PLR0913 - one front door with many switches
             with their sizes, dtypes and devices but without data, so that questions about values are errors;
             ``"symbolic"`` (the default without) runs it on proxies, as `symbolic_trace` does.
         check: Whether what was captured is run on the examples, too, and compared with the program: results, changed
-            inputs and buffers, gradients. Without data (meta tensors) nothing can be compared.
-        on_error: ``"raise"`` (the default), or ``"collect"`` to go on behind a question that cannot be answered, where that is
-            possible, and raise one error with all of them.
+            inputs and buffers, gradients. By default it is. Without data (meta tensors) nothing can be compared.
+        on_error: ``"raise"`` (the default), or ``"collect"`` to go on behind a question that cannot be answered, where
+            that is possible, and raise one error with all of them.
         on_mutation: What happens when the program assigns attributes of modules while it is captured, which the
             captured program does not do: ``"keep"`` (the default) puts them back and warns, ``"error"`` raises.
-        on_guard_failure: What a call does when a guard does not hold: ``"error"`` (the default) raises `GuardError`, ``"warn"`` warns
-            and runs the captured program all the same, ``"eager"`` runs the original, ``"recapture"`` captures it
-            again for these inputs (up to eight captures are kept), ``"ignore"`` checks no guards before the program
-            runs.
+        on_guard_failure: What a call does when a guard does not hold: ``"error"`` (the default) raises `GuardError`,
+            ``"warn"`` warns and runs the captured program all the same, ``"eager"`` runs the original, ``"recapture"``
+            captures it again for these inputs (up to eight captures are kept), ``"ignore"`` checks no guards before the
+            program runs.
         autowrap: Whether a function that cannot be captured stays one call. Of the functions around the line in
             question it is the innermost that a graph can call: one that is found by its name, of a module or of a
-            class. `GraphModule.assumptions` names it. By default what the configuration says (``trace.autowrap``).
+            class. `GraphModule.assumptions` names it. By default it does not.
         manager: The plugins that take part; by default those that are installed and selected.
 
     Returns:
@@ -151,9 +151,7 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     return captured
 
 
-def chosen_options(
-    given: Mapping[str, Any], settings: TraceConfig, *, has_examples: bool
-) -> dict[str, Any]:
+def chosen_options(given: Mapping[str, Any], settings: TraceConfig, *, has_examples: bool) -> dict[str, Any]:
     """Return the options of a capture: those given, and where they are None those of the configuration.
 
     Args:

@@ -8,11 +8,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import ConfigError, did_you_mean
+from fxplug.plugins.static_names import module_exists, names_of_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["functions_named"]
+__all__ = ["functions_named", "pattern_of", "reason_against"]
 
 _GLOB = frozenset("*?[")
 
@@ -37,10 +38,53 @@ def functions_named(patterns: Sequence[str]) -> list[Callable[..., Any]]:
     return list(functions.values())
 
 
-def _matches(pattern: str) -> Iterator[Callable[..., Any]]:
+def pattern_of(function: object, patterns: Sequence[str]) -> int | None:
+    """Return the position of the first pattern that names a function, None when none does."""
+    for position, pattern in enumerate(patterns):
+        if any(found is function for found in _matches(pattern)):
+            return position
+    return None
+
+
+def reason_against(pattern: str, folders: Sequence[str]) -> str:
+    """Return why a pattern names no function, in sentences, as far as that is known without importing anything.
+
+    Args:
+        pattern: As it stands in the configuration.
+        folders: Where modules are looked for before the places where Python looks.
+
+    Returns:
+        An empty text when nothing speaks against it.
+    """
+    home, name = _split(pattern)
+    known_part = home
+    while known_part and not _GLOB.isdisjoint(known_part):
+        known_part = known_part.rpartition(".")[0]
+    if not known_part:
+        return ""
+    if not module_exists(known_part, folders):
+        return f"there is no module {known_part!r}. Correct the name, or install what it belongs to."
+    names = names_of_module(known_part, folders) if known_part == home else None
+    first = name.partition(".")[0]
+    if names is None or first in names:
+        return ""
+    if not _GLOB.isdisjoint(first):
+        if any(fnmatch.fnmatchcase(known, first) and not known.startswith("_") for known in names):
+            return ""
+        return f"{home} has no function like {name!r}. Correct the glob, or leave it out."
+    near = [known for known in names if not known.startswith("_")]
+    return f"{home} has no {name!r}. {did_you_mean(first, near)}"
+
+
+def _split(pattern: str) -> tuple[str, str]:
     home, separator, name = pattern.partition(":")
     if not separator:
         home, _, name = pattern.rpartition(".")
+    return home, name
+
+
+def _matches(pattern: str) -> Iterator[Callable[..., Any]]:
+    home, name = _split(pattern)
     for module in _modules(home):
         if _GLOB.isdisjoint(name):
             yield _function(module, name, pattern)

@@ -8,12 +8,19 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fxplug.errors import UnknownNameError
-from fxplug.plugins.backend_options import backend_options
+from fxplug.plugins.backend_options import backend_findings, backend_options
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, core_version, discover
 from fxplug.plugins.loading import LoadedPlugin, PluginLoader
 from fxplug.plugins.offers import BackendOffer, CommandOffer, Offer, OfferTable, PassOffer
-from fxplug.plugins.pipelines import PassEntry, pipeline_names, resolve_pipeline
+from fxplug.plugins.pipelines import (
+    PassEntry,
+    PipelineEntry,
+    pipeline_entries,
+    pipeline_findings,
+    pipeline_names,
+    resolve_pipeline,
+)
 from fxplug.plugins.policy import create_policy, observer
 from fxplug.plugins.records import (
     BackendRecord,
@@ -24,15 +31,16 @@ from fxplug.plugins.records import (
     PluginInfo,
     PluginWarning,
 )
-from fxplug.plugins.requirements import check_required
+from fxplug.plugins.requirements import check_required, requirement_errors
 from fxplug.plugins.selection import Selection
-from fxplug.plugins.settings import Config
+from fxplug.plugins.settings import Config, ConfigFinding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from fxplug.capture import TracePolicy
     from fxplug.passes import Pipeline
+    from fxplug.plugins.answers import AnswerLog
 
 __all__ = ["PluginManager"]
 
@@ -195,6 +203,29 @@ class PluginManager:
         """Return the command that a full or unique short name means; raises as `find_pass` does."""
         return self._commands.find(name)
 
+    def pipeline_entries(self, name: str, config: Config | None = None) -> list[PipelineEntry]:
+        """Return what belongs to a pipeline and why, in listed order; raises as `resolve_pipeline` does."""
+        return pipeline_entries(name, self._passes, config or self.config)
+
+    def config_findings(self, config: Config | None = None) -> list[ConfigFinding]:
+        """Return what is wrong with the required plugins, pipelines and backends of a configuration."""
+        settings = config or self.config
+        findings = [
+            ConfigFinding("error", error.message, settings.source_of(f"plugins.require.{position}"))
+            for position, error in requirement_errors(settings, self._loader.plugins)
+        ]
+        for name in self.pipelines(settings):
+            findings += pipeline_findings(name, self._passes, settings)
+        return findings + list(backend_findings(self._backends, settings))
+
+    def effects_by_plugin(self) -> list[tuple[PluginInfo, EffectRecord]]:
+        """Return what plugins say about effects, in order, each with who says it."""
+        return [
+            (self._info(plugin), record)
+            for plugin in self._active
+            for record in plugin.records.get("fxplug_register_effects", ())
+        ]
+
     def effect_records(self) -> tuple[EffectRecord, ...]:
         """Return what plugins say about effects, in order."""
         return tuple(
@@ -239,14 +270,18 @@ class PluginManager:
 
     # -- hooks -----------------------------------------------------------------------------------------------
 
-    def trace_policy(self, config: Config | None = None) -> TracePolicy:
+    def trace_policy(self, config: Config | None = None, log: AnswerLog | None = None) -> TracePolicy:
         """Return the answers of configuration and plugins to the questions of a tracer.
 
         A question to which nobody has an answer is None in the policy, and costs nothing.
 
         Args:
             config: Instead of the manager's own.
+            log: Told of every answer of a plugin.
         """
+        if log is not None:
+            settings = (config or self.config).trace
+            return create_policy(log.listening(self._implementations), settings, strict=self.strict)
         if config is None or config is self.config:
             return self._own_policy
         return create_policy(self._implementations, config.trace, strict=self.strict)

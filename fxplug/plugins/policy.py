@@ -74,7 +74,9 @@ class ModuleGlobs:
 
     def __init__(self, leaf: Sequence[str], through: Sequence[str]) -> None:
         self._rules = [
-            (_one_pattern(globs), answer) for globs, answer in ((through, False), (leaf, True)) if globs
+            (_one_pattern(globs), answer, globs)
+            for globs, answer in ((through, False), (leaf, True))
+            if globs
         ]
         self._by_class: WeakKeyDictionary[type[nn.Module], tuple[bool, ...]] = WeakKeyDictionary()
 
@@ -83,15 +85,35 @@ class ModuleGlobs:
 
     def answer(self, module: nn.Module, qualified_name: str) -> bool | None:
         """Return whether a module is a leaf, None when no glob matches."""
+        rule = self._deciding_rule(module, qualified_name)
+        return None if rule is None else rule[1]
+
+    def deciding_glob(self, module: nn.Module, qualified_name: str) -> tuple[bool, int] | None:
+        """Return the answer for a module and the position, in its list, of the glob that gives it; None as `answer`."""
+        rule = self._deciding_rule(module, qualified_name)
+        if rule is None:
+            return None
+        _, answer, globs = rule
+        names = [*_class_paths(type(module)), qualified_name]
+        position = next(
+            position
+            for position, glob in enumerate(globs)
+            if any(_one_pattern([glob]).fullmatch(name) for name in names)
+        )
+        return answer, position
+
+    def _deciding_rule(
+        self, module: nn.Module, qualified_name: str
+    ) -> tuple[re.Pattern[str], bool, Sequence[str]] | None:
         kind = type(module)
         matches = self._by_class.get(kind)
         if matches is None:
             paths = _class_paths(kind)
-            matches = tuple(any(pattern.fullmatch(path) for path in paths) for pattern, _ in self._rules)
+            matches = tuple(any(rule[0].fullmatch(path) for path in paths) for rule in self._rules)
             self._by_class[kind] = matches
-        for matched, (pattern, answer) in zip(matches, self._rules, strict=True):
-            if matched or pattern.fullmatch(qualified_name):
-                return answer
+        for matched, rule in zip(matches, self._rules, strict=True):
+            if matched or rule[0].fullmatch(qualified_name):
+                return rule
         return None
 
 
