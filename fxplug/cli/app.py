@@ -27,6 +27,8 @@ _COMMANDS = {
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "backends": ("fxplug.cli.listings", "The backends there are."),
     "plugins": ("fxplug.cli.listings", "The plugins there are, and what became of each."),
+    "config": ("fxplug.cli.config", "The configuration: values in force, a check, a schema for editors."),
+    "explain": ("fxplug.cli.explain", "Who decided what: about a leaf, a pass, a node."),
     "doctor": ("fxplug.cli.doctor", "Look for what is broken in this installation, and say what to do."),
 }
 

@@ -116,7 +116,8 @@ def _failed_plugins(manager: PluginManager, *, strict: bool) -> Iterator[ConfigF
         if info.status in {"failed", "incompatible"}:
             yield ConfigFinding(
                 "error" if strict else "warning",
-                f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. {info.remedy}",
+                f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. "
+                f"{info.remedy}",
             )
 
 
@@ -148,7 +149,7 @@ def _checked(config: Config, manager: PluginManager) -> Iterator[str]:
             steps = manager.resolve_pipeline(name).steps
         except FxplugError:  # It is among the findings.
             continue
-        yield f"pipeline {name}: {', '.join(step.name for step in steps) or 'no passes'}, in this order, and their options"
+        yield f"pipeline {name}, its order and options: {', '.join(step.name for step in steps) or 'no passes'}"
     if config.backends:
         yield f"options of the backends {', '.join(config.backends)}"
     if config.trace.leaf_functions:
