@@ -135,7 +135,7 @@ def explain_leaf(root: Any, path: str, *, manager: PluginManager | None = None) 
     paths = paths_below(program)
     modules = {name: part for name, part in program.named_modules(remove_duplicate=False) if name}
     if path not in modules:
-        raise UnknownNameError("module", path, modules, note=f"The root is a {name_of_root(program)}.")
+        raise UnknownNameError("module", path, modules, note=f"The root is {name_of_root(program)}.")
     module = modules[path]
     wrappers: list[Decision] = []
     while True:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,11 +18,11 @@ from fxplug.plugins.resolved import VARIABLES, ResolvedValue, resolved_values
 from fxplug.plugins.schema import config_schema
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fxplug.plugins import ConfigFinding
 
 __all__ = ["config"]
-
-_STYLES = {"error": "bold red", "warning": "yellow"}
 
 
 @click.group(short_help="The configuration: values in force, a check, a schema for editors.")

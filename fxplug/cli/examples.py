@@ -43,7 +43,8 @@ def example_options(function: Any) -> Any:
             "examples",
             multiple=True,
             metavar="SHAPE[:DTYPE[:BOUND]]",
-            help="Run the model on this input while it is captured: 1x3x224x224 or 1x16:int64; once per input, in order.",
+            help="Run the model on this input while it is captured: 1x3x224x224 or 1x16:int64; once per input, in "
+            "order.",
         ),
     ):
         function = option(function)

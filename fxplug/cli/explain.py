@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -152,21 +152,20 @@ def node(
     context: click.Context,
     reference: str,
     name: str,
-    examples: tuple[str, ...],
-    example_from: str | None,
     mode: str | None,
     config: Path | None,
     *,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Capture MODEL and say what the node NAME of its graph is, and who made it so.
 
     MODEL is package.module:callable or path.py:callable. `fxplug trace MODEL --tabular` shows the names of the nodes.
     """
-    check_examples(examples, example_from)
+    check_examples(**given)
     manager = manager_for(config)
     model = _model(context, reference)
-    inputs = example_inputs(context, examples, example_from)
+    inputs = example_inputs(context, **given)
     found = explain_node(model, name, inputs, mode=mode, manager=manager)
     if as_json:
         print_json(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import sys
+from itertools import zip_longest
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["functions_named", "pattern_of", "reason_against"]
 
 _GLOB = frozenset("*?[")
+_KEY = "trace.leaf_functions"
 
 
-def functions_named(patterns: Sequence[str]) -> list[Callable[..., Any]]:
+def functions_named(patterns: Sequence[str], places: Sequence[str] = ()) -> list[Callable[..., Any]]:
     """Return the functions that patterns name.
 
     A pattern is ``package.module:name`` or ``package.module.name``; both parts may be globs. A glob means the public
@@ -27,13 +29,14 @@ def functions_named(patterns: Sequence[str]) -> list[Callable[..., Any]]:
 
     Args:
         patterns: As they stand in the configuration.
+        places: Where each of them stands, for errors.
 
     Raises:
         ConfigError: A module is loaded that does not have the function that is named.
     """
     functions: dict[int, Callable[..., Any]] = {}
-    for pattern in patterns:
-        for function in _matches(pattern):
+    for pattern, place in zip_longest(patterns, places, fillvalue=_KEY):
+        for function in _matches(pattern, place):
             functions[id(function)] = function
     return list(functions.values())
 
@@ -83,11 +86,11 @@ def _split(pattern: str) -> tuple[str, str]:
     return home, name
 
 
-def _matches(pattern: str) -> Iterator[Callable[..., Any]]:
+def _matches(pattern: str, place: str = _KEY) -> Iterator[Callable[..., Any]]:
     home, name = _split(pattern)
     for module in _modules(home):
         if _GLOB.isdisjoint(name):
-            yield _function(module, name, pattern)
+            yield _function(module, name, pattern, place)
             continue
         for found, value in list(vars(module).items()):
             is_own = str(getattr(value, "__module__", "")).startswith(module.__name__.partition(".")[0])
@@ -108,14 +111,14 @@ def _modules(home: str) -> Iterator[ModuleType]:
             yield module
 
 
-def _function(module: ModuleType, name: str, pattern: str) -> Callable[..., Any]:
+def _function(module: ModuleType, name: str, pattern: str, place: str) -> Callable[..., Any]:
     holder: Any = module
     for part in name.split("."):
         holder = getattr(holder, part, None)
     if not callable(holder):
         known = [found for found, value in vars(module).items() if _is_function(value)]
         raise ConfigError(
-            f"Cannot keep the calls that trace.leaf_functions names as {pattern!r}: {module.__name__} has no function "
+            f"Cannot keep the calls that {place} names as {pattern!r}: {module.__name__} has no function "
             f"{name!r}. {did_you_mean(name, known)}"
         )
     return holder

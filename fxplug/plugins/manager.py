@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fxplug.capture import TracePolicy
     from fxplug.passes import Pipeline
     from fxplug.plugins.answers import AnswerLog
+    from fxplug.plugins.policy import Implementations
 
 __all__ = ["PluginManager"]
 
@@ -280,15 +281,19 @@ class PluginManager:
             log: Told of every answer of a plugin.
         """
         if log is not None:
-            settings = (config or self.config).trace
-            return create_policy(log.listening(self._implementations), settings, strict=self.strict)
+            return self._policy(log.listening(self._implementations), config or self.config)
         if config is None or config is self.config:
             return self._own_policy
-        return create_policy(self._implementations, config.trace, strict=self.strict)
+        return self._policy(self._implementations, config)
 
     @cached_property
     def _own_policy(self) -> TracePolicy:
-        return create_policy(self._implementations, self.config.trace, strict=self.strict)
+        return self._policy(self._implementations, self.config)
+
+    def _policy(self, implementations: Implementations, config: Config) -> TracePolicy:
+        count = len(config.trace.leaf_functions)
+        places = [config.place_of("trace.leaf_functions", position) for position in range(count)]
+        return create_policy(implementations, config.trace, strict=self.strict, places=places)
 
     def pass_observers(self) -> tuple[Callable[[PassEvent], None], ...]:
         """Return who is to hear of the start and the end of each pass, for `fxplug.passes.Pipeline.run`."""

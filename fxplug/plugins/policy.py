@@ -36,7 +36,11 @@ Implementations = Callable[[str], "Sequence[Implementation]"]
 
 
 def create_policy(
-    implementations: Implementations, config: TraceConfig, *, strict: bool = False
+    implementations: Implementations,
+    config: TraceConfig,
+    *,
+    strict: bool = False,
+    places: Sequence[str] = (),
 ) -> TracePolicy:
     """Return a policy that asks plugins; each question that nobody answers is None.
 
@@ -44,6 +48,7 @@ def create_policy(
         implementations: Whom to ask.
         config: The user's own rules.
         strict: Whether an observer that fails ends the trace.
+        places: Where each of the configured leaf functions stands, for errors.
     """
     return TracePolicy(
         is_leaf_module=_leaf_question(implementations("fxplug_is_leaf_module"), config),
@@ -51,7 +56,9 @@ def create_policy(
         proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
         node_created=_note_question(implementations("fxplug_node_created")),
         unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
-        leaf_functions=_function_question(implementations("fxplug_leaf_functions"), config.leaf_functions),
+        leaf_functions=_function_question(
+            implementations("fxplug_leaf_functions"), config.leaf_functions, places
+        ),
         trace_started=observer(implementations("fxplug_trace_started"), strict=strict),
         trace_finished=observer(implementations("fxplug_trace_finished"), strict=strict),
     )
@@ -205,13 +212,13 @@ def _unwrap_question(
 
 
 def _function_question(
-    implementations: Sequence[Implementation], configured: Sequence[str]
+    implementations: Sequence[Implementation], configured: Sequence[str], places: Sequence[str]
 ) -> Callable[[], Iterable[Callable[..., Any]]] | None:
     if not implementations and not configured:
         return None
 
     def ask() -> list[Callable[..., Any]]:
-        functions: list[Callable[..., Any]] = functions_named(configured)
+        functions: list[Callable[..., Any]] = functions_named(configured, places)
         for implementation in implementations:
             try:
                 answer = implementation.function()
