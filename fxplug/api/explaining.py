@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.api.capturing import CaptureOptions, as_args, capture, name_of_root, unwrapped
 from fxplug.api.tracing import chosen_options
 from fxplug.capture import TraceContext, TracePolicy, Tracer
+from fxplug.capture.sources import line_of_program
 from fxplug.capture.wrappers import inner_module
 from fxplug.errors import UnknownNameError
 from fxplug.ir import node_rows
@@ -98,9 +99,11 @@ class NodeExplanation:
     args: str
     kwargs: str
     source: str
-    """``"FILE:LINE in FUNCTION"`` of the program; empty where none is known."""
+    """``"FILE:LINE in FUNCTION"``, the innermost line of the program outside torch; empty where none is known."""
     source_text: str
     """The line itself."""
+    calls: tuple[str, ...]
+    """All lines that were being run, also those inside torch, from the innermost one outward."""
     module_stack: tuple[tuple[str, str], ...]
     """Path and class of each module around it, from the root inwards."""
     leaf: LeafExplanation | None
@@ -323,7 +326,8 @@ def explain_node(
         raise UnknownNameError("node", name, nodes, note=f"The graph is that of {name_of_root(root)}.")
     node = nodes[name]
     opcode, _, target, args, kwargs = node_rows([node])[0]
-    source = node.origins[0].source() if node.origins else None
+    frames = list(node.origins[0].frames()) if node.origins else []
+    source = line_of_program(frames)
     effect, effect_by = questions.effect_of(node, captured)
     return NodeExplanation(
         name=name,
@@ -333,6 +337,7 @@ def explain_node(
         kwargs=kwargs,
         source=str(source or ""),
         source_text=source.text if source is not None else "",
+        calls=tuple(map(str, frames)),
         module_stack=_module_stack(node),
         leaf=_leaf_of(node, captured, questions),
         kept=_kept(node, captured, questions),
