@@ -6,7 +6,8 @@
 ``docs/plugins/hooks.md`` is made from the declarations and docstrings in ``fxplug/plugins/hookspecs.py``, which is read
 and not imported. ``docs/migration/torch-fx-names.md`` is made from the names that torch.fx has and from
 ``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed. ``docs/migration/graph-differences.md`` is
-made from the differences that the tests allow.
+made from the differences that the tests allow. ``docs/plugins/configuration.md`` is made from ``tools/configuration.md``
+and from the settings classes with the docstrings of their attributes.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import configuration_page
 import graph_differences
 import torch_fx_names
 
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _HOOKSPECS = _CHECKOUT / "fxplug" / "plugins" / "hookspecs.py"
 _HOOKS_PAGE = _CHECKOUT / "docs" / "plugins" / "hooks.md"
+_CONFIGURATION_PAGE = _CHECKOUT / "docs" / "plugins" / "configuration.md"
 _NAMES_PAGE = _CHECKOUT / "docs" / "migration" / "torch-fx-names.md"
 _DIFFERENCES_PAGE = _CHECKOUT / "docs" / "migration" / "graph-differences.md"
 
@@ -90,6 +93,7 @@ def generate() -> dict[Path, str]:
     """Return every generated page with its text."""
     return {
         _HOOKS_PAGE: hooks_page(_HOOKSPECS.read_text(encoding="utf-8")),
+        _CONFIGURATION_PAGE: configuration_page.page(),
         _NAMES_PAGE: torch_fx_names.page(),
         _DIFFERENCES_PAGE: graph_differences.page(),
     }

@@ -203,3 +203,12 @@ def test_a_leaf_function_that_is_not_there_is_named_with_its_line(fxplug, config
     assert (
         f"that trace.leaf_functions at {configured}:3 names as 'parts:scael': parts has no" in result.stderr
     )
+
+
+def test_options_of_the_default_pipeline_are_checked_before_the_model_is_loaded(fxplug, configured):
+    configured.write_text('[pipelines.inference]\npasses = [\n  { name = "dead-code", level = 3 },\n]\n')
+
+    result = fxplug("optimize", "nowhere.py:Net", "--example", "2x3")
+
+    assert result.exit_code == 2
+    assert f"options of pass 'dead-code' at {configured}:3: it takes no options" in result.stderr
