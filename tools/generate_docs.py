@@ -3,11 +3,11 @@
     python tools/generate_docs.py           # write them
     python tools/generate_docs.py --check   # say whether they are up to date, and change nothing
 
-``docs/plugins/hooks.md`` is made from the declarations and docstrings in ``fxplug/plugins/hookspecs.py``, which is read
-and not imported. ``docs/migration/torch-fx-names.md`` is made from the names that torch.fx has and from
-``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed. ``docs/migration/graph-differences.md`` is
-made from the differences that the tests allow. ``docs/plugins/configuration.md`` is made from ``tools/configuration.md``
-and from the settings classes with the docstrings of their attributes.
+``docs/plugins/hooks.md`` is made from the declarations and docstrings in ``fxplug/plugins/hookspecs.py``, which is
+read and not imported. ``docs/migration/torch-fx-names.md`` is made from the names that torch.fx has and from
+``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed. ``docs/migration/graph-differences.md``
+is made from the differences that the tests allow. ``docs/plugins/configuration.md`` is made from
+``tools/configuration.md`` and from the settings classes with the docstrings of their attributes.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import click
 from fxplug.cli.data import json_option, plain_data, print_json
 from fxplug.cli.failures import FAILED, traceback_option
 from fxplug.cli.host import config_option, manager_for
+from fxplug.cli.references import load_model
 from fxplug.cli.terminal import print_table
 from fxplug.plugins.checking import check_config
 from fxplug.plugins.resolved import VARIABLES, ResolvedValue, resolved_values
@@ -60,16 +61,23 @@ def _row(value: ResolvedValue) -> tuple[str, str, str]:
 
 
 @config.command("check")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="package.module:callable or path.py:callable: globs of modules have to match one of its modules.",
+)
 @json_option
 @config_option
 @traceback_option
-def check(config: Path | None, *, as_json: bool) -> None:
+@click.pass_context
+def check(context: click.Context, model: str | None, config: Path | None, *, as_json: bool) -> None:
     """Look for everything that is wrong in the configuration.
 
     Looked at are keys and values, names of plugins, required plugins, names, options and order of the passes of every
-    pipeline, names and options of backends, and globs of leaf functions. Exits with 1 if something has to be corrected.
+    pipeline, names and options of backends, and globs of leaf functions; with --model, globs of modules, too. Exits
+    with 1 if something has to be corrected.
     """
-    report = check_config(config)
+    report = check_config(config, root=None if model is None else load_model(context, model))
     if as_json:
         print_json({"file": report.file, "findings": report.findings, "checked": report.checked})
     else:

@@ -11,14 +11,12 @@ from fxplug.cli.data import json_option, plain_data, print_json
 from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.references import Reference, build_model, importable
+from fxplug.cli.references import load_model
 from fxplug.plugins.explanations import explain_pass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    from torch import nn
 
     from fxplug.api.explaining import LeafExplanation, NodeExplanation
     from fxplug.plugins.explanations import PassExplanation, PassPlace
@@ -32,12 +30,6 @@ Fact = tuple[str, str]
 @click.group(short_help="Who decided what: about a leaf, a pass, a node.")
 def explain() -> None:
     """Say who decided what, and why: plugin, configuration, or fxplug itself."""
-
-
-def _model(context: click.Context, reference: str) -> nn.Module:
-    parsed = Reference.parse(reference, "model")
-    context.with_resource(importable(parsed.folder))
-    return build_model(parsed)
 
 
 def _print_facts(facts: Iterable[Fact]) -> None:
@@ -65,7 +57,7 @@ def leaf(context: click.Context, reference: str, path: str, config: Path | None,
     configuration and plugins are asked as a trace asks them.
     """
     manager = manager_for(config)
-    found = explain_leaf(_model(context, reference), path, manager=manager)
+    found = explain_leaf(load_model(context, reference), path, manager=manager)
     if as_json:
         print_json(found)
     else:
@@ -164,7 +156,7 @@ def node(
     """
     check_examples(**given)
     manager = manager_for(config)
-    model = _model(context, reference)
+    model = load_model(context, reference)
     inputs = example_inputs(context, **given)
     found = explain_node(model, name, inputs, mode=mode, manager=manager)
     if as_json:

@@ -11,7 +11,7 @@ from fxplug.api import trace as capture
 from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.references import Reference, build_model, importable
+from fxplug.cli.references import load_model
 from fxplug.cli.terminal import console, print_table
 from fxplug.ir import TABLE_HEADER, Node, format_table, node_rows, qualified_name
 
@@ -50,9 +50,7 @@ def trace(
     """
     check_examples(examples, example_from)
     manager = manager_for(config)
-    parsed = Reference.parse(reference, "model")
-    context.with_resource(importable(parsed.folder))
-    model = build_model(parsed)
+    model = load_model(context, reference)
     inputs = example_inputs(context, examples, example_from)
     module = capture(model, inputs, mode=mode, manager=manager)
     if form == "guards":

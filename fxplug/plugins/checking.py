@@ -8,17 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fxplug.errors import ConfigError, FxplugError
+from fxplug.errors import ConfigError, FxplugError, did_you_mean
 from fxplug.plugins.config import STRICT_VARIABLE, examine_config, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, discover
 from fxplug.plugins.leaf_functions import reason_against
 from fxplug.plugins.manager import PluginManager
+from fxplug.plugins.policy import ModuleGlobs, class_paths
 from fxplug.plugins.records import PluginWarning
 from fxplug.plugins.selection import DISABLE_VARIABLE, LOAD_VARIABLE, Selection
 from fxplug.plugins.settings import Config, ConfigFinding, ConfigSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import nn
 
 __all__ = ["ConfigReport", "check_config"]
 
@@ -46,6 +49,7 @@ def check_config(
     start: Path | None = None,
     candidates: Sequence[PluginCandidate] | None = None,
     version: str | None = None,
+    root: nn.Module | None = None,
 ) -> ConfigReport:
     """Check keys, values, names of plugins, required plugins, passes with options and order, backends, and globs.
 
@@ -57,6 +61,7 @@ def check_config(
         start: Where the search for a file begins.
         candidates: The plugins there are; by default those that are installed.
         version: The version of fxplug that plugins must accept; by default the installed one.
+        root: A model; globs of modules have to match one of its modules.
     """
     variables = dict(os.environ if environ is None else environ)
     try:
@@ -78,6 +83,7 @@ def check_config(
     findings += _failed_plugins(manager, strict=strict)
     findings += manager.config_findings(config)
     findings += _leaf_functions(config)
+    findings += [] if root is None else _module_globs(config, root)
     return ConfigReport(config.file, tuple(findings), tuple(_checked(config, manager)))
 
 
@@ -131,6 +137,21 @@ def _leaf_functions(config: Config) -> Iterator[ConfigFinding]:
                 f"'trace.leaf_functions' holds {pattern!r}, which names nothing: {reason}",
                 config.source_of(f"trace.leaf_functions.{position}"),
             )
+
+
+def _module_globs(config: Config, root: nn.Module) -> Iterator[ConfigFinding]:
+    modules = [(name, module) for name, module in root.named_modules(remove_duplicate=False) if name]
+    known = {text for name, module in modules for text in (name, *class_paths(type(module)))}
+    for key in ("through_modules", "leaf_modules"):
+        for position, glob in enumerate(getattr(config.trace, key)):
+            globs = ModuleGlobs([glob], [])
+            if all(globs.answer(module, name) is None for name, module in modules):
+                yield ConfigFinding(
+                    "warning",
+                    f"'trace.{key}' holds {glob!r}, which matches no module of {type(root).__name__}. "
+                    f"{did_you_mean(glob, known)}",
+                    config.source_of(f"trace.{key}.{position}"),
+                )
 
 
 def _working_directory() -> Path | None:

@@ -52,7 +52,7 @@ def line_of(lines: Mapping[Key, int], key: Key) -> int | None:
 
 def lines_without(lines: Mapping[Key, int], key: Key) -> dict[Key, int]:
     """Return the lines that are left when the element of a list is taken out, and those behind it move up."""
-    place, position = len(key) - 1, key[-1]
+    place, position = len(key) - 1, key[-1] if key else ""
     if not isinstance(position, int):
         return dict(lines)
     left: dict[Key, int] = {}

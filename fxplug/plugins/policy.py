@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fxplug.plugins.registration import Implementation
     from fxplug.plugins.settings import TraceConfig
 
-__all__ = ["ModuleGlobs", "create_policy", "observer"]
+__all__ = ["ModuleGlobs", "class_paths", "create_policy", "observer"]
 
 Implementations = Callable[[str], "Sequence[Implementation]"]
 """Returns the implementations of a hook, in the order in which they are asked."""
@@ -101,7 +101,7 @@ class ModuleGlobs:
         if rule is None:
             return None
         _, answer, globs = rule
-        names = [*_class_paths(type(module)), qualified_name]
+        names = [*class_paths(type(module)), qualified_name]
         position = next(
             position
             for position, glob in enumerate(globs)
@@ -115,7 +115,7 @@ class ModuleGlobs:
         kind = type(module)
         matches = self._by_class.get(kind)
         if matches is None:
-            paths = _class_paths(kind)
+            paths = class_paths(kind)
             matches = tuple(any(rule[0].fullmatch(path) for path in paths) for rule in self._rules)
             self._by_class[kind] = matches
         for matched, rule in zip(matches, self._rules, strict=True):
@@ -128,7 +128,7 @@ def _one_pattern(globs: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(glob) for glob in globs))
 
 
-def _class_paths(kind: type[Any]) -> list[str]:
+def class_paths(kind: type[Any]) -> list[str]:
     """Return the path at which a class is defined, and those at which the packages around it hold it too."""
     name = kind.__qualname__
     paths = [f"{kind.__module__}.{name}"]

@@ -93,10 +93,13 @@ def _position_order(key: Key) -> list[tuple[int, str]]:
 
 def _remove(table: dict[str, Any], key: Key) -> Key:
     """Take out the value of a key, or if it is missing the table that should have it; return what was taken out."""
+    if not key:
+        table.clear()
+        return key
     holder: Any = table
-    for part in key[:-1]:
-        holder = holder[part]
     try:
+        for part in key[:-1]:
+            holder = holder[part]
         del holder[key[-1]]
     except (KeyError, IndexError, TypeError):
         return _remove(table, key[:-1])

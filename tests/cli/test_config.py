@@ -107,6 +107,26 @@ def test_warnings_alone_do_not_fail(fxplug, configured):
     assert result.stdout.endswith("0 errors, 1 warning.\n")
 
 
+def test_globs_of_modules_are_checked_against_a_model(fxplug, configured):
+    configured.write_text(
+        '[trace]\nleaf_modules = [\n"parts.Block",\n"block",\n"parts.Blok",\n]\nthrough_modules = ["x.*"]\n'
+    )
+
+    assert fxplug("config", "check").stdout.endswith("Nothing is wrong.\n")
+    result = fxplug("config", "check", "--model", "parts.py:Net")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[:2] == [
+        (
+            f"{configured}:7: warning: 'trace.through_modules' holds 'x.*', which matches no module of Net. Available: "
+            "'block', 'parts.Block'."
+        ),
+        (
+            f"{configured}:5: warning: 'trace.leaf_modules' holds 'parts.Blok', which matches no module of Net. Did you "
+            "mean 'parts.Block'?"
+        ),
+    ]
+
+
 def test_check_of_a_file_that_is_not_there(fxplug):
     result = fxplug("config", "check", "--config", "missing.toml")
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import dedent
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fxplug.errors import ConfigError
 from fxplug.plugins import (
     BackendRecord,
     PassRecord,
@@ -15,6 +20,7 @@ from fxplug.plugins import (
     hookimpl,
     load_config,
 )
+from fxplug.plugins.config import examine_config
 
 
 @dataclass
@@ -311,3 +317,67 @@ def test_loading_reports_the_line_of_an_element(tmp_path):
 
     with pytest.raises(Exception, match=r"line 4: 'trace.leaf_functions' holds 'c', which names no function"):
         load_config(path)
+
+
+# -- whatever a file says ----------------------------------------------------------------------------------------
+
+KEYS = [
+    "plugins",
+    "trace",
+    "pipelines",
+    "backends",
+    "trace.mode",
+    "trace.leaf_modules",
+    "trace.leaf_functions",
+    "trace.check",
+    "trac",
+    "trace.on_guard_failure",
+    "pipelines.a",
+    "pipelines.a.passes",
+    "pipelines.a.on_error",
+    "pipelines.b",
+    "pipelines.b.pass",
+    "backends.b",
+    "backends.b.c",
+    "plugins.disable",
+    "plugins.strict",
+    "plugins.x",
+]
+VALUES = [
+    "3",
+    "'x'",
+    "[]",
+    "['a.b']",
+    "[3, '', 'a']",
+    "{}",
+    "{a=1}",
+    "true",
+    "[{name='x'},{nam='y'}, 3, 'dead-code']",
+    "'shape'",
+    "'eager'",
+    "''",
+    "['']",
+    "[[1]]",
+    "nan",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), st.sampled_from(VALUES), min_size=1, max_size=6))
+def test_whatever_a_file_says_each_finding_has_a_line_and_the_rest_is_used(values):
+    text = "".join(f"{key} = {value}\n" for key, value in values.items())
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "fxplug.toml")
+        path.write_text(text)
+        try:
+            _, findings = examine_config(path)
+        except ConfigError as error:
+            assert "Correct the TOML" in str(error)  # noqa: PT017 - one of two ends
+            return
+        assert all(finding.source.line for finding in findings)
+        try:
+            load_config(path)
+        except ConfigError:
+            assert findings
+        else:
+            assert not findings
