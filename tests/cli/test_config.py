@@ -121,8 +121,8 @@ def test_globs_of_modules_are_checked_against_a_model(fxplug, configured):
             "'block', 'parts.Block'."
         ),
         (
-            f"{configured}:5: warning: 'trace.leaf_modules' holds 'parts.Blok', which matches no module of Net. Did you "
-            "mean 'parts.Block'?"
+            f"{configured}:5: warning: 'trace.leaf_modules' holds 'parts.Blok', which matches no module of Net. Did "
+            "you mean 'parts.Block'?"
         ),
     ]
 
