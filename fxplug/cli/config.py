@@ -106,7 +106,7 @@ def _verdict(errors: int, warnings: int) -> str:
     return f"{errors} {'error' if errors == 1 else 'errors'}, {warnings} {'warning' if warnings == 1 else 'warnings'}."
 
 
-@config.command("schema")
+@config.command("schema", short_help="Print the JSON Schema of the configuration.")
 @click.option("--pyproject", is_flag=True, help="For pyproject.toml instead of fxplug.toml.")
 @config_option
 @traceback_option

@@ -43,7 +43,7 @@ def _print_facts(facts: Iterable[Fact]) -> None:
 # -- leaf
 
 
-@explain.command("leaf")
+@explain.command("leaf", short_help="Why a module stays one node, or does not.")
 @click.argument("reference", metavar="MODEL")
 @click.argument("path")
 @json_option
@@ -80,7 +80,7 @@ def _leaf_facts(found: LeafExplanation) -> Iterator[Fact]:
 # -- pass
 
 
-@explain.command("pass")
+@explain.command("pass", short_help="Who offers a pass, and why it runs where it runs.")
 @click.argument("name")
 @click.option("--pipeline", metavar="NAME", help="Look at this pipeline only.")
 @json_option
@@ -132,7 +132,7 @@ def _place_facts(place: PassPlace) -> Iterator[Fact]:
 # -- node
 
 
-@explain.command("node")
+@explain.command("node", short_help="What a node is, and who made it so.")
 @click.argument("reference", metavar="MODEL")
 @click.argument("name")
 @example_options

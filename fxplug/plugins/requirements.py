@@ -51,8 +51,9 @@ def requirement_errors(config: Config, plugins: Sequence[LoadedPlugin]) -> Itera
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
+            reason = str(error).splitlines()[0]  # What follows is a drawing.
             malformed = ConfigError(
-                f"Cannot read {text!r} in {where}: {error}. Write for example 'quant>=0.1'."
+                f"Cannot read {text!r} in {where}: {reason}. Write for example 'quant>=0.1'."
             )
             malformed.__cause__ = error
             yield position, malformed
