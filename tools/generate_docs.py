@@ -7,6 +7,8 @@
 ``fxplug/plugins/hookspecs.py``, which is read and not imported. ``docs/migration/torch-fx-names.md`` is made from the
 names that torch.fx has and from ``tools/torch_fx_names.toml``; for it, torch and fxplug have to be installed.
 ``docs/migration/graph-differences.md`` is made from the differences that the tests allow.
+``docs/plugins/configuration.md`` is made from ``tools/configuration.md`` and from the settings classes with the
+docstrings of their attributes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import configuration_page
 import graph_differences
 import torch_fx_names
 
@@ -26,6 +29,7 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 _HOOKSPECS = _CHECKOUT / "fxplug" / "plugins" / "hookspecs.py"
 _HOOKS_PAGE = _CHECKOUT / "docs" / "plugins" / "hooks.md"
 _HOOK_PAGES = _CHECKOUT / "docs" / "plugins" / "hooks"
+_CONFIGURATION_PAGE = _CHECKOUT / "docs" / "plugins" / "configuration.md"
 _NAMES_PAGE = _CHECKOUT / "docs" / "migration" / "torch-fx-names.md"
 _DIFFERENCES_PAGE = _CHECKOUT / "docs" / "migration" / "graph-differences.md"
 
@@ -128,6 +132,7 @@ def generate() -> dict[Path, str]:
     return {
         _HOOKS_PAGE: hooks_page(source),
         **{_HOOK_PAGES / f"{name}.md": text for name, text in hook_pages(source).items()},
+        _CONFIGURATION_PAGE: configuration_page.page(),
         _NAMES_PAGE: torch_fx_names.page(),
         _DIFFERENCES_PAGE: graph_differences.page(),
     }

@@ -6,6 +6,7 @@ from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance
 from fxplug.api.costing import cost, estimate
 from fxplug.api.decomposing import decompose
 from fxplug.api.events import OptimizationEvent
+from fxplug.api.explaining import LeafExplanation, NodeExplanation, explain_leaf, explain_node
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
 from fxplug.api.representation import represent
@@ -19,13 +20,17 @@ __all__ = [
     "Comparison",
     "ExampleError",
     "Latency",
+    "LeafExplanation",
     "MismatchError",
+    "NodeExplanation",
     "OptimizationEvent",
     "OptimizationResult",
     "Tolerance",
     "cost",
     "decompose",
     "estimate",
+    "explain_leaf",
+    "explain_node",
     "load",
     "optimize",
     "replace_pattern",

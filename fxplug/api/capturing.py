@@ -56,10 +56,16 @@ class CaptureOptions:
     """Modules that stay calls, besides those that the plugins name."""
     problems: list[TraceError] | None = None
     """Where to keep what is wrong, for a capture that goes on to find everything."""
+    answers: TracePolicy | None = None
+    """The answers of the plugins, where somebody listens to them; by default those of the manager."""
+
+    def plugin_policy(self) -> TracePolicy:
+        """Return the answers of plugins and configuration to the questions of a tracer."""
+        return self.manager.trace_policy() if self.answers is None else self.answers
 
     def policy(self) -> TracePolicy:
         """Return the answers to the questions of a tracer."""
-        policy = self.manager.trace_policy()
+        policy = self.plugin_policy()
         if not self.leaves:
             return policy
         ask, leaves = policy.is_leaf_module, self.leaves
@@ -121,7 +127,7 @@ def capture(
     root: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> GraphModule:
     """Capture a program; where that is wanted, calls of functions that cannot be captured stay calls."""
-    program = unwrapped(root, options.manager.trace_policy().unwrap_module)
+    program = unwrapped(root, options.plugin_policy().unwrap_module)
     if options.on_error == "collect":
         _refuse_all(program, args, kwargs, replace(options, on_error="raise", problems=[]))
     assumptions: list[str] = []

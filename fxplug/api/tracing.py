@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["symbolic_trace", "trace"]
+    from fxplug.plugins import TraceConfig
+
+__all__ = ["chosen_options", "symbolic_trace", "trace"]
 
 
 def symbolic_trace(
@@ -35,8 +37,9 @@ def symbolic_trace(
 ) -> GraphModule:
     """Capture a module or function without running it on data.
 
-    Leaf rules, proxies, node annotations and wrappers of the active plugins take part. Parameters, buffers and
-    leaf modules are shared with `root`, not copied.
+    Leaf rules, proxies, node annotations and wrappers of the active plugins take part, and of the configuration
+    (table ``trace``) leaf rules and `on_mutation`. Parameters, buffers and leaf modules are shared with `root`, not
+    copied.
 
     Args:
         root: A module, whose forward is traced, or a function.
@@ -59,9 +62,11 @@ def symbolic_trace(
             graph_module = fx.symbolic_trace(model)
             print(graph_module.code)
     """
-    policy = (default_manager() if manager is None else manager).trace_policy()
+    plugins = default_manager() if manager is None else manager
+    policy = plugins.trace_policy()
     program = unwrapped(root, policy.unwrap_module)
     tracer = Tracer(policy=policy)
+    tracer.on_mutation = plugins.config.trace.on_mutation
     with paused_collection():
         graph = tracer.trace(program, concrete_args)
         return GraphModule(tracer.root, graph, name_of_root(program))
@@ -73,10 +78,10 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     mode: str | None = None,
-    check: bool = True,
-    on_error: str = "raise",
-    on_mutation: str = "keep",
-    on_guard_failure: str = "error",
+    check: bool | None = None,
+    on_error: str | None = None,
+    on_mutation: str | None = None,
+    on_guard_failure: str | None = None,
     autowrap: bool | None = None,
     manager: PluginManager | None = None,
 ) -> GraphModule:
@@ -86,6 +91,9 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     true answer. What was asked is kept as guards (`GraphModule.guards`): a call whose inputs would have given another
     answer does not run the wrong way. Sizes and numbers that take part in the computation stay free.
 
+    What is not said here the configuration says: the keys of its table ``trace`` have the names of the arguments, and
+    the defaults that are named below.
+
     Args:
         root: A module, whose forward is captured, or a function.
         example_inputs: Positional inputs of one call, as a tuple or list, or a single tensor.
@@ -94,18 +102,18 @@ def trace(  # noqa: PLR0913 - one front door with many switches
             with their sizes, dtypes and devices but without data, so that questions about values are errors;
             ``"symbolic"`` (the default without) runs it on proxies, as `symbolic_trace` does.
         check: Whether what was captured is run on the examples, too, and compared with the program: results, changed
-            inputs and buffers, gradients. Without data (meta tensors) nothing can be compared.
-        on_error: ``"raise"``, or ``"collect"`` to go on behind a question that cannot be answered, where that is
-            possible, and raise one error with all of them.
+            inputs and buffers, gradients. By default it is. Without data (meta tensors) nothing can be compared.
+        on_error: ``"raise"`` (the default), or ``"collect"`` to go on behind a question that cannot be answered, where
+            that is possible, and raise one error with all of them.
         on_mutation: What happens when the program assigns attributes of modules while it is captured, which the
-            captured program does not do: ``"keep"`` puts them back and warns, ``"error"`` raises.
-        on_guard_failure: What a call does when a guard does not hold: ``"error"`` raises `GuardError`, ``"warn"`` warns
-            and runs the captured program all the same, ``"eager"`` runs the original, ``"recapture"`` captures it
-            again for these inputs (up to eight captures are kept), ``"ignore"`` checks no guards before the program
-            runs.
+            captured program does not do: ``"keep"`` (the default) puts them back and warns, ``"error"`` raises.
+        on_guard_failure: What a call does when a guard does not hold: ``"error"`` (the default) raises `GuardError`,
+            ``"warn"`` warns and runs the captured program all the same, ``"eager"`` runs the original, ``"recapture"``
+            captures it again for these inputs (up to eight captures are kept), ``"ignore"`` checks no guards before the
+            program runs.
         autowrap: Whether a function that cannot be captured stays one call. Of the functions around the line in
             question it is the innermost that a graph can call: one that is found by its name, of a module or of a
-            class. `GraphModule.assumptions` names it. By default what the configuration says (``trace.autowrap``).
+            class. `GraphModule.assumptions` names it. By default it does not.
         manager: The plugins that take part; by default those that are installed and selected.
 
     Returns:
@@ -127,13 +135,36 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     args = as_args(example_inputs)
     has_examples = example_inputs is not None or example_kwargs is not None
     plugins = default_manager() if manager is None else manager
-    settings = plugins.config.trace
-    configured = settings.mode if settings.mode == "symbolic" or has_examples else None
-    chosen = mode or configured or ("value" if has_examples else "symbolic")
-    policies = {"on_error": on_error, "on_mutation": on_mutation, "on_guard_failure": on_guard_failure}
-    check_options({"mode": chosen, **policies}, has_examples)
-    wraps = settings.autowrap if autowrap is None else autowrap
-    options = CaptureOptions(chosen, check, on_error, on_mutation, wraps, plugins)
+    given = {
+        "mode": mode,
+        "check": check,
+        "on_error": on_error,
+        "on_mutation": on_mutation,
+        "on_guard_failure": on_guard_failure,
+        "autowrap": autowrap,
+    }
+    chosen = chosen_options(given, plugins.config.trace, has_examples=has_examples)
+    on_failure = chosen.pop("on_guard_failure")
+    options = CaptureOptions(**chosen, manager=plugins)
     captured = capture(root, args, example_kwargs or {}, options)
-    install_policy(captured, root, options, on_guard_failure)
+    install_policy(captured, root, options, on_failure)
     return captured
+
+
+def chosen_options(given: Mapping[str, Any], settings: TraceConfig, *, has_examples: bool) -> dict[str, Any]:
+    """Return the options of a capture: those given, and where they are None those of the configuration.
+
+    Args:
+        given: Values by the names of the arguments of `trace`.
+        settings: Of the configuration. A mode that needs example inputs counts where there are some.
+        has_examples: Whether there are.
+
+    Raises:
+        TraceError: An option has a value that does not exist, or the mode needs example inputs.
+    """
+    chosen = {name: getattr(settings, name) if value is None else value for name, value in given.items()}
+    if chosen["mode"] is None or (given["mode"] is None and not has_examples):
+        chosen["mode"] = "value" if has_examples else "symbolic"
+    names = ("mode", "on_error", "on_mutation", "on_guard_failure")
+    check_options({name: chosen[name] for name in names if name in chosen}, has_examples)
+    return chosen

@@ -13,6 +13,7 @@ import torch
 from fxplug.ir import ModuleScope, Origin, SourceLine
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import CodeType, FrameType
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "caller_level",
     "carrier_name",
     "is_standard",
+    "line_of_program",
     "passes_calls_on",
     "place_in_program",
     "user_line",
@@ -133,6 +135,20 @@ class Place:
         for code, offset in reversed(found):
             origin = Origin(code, offset, origin, self.scope)
         return origin
+
+
+def line_of_program(frames: Iterable[SourceLine]) -> SourceLine | None:
+    """Return the innermost frame that is not inside torch, or else the innermost one.
+
+    Args:
+        frames: From the innermost one outward, as `Origin.frames` gives them.
+    """
+    innermost: SourceLine | None = None
+    for frame in frames:
+        innermost = innermost or frame
+        if not frame.filename.startswith(_TORCH):
+            return frame
+    return innermost
 
 
 def user_line(depth: int = 2) -> SourceLine | None:

@@ -30,6 +30,8 @@ _COMMANDS = {
         "fxplug.cli.authoring",
         "The plugins there are, and what became of each; checking and writing one.",
     ),
+    "config": ("fxplug.cli.config", "The configuration: values in force, a check, a schema for editors."),
+    "explain": ("fxplug.cli.explain", "Who decided what: about a leaf, a pass, a node."),
     "doctor": ("fxplug.cli.doctor", "Look for what is broken in this installation, and say what to do."),
 }
 

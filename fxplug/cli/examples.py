@@ -10,20 +10,75 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import click
 import torch
 
-from fxplug.cli.references import call_reference
+from fxplug.cli.references import Reference, call_reference, importable
 from fxplug.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fxplug.cli.references import Reference
-
-__all__ = ["make_examples", "read_examples"]
+__all__ = ["check_examples", "example_inputs", "example_options", "make_examples", "read_examples"]
 
 _SEED = 0
 _GRAMMAR = "Write sizes joined by 'x', and a dtype if it is not float32: 1x3x224x224 or 1x16:int64"
+
+
+def example_options(function: Any) -> Any:
+    """Give a command the options that say with which inputs, and how, a model is captured."""
+    for option in (
+        click.option(
+            "--mode",
+            type=click.Choice(["symbolic", "shape", "value"]),
+            help="How values are treated.  [default: value with an example, symbolic without]",
+        ),
+        click.option(
+            "--example-from",
+            metavar="REFERENCE",
+            help="path.py:callable or package.module:callable that returns the inputs of one call.",
+        ),
+        click.option(
+            "--example",
+            "examples",
+            multiple=True,
+            metavar="SHAPE[:DTYPE[:BOUND]]",
+            help="Run the model on this input while it is captured: 1x3x224x224 or 1x16:int64; once per input, in "
+            "order.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def check_examples(examples: Sequence[str], example_from: str | None) -> None:
+    """Refuse inputs that are given in two ways.
+
+    Raises:
+        UsageError: They are.
+    """
+    if examples and example_from is not None:
+        raise click.UsageError("--example and --example-from exclude each other.")
+
+
+def example_inputs(
+    context: click.Context, examples: Sequence[str], example_from: str | None
+) -> tuple[Any, ...] | None:
+    """Return the inputs that the options of `example_options` give, None when they give none.
+
+    Args:
+        context: While it lasts, the neighbours of a file with examples can be imported.
+        examples: Shapes.
+        example_from: Reference of a function.
+
+    Raises:
+        FxplugError: They cannot be made.
+    """
+    if example_from is None:
+        return make_examples(examples) if examples else None
+    source = Reference.parse(example_from, "example")
+    context.with_resource(importable(source.folder))
+    return read_examples(source)
 
 
 def make_examples(texts: Sequence[str]) -> tuple[torch.Tensor, ...]:

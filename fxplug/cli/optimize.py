@@ -11,7 +11,7 @@ import click
 import torch
 
 import fxplug
-from fxplug.api import OptimizationResult
+from fxplug.api import DEFAULT_PIPELINE, OptimizationResult
 from fxplug.api import optimize as optimize_module
 from fxplug.api.comparison import describe
 from fxplug.cli.examples import make_examples, read_examples
@@ -208,8 +208,8 @@ def _check_names(manager: PluginManager, wanted: _Options) -> None:
     """Refuse unknown names before the model is loaded, which may take long."""
     for name in wanted.passes:
         manager.find_pass(name)
-    if wanted.pipeline is not None:
-        manager.resolve_pipeline(wanted.pipeline)
+    if not wanted.passes:
+        manager.resolve_pipeline(wanted.pipeline or DEFAULT_PIPELINE)
     if wanted.backend is not None:
         manager.backend_options(wanted.backend)
 

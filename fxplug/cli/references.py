@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from types import ModuleType
 
-__all__ = ["Reference", "UserProgramError", "build_model", "call_reference", "importable"]
+    import click
+
+__all__ = ["Reference", "UserProgramError", "build_model", "call_reference", "importable", "load_model"]
 
 
 class UserProgramError(FxplugError, RuntimeError):
@@ -249,3 +251,15 @@ def build_model(reference: Reference) -> nn.Module:
             f"{type(model).__name__}, not a torch.nn.Module."
         )
     return model
+
+
+def load_model(context: click.Context, text: str) -> nn.Module:
+    """Return the model that a text refers to; while the command runs, its neighbours can be imported.
+
+    Raises:
+        UnresolvedReferenceError: It is no reference, or leads nowhere, or to no module.
+        UserProgramError: The program failed.
+    """
+    reference = Reference.parse(text, "model")
+    context.with_resource(importable(reference.folder))
+    return build_model(reference)

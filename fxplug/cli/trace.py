@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fxplug.api import trace as capture
-from fxplug.cli.examples import make_examples, read_examples
+from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.references import Reference, build_model, importable
+from fxplug.cli.references import load_model
 from fxplug.cli.terminal import console, print_table
 from fxplug.ir import TABLE_HEADER, Node, format_table, node_rows, qualified_name
 
@@ -30,23 +30,7 @@ __all__ = ["trace"]
 @click.option("--json", "form", flag_value="json", help="As JSON.")
 @click.option("--graph", "form", flag_value="graph", help="As text, one node a line.")
 @click.option("--guards", "form", flag_value="guards", help="Only what was assumed about the inputs.")
-@click.option(
-    "--example",
-    "examples",
-    multiple=True,
-    metavar="SHAPE[:DTYPE[:BOUND]]",
-    help="Run the model on this input while it is captured: 1x3x224x224 or 1x16:int64; once per input, in order.",
-)
-@click.option(
-    "--example-from",
-    metavar="REFERENCE",
-    help="path.py:callable or package.module:callable that returns the inputs of one call.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["symbolic", "shape", "value"]),
-    help="How values are treated.  [default: value with an example, symbolic without]",
-)
+@example_options
 @config_option
 @traceback_option
 @click.pass_context
@@ -64,17 +48,10 @@ def trace(
     MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
     arguments that gives one. It is captured as it is; with an example, nearly every model can be.
     """
-    if examples and example_from is not None:
-        raise click.UsageError("--example and --example-from exclude each other.")
+    check_examples(examples, example_from)
     manager = manager_for(config)
-    parsed = Reference.parse(reference, "model")
-    context.with_resource(importable(parsed.folder))
-    model = build_model(parsed)
-    inputs: tuple[Any, ...] | None = make_examples(examples) if examples else None
-    if example_from is not None:
-        source = Reference.parse(example_from, "example")
-        context.with_resource(importable(source.folder))
-        inputs = read_examples(source)
+    model = load_model(context, reference)
+    inputs = example_inputs(context, examples, example_from)
     module = capture(model, inputs, mode=mode, manager=manager)
     if form == "guards":
         click.echo("\n".join(module.assumptions) or "Nothing was assumed.")

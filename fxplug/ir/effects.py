@@ -139,6 +139,19 @@ class EffectRegistry:
         """
         return self._ask_rules(node, module) or self._ask_entry(node, type(module), module) or UNKNOWN
 
+    def target_decides(self, node: Node, root: object | None = None) -> bool:
+        """Return whether the effect of `node` is what was stated about its target, and not what a rule says.
+
+        Args:
+            node: Any node.
+            root: As for `effect_of`.
+        """
+        if node.op == "call_module":
+            module = _find_module(node, root)
+            is_free = self._ask_rules(node, module) is None
+            return is_free and self._ask_entry(node, type(module), module) is not None
+        return node.op.startswith("call_") and self._ask_entry(node, node.target, None) is not None
+
     def _ask_entry(self, node: Node, key: Any, module: Any) -> Effect | None:
         try:
             entry = self._targets.get(key)

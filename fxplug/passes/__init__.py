@@ -6,7 +6,7 @@ from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord,
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
-from fxplug.passes.order import order_passes
+from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.pipeline import PassReport, Pipeline, PipelineStep
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.transaction import Snapshot
@@ -30,4 +30,5 @@ __all__ = [
     "Snapshot",
     "fold_batch_norm",
     "order_passes",
+    "order_reasons",
 ]

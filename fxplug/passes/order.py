@@ -11,7 +11,7 @@ from fxplug.passes.base import PHASES, PassRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["order_passes"]
+__all__ = ["order_passes", "order_reasons"]
 
 
 def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
@@ -58,16 +58,35 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
 
 def _followers(entries: Sequence[tuple[str, PassRecord]]) -> list[set[int]]:
     """Return, for each pass, which others must come later."""
-    followers: list[set[int]] = [set() for _ in entries]
-    for position, (_, record) in enumerate(entries):
-        for other, (name, _) in enumerate(entries):
-            if other == position:
-                continue
-            if any(_is_named(wanted, name) for wanted in record.before):
-                followers[position].add(other)
-            if any(_is_named(wanted, name) for wanted in record.after):
-                followers[other].add(position)
-    return followers
+    return [
+        {other for other, later in enumerate(entries) if other != position and _declared(earlier, later)}
+        for position, earlier in enumerate(entries)
+    ]
+
+
+def order_reasons(earlier: tuple[str, PassRecord], later: tuple[str, PassRecord]) -> tuple[str, ...]:
+    """Return why one pass runs directly before another one, as clauses.
+
+    Args:
+        earlier: Full name and record.
+        later: Those of the pass that `order_passes` placed directly behind it.
+    """
+    declared = _declared(earlier, later)
+    if declared:
+        return declared
+    if earlier[1].phase != later[1].phase:
+        return (f"phase {earlier[1].phase!r} comes before phase {later[1].phase!r}",)
+    return (f"{earlier[0]!r} is listed earlier, and both are of phase {later[1].phase!r}",)
+
+
+def _declared(earlier: tuple[str, PassRecord], later: tuple[str, PassRecord]) -> tuple[str, ...]:
+    """Return what two records say about running one of them before the other one."""
+    reasons: list[str] = []
+    if any(_is_named(wanted, later[0]) for wanted in earlier[1].before):
+        reasons.append(f"{earlier[0]!r} declares before {later[0]!r}")
+    if any(_is_named(wanted, earlier[0]) for wanted in later[1].after):
+        reasons.append(f"{later[0]!r} declares after {earlier[0]!r}")
+    return tuple(reasons)
 
 
 def _is_named(wanted: str, name: str) -> bool:

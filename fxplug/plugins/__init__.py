@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fxplug.plugins.checking import ConfigReport, check_config
 from fxplug.plugins.config import load_config
 from fxplug.plugins.default import default_manager, reset_default_manager
 from fxplug.plugins.discovery import PluginCandidate, discover
+from fxplug.plugins.explanations import Decision, PassExplanation, PassPlace, explain_pass
 from fxplug.plugins.manager import PluginManager
 from fxplug.plugins.markers import hookimpl, hookspec
 from fxplug.plugins.offers import (
@@ -15,6 +17,7 @@ from fxplug.plugins.offers import (
     PassOffer,
     ReportSectionOffer,
 )
+from fxplug.plugins.options import OptionInfo
 from fxplug.plugins.records import (
     BackendRecord,
     CommandRecord,
@@ -35,7 +38,16 @@ from fxplug.plugins.records import (
     TraceContext,
     TraceEvent,
 )
-from fxplug.plugins.settings import Config, ConfigSource, PipelineConfig, PluginsConfig, Settings, TraceConfig
+from fxplug.plugins.resolved import ResolvedValue, resolved_values
+from fxplug.plugins.settings import (
+    Config,
+    ConfigFinding,
+    ConfigSource,
+    PipelineConfig,
+    PluginsConfig,
+    Settings,
+    TraceConfig,
+)
 
 __all__ = [
     "BackendOffer",
@@ -43,8 +55,11 @@ __all__ = [
     "CommandOffer",
     "CommandRecord",
     "Config",
+    "ConfigFinding",
+    "ConfigReport",
     "ConfigSource",
     "ConstantRecord",
+    "Decision",
     "DecompositionRecord",
     "DeviceOffer",
     "DeviceRecord",
@@ -52,8 +67,11 @@ __all__ = [
     "FlopFormulaRecord",
     "HookFailure",
     "Offer",
+    "OptionInfo",
     "PassEvent",
+    "PassExplanation",
     "PassOffer",
+    "PassPlace",
     "PassRecord",
     "PipelineConfig",
     "PluginCandidate",
@@ -65,15 +83,19 @@ __all__ = [
     "ReportContext",
     "ReportSectionOffer",
     "ReportSectionRecord",
+    "ResolvedValue",
     "Settings",
     "StorageTargetRecord",
     "TraceConfig",
     "TraceContext",
     "TraceEvent",
+    "check_config",
     "default_manager",
     "discover",
+    "explain_pass",
     "hookimpl",
     "hookspec",
     "load_config",
     "reset_default_manager",
+    "resolved_values",
 ]

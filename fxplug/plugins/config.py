@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ConfigError
-from fxplug.plugins.locations import line_of
+from fxplug.plugins.locations import line_of, lines_of, lines_without
 from fxplug.plugins.settings import Config, ConfigSource
 
 if sys.version_info >= (3, 11):
@@ -25,7 +25,10 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["flag_from_environment", "load_config"]
+    from fxplug.plugins.locations import Key
+    from fxplug.plugins.settings import ConfigFinding, Settings
+
+__all__ = ["CONFIG_VARIABLE", "STRICT_VARIABLE", "examine_config", "flag_from_environment", "load_config"]
 
 CONFIG_VARIABLE = "FXPLUG_CONFIG"
 STRICT_VARIABLE = "FXPLUG_STRICT"
@@ -47,17 +50,37 @@ def load_config(
     Raises:
         ConfigError: The file cannot be read, is not TOML, or says something that fxplug does not understand.
     """
-    variables = os.environ if environ is None else environ
-    if path is not None:
-        return _load_named(Path(path), "")
-    named = variables.get(CONFIG_VARIABLE)
-    if named is not None:
-        return _load_named(Path(named), f" {CONFIG_VARIABLE} names it.") if named else Config()
-    for folder in _upwards(start):
-        found = _load_from_folder(folder)
-        if found is not None:
-            return found
-    return Config()
+    found = _find(path, os.environ if environ is None else environ, start)
+    if found is None:
+        return Config()
+    # pydantic loads only when there is something to validate.
+    from fxplug.plugins.validation import validate_settings  # noqa: PLC0415
+
+    settings = validate_settings(found.table, found.path, found.locate)
+    return found.config(settings)
+
+
+def examine_config(
+    path: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    start: Path | None = None,
+) -> tuple[Config, list[ConfigFinding]]:
+    """Find and read the configuration as `load_config` does, and go on behind what is wrong.
+
+    Returns:
+        The configuration without what is wrong, and what is wrong.
+
+    Raises:
+        ConfigError: The file cannot be read, or is not TOML.
+    """
+    found = _find(path, os.environ if environ is None else environ, start)
+    if found is None:
+        return Config(), []
+    from fxplug.plugins.validation import examine_settings  # noqa: PLC0415
+
+    settings, findings = examine_settings(found.table, found.locate, found.forget)
+    return found.config(settings), findings
 
 
 def flag_from_environment(environ: Mapping[str, str], variable: str) -> bool | None:
@@ -79,6 +102,57 @@ def flag_from_environment(environ: Mapping[str, str], variable: str) -> bool | N
 # -- files ---------------------------------------------------------------------------------------------------
 
 
+class _Found:
+    """The tables of fxplug in a file.
+
+    Args:
+        path: The file.
+        text: What is in it.
+        table: What TOML gave.
+        prefix: The tables around it.
+    """
+
+    def __init__(self, path: Path, text: str, table: Any, prefix: tuple[str, ...]) -> None:
+        self.path = path
+        self.table = table
+        depth = len(prefix)
+        self._lines = {key[depth:]: line for key, line in lines_of(text).items() if key[:depth] == prefix}
+
+    def locate(self, key: Key) -> ConfigSource:
+        """Return where a key stands, or else the table or list that it would belong to."""
+        return ConfigSource(self.path, line_of(self._lines, key) or self._lines.get(()))
+
+    def forget(self, key: Key) -> None:
+        """Hear that an element of a list is left out."""
+        self._lines = lines_without(self._lines, key)
+
+    def config(self, settings: Settings) -> Config:
+        """Return settings that were read from here."""
+        sources = {".".join(map(str, key)): self.locate(key) for key in _keys(self.table)}
+        return Config(
+            settings.plugins,
+            settings.trace,
+            settings.pipelines,
+            settings.backends,
+            self.path,
+            sources,
+            self._lines,
+        )
+
+
+def _find(path: str | Path | None, variables: Mapping[str, str], start: Path | None) -> _Found | None:
+    if path is not None:
+        return _load_named(Path(path), "")
+    named = variables.get(CONFIG_VARIABLE)
+    if named is not None:
+        return _load_named(Path(named), f" {CONFIG_VARIABLE} names it.") if named else None
+    for folder in _upwards(start):
+        found = _load_from_folder(folder)
+        if found is not None:
+            return found
+    return None
+
+
 def _upwards(start: Path | None) -> Iterator[Path]:
     try:
         folder = (Path.cwd() if start is None else start).resolve()
@@ -88,17 +162,17 @@ def _upwards(start: Path | None) -> Iterator[Path]:
     yield from folder.parents
 
 
-def _load_named(path: Path, note: str) -> Config:
+def _load_named(path: Path, note: str) -> _Found:
     text = _read(path, note)
     table = _parse(path, text)
     if path.name != "pyproject.toml":
-        return _validate(path, text, table, ())
+        return _Found(path, text, table, ())
     if "fxplug" not in _table(table, "tool"):
         raise ConfigError(f"Cannot use the configuration {path}: it has no table [tool.fxplug].{note}")
-    return _validate(path, text, table["tool"]["fxplug"], ("tool", "fxplug"))
+    return _Found(path, text, table["tool"]["fxplug"], ("tool", "fxplug"))
 
 
-def _load_from_folder(folder: Path) -> Config | None:
+def _load_from_folder(folder: Path) -> _Found | None:
     own = folder / "fxplug.toml"
     project = folder / "pyproject.toml"
     settings = _project_table(project) if project.is_file() else None
@@ -111,7 +185,7 @@ def _load_from_folder(folder: Path) -> Config | None:
         return _load_named(own, "")
     if settings is None:
         return None
-    return _validate(project, _read(project, ""), settings, ("tool", "fxplug"))
+    return _Found(project, _read(project, ""), settings, ("tool", "fxplug"))
 
 
 def _project_table(path: Path) -> Any:
@@ -141,21 +215,15 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the configuration {path}: {error}. Correct the TOML.") from error
 
 
-def _validate(path: Path, text: str, table: Any, prefix: tuple[str, ...]) -> Config:
-    # pydantic loads only when there is something to validate.
-    from fxplug.plugins.validation import validate_settings  # noqa: PLC0415
-
-    def locate(key: tuple[str | int, ...]) -> ConfigSource:
-        return ConfigSource(path, line_of(text, (*prefix, *key)))
-
-    settings = validate_settings(table, path, locate)
-    sources = {".".join(key): locate(key) for key in _keys(table)}
-    return Config(settings.plugins, settings.trace, settings.pipelines, settings.backends, path, sources)
-
-
-def _keys(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _keys(value, (*prefix, name))
-        else:
-            yield (*prefix, name)
+def _keys(value: Any, prefix: Key = ()) -> Iterator[Key]:
+    """Yield the keys that have values, and the elements of lists with what is inside them."""
+    if isinstance(value, dict):
+        if any(isinstance(part, int) for part in prefix):
+            yield prefix
+        for name, inner in cast("dict[str, Any]", value).items():
+            yield from _keys(inner, (*prefix, name))
+        return
+    yield prefix
+    if isinstance(value, list):
+        for position, inner in enumerate(cast("list[Any]", value)):
+            yield from _keys(inner, (*prefix, position))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fxplug.ir.effects import EffectRule
     from fxplug.plugins.records import EffectRecord
 
-__all__ = ["apply_effects"]
+__all__ = ["apply_effects", "holds_effect"]
 
 
 def apply_effects(records: Sequence[EffectRecord]) -> Callable[[], None]:
@@ -41,6 +41,13 @@ def apply_effects(records: Sequence[EffectRecord]) -> Callable[[], None]:
                 effects.register_target(target, entry)
 
     return undo
+
+
+def holds_effect(record: EffectRecord) -> bool:
+    """Return whether what a record says is in the registry, by itself or joined with what others say."""
+    entry = effects.target_entry(record.target)
+    joined = entry.args[0] if isinstance(entry, partial) and entry.func is _join else (entry,)
+    return any(stated is record.effect for stated in joined)
 
 
 def _join(stated: tuple[Effect | EffectRule, ...], node: Node, module: Any) -> Effect | None:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fxplug.errors import ConfigError, UnknownNameError
+from fxplug.errors import UnknownNameError
+from fxplug.plugins.backend_options import backend_findings, backend_options
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, core_version, discover
 from fxplug.plugins.loading import LoadedPlugin, PluginLoader
@@ -22,7 +23,14 @@ from fxplug.plugins.offers import (
     PassOffer,
     ReportSectionOffer,
 )
-from fxplug.plugins.pipelines import PassEntry, pipeline_names, resolve_pipeline, validated_options
+from fxplug.plugins.pipelines import (
+    PassEntry,
+    PipelineEntry,
+    pipeline_entries,
+    pipeline_findings,
+    pipeline_names,
+    resolve_pipeline,
+)
 from fxplug.plugins.policy import create_policy, first_answer, observer
 from fxplug.plugins.records import (
     BackendRecord,
@@ -39,9 +47,9 @@ from fxplug.plugins.records import (
     ReportSectionRecord,
 )
 from fxplug.plugins.registration import Implementation, blaming
-from fxplug.plugins.requirements import check_required
+from fxplug.plugins.requirements import check_required, requirement_errors
 from fxplug.plugins.selection import Selection
-from fxplug.plugins.settings import Config
+from fxplug.plugins.settings import Config, ConfigFinding
 from fxplug.storage import ProvidedConstant, ProvidedTarget, Provisions
 
 if TYPE_CHECKING:
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from fxplug.capture import TracePolicy
     from fxplug.execute import GraphModule
     from fxplug.passes import Pipeline
+    from fxplug.plugins.answers import AnswerLog
+    from fxplug.plugins.policy import Implementations
 
 __all__ = ["PluginManager"]
 
@@ -237,6 +247,26 @@ class PluginManager:
         """Return every section of a report by its full name."""
         return self._report_sections.by_name
 
+    def pipeline_entries(self, name: str, config: Config | None = None) -> list[PipelineEntry]:
+        """Return what belongs to a pipeline and why, in listed order; raises as `resolve_pipeline` does."""
+        return pipeline_entries(name, self._passes, config or self.config)
+
+    def config_findings(self, config: Config | None = None) -> list[ConfigFinding]:
+        """Return what is wrong with the required plugins, pipelines and backends of a configuration."""
+        settings = config or self.config
+        findings = [
+            ConfigFinding("error", error.message, settings.source_of(f"plugins.require.{position}"))
+            for position, error in requirement_errors(settings, self._loader.plugins)
+        ]
+        for name in self.pipelines(settings):
+            findings += pipeline_findings(name, self._passes, settings)
+        return findings + list(backend_findings(self._backends, settings))
+
+    def effects_by_plugin(self) -> list[tuple[PluginInfo, EffectRecord]]:
+        """Return what plugins say about effects, in order, each with who says it."""
+        hook = "fxplug_register_effects"
+        return [(self._info(plugin), record) for plugin, record in self._loader.records(hook, self._active)]
+
     # -- what is said about calls and values ----------------------------------------------------------------
 
     def effect_records(self) -> tuple[EffectRecord, ...]:
@@ -334,40 +364,34 @@ class PluginManager:
             UnknownNameError: The backend does not exist.
             ConfigError: An option is unknown or has a bad value; the message names key, file and backend.
         """
-        settings = config or self.config
-        offer = self._backends.find(name)
-        keys = [key for key in (offer.name, offer.alias) if key is not None and key in settings.backends]
-        if len(keys) > 1:
-            raise ConfigError(
-                f"Cannot choose the options of backend {offer.name!r}: the configuration has both "
-                f"[backends.{keys[0]}] and [backends.{keys[1]}]. Keep one of them."
-            )
-        configured = settings.backends[keys[0]] if keys else {}
-        source = settings.source_of(f"backends.{keys[0]}.{next(iter(configured))}") if configured else None
-        values = {**configured, **(given or {})}
-        return validated_options(offer.record.options, values, f"backend {offer.name!r}", source)
+        return backend_options(name, given or {}, self._backends, config or self.config)
 
     # -- hooks -----------------------------------------------------------------------------------------------
 
-    def trace_policy(self, config: Config | None = None) -> TracePolicy:
+    def trace_policy(self, config: Config | None = None, log: AnswerLog | None = None) -> TracePolicy:
         """Return the answers of configuration and plugins to the questions of a tracer.
 
         A question to which nobody has an answer is None in the policy, and costs nothing.
 
         Args:
             config: Instead of the manager's own.
+            log: Told of every answer of a plugin.
         """
+        if log is not None:
+            return self._policy(log.listening(self._implementations), config or self.config)
         if config is None or config is self.config:
             return self._own_policy
-        return self._policy_for(config)
+        return self._policy(self._implementations, config)
 
     @cached_property
     def _own_policy(self) -> TracePolicy:
-        return self._policy_for(self.config)
+        return self._policy(self._implementations, self.config)
 
-    def _policy_for(self, config: Config) -> TracePolicy:
+    def _policy(self, implementations: Implementations, config: Config) -> TracePolicy:
+        count = len(config.trace.leaf_functions)
+        places = [config.place_of("trace.leaf_functions", position) for position in range(count)]
         return create_policy(
-            self._implementations, config.trace, strict=self.strict, constants=self.constants()
+            implementations, config.trace, strict=self.strict, constants=self.constants(), places=places
         )
 
     def pass_observers(self) -> tuple[Callable[[PassEvent], None], ...]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fxplug.plugins.registration import Implementation
     from fxplug.plugins.settings import TraceConfig
 
-__all__ = ["ModuleGlobs", "create_policy", "first_answer", "observer"]
+__all__ = ["ModuleGlobs", "class_paths", "create_policy", "first_answer", "observer"]
 
 Implementations = Callable[[str], "Sequence[Implementation]"]
 """Returns the implementations of a hook, in the order in which they are asked."""
@@ -43,6 +43,7 @@ def create_policy(
     *,
     strict: bool = False,
     constants: Iterable[ConstantRecord] = (),
+    places: Sequence[str] = (),
 ) -> TracePolicy:
     """Return a policy that asks plugins; each question that nobody answers is None.
 
@@ -51,6 +52,7 @@ def create_policy(
         config: The user's own rules.
         strict: Whether an observer that fails ends the trace.
         constants: Whose values are constants of the graph.
+        places: Where each of the configured leaf functions stands, for errors.
     """
     return TracePolicy(
         is_leaf_module=_leaf_question(implementations("fxplug_is_leaf_module"), config),
@@ -59,7 +61,9 @@ def create_policy(
         proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
         node_created=_note_question(implementations("fxplug_node_created")),
         unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
-        leaf_functions=_function_question(implementations("fxplug_leaf_functions"), config.leaf_functions),
+        leaf_functions=_function_question(
+            implementations("fxplug_leaf_functions"), config.leaf_functions, places
+        ),
         trace_started=observer(implementations("fxplug_trace_started"), strict=strict),
         trace_finished=observer(implementations("fxplug_trace_finished"), strict=strict),
     )
@@ -82,7 +86,9 @@ class ModuleGlobs:
 
     def __init__(self, leaf: Sequence[str], through: Sequence[str]) -> None:
         self._rules = [
-            (_one_pattern(globs), answer) for globs, answer in ((through, False), (leaf, True)) if globs
+            (_one_pattern(globs), answer, globs)
+            for globs, answer in ((through, False), (leaf, True))
+            if globs
         ]
         self._by_class: WeakKeyDictionary[type[nn.Module], tuple[bool, ...]] = WeakKeyDictionary()
 
@@ -91,15 +97,35 @@ class ModuleGlobs:
 
     def answer(self, module: nn.Module, qualified_name: str) -> bool | None:
         """Return whether a module is a leaf, None when no glob matches."""
+        rule = self._deciding_rule(module, qualified_name)
+        return None if rule is None else rule[1]
+
+    def deciding_glob(self, module: nn.Module, qualified_name: str) -> tuple[bool, int] | None:
+        """Return the answer for a module and the position, in its list, of the glob that gives it; None as `answer`."""
+        rule = self._deciding_rule(module, qualified_name)
+        if rule is None:
+            return None
+        _, answer, globs = rule
+        names = [*class_paths(type(module)), qualified_name]
+        position = next(
+            position
+            for position, glob in enumerate(globs)
+            if any(_one_pattern([glob]).fullmatch(name) for name in names)
+        )
+        return answer, position
+
+    def _deciding_rule(
+        self, module: nn.Module, qualified_name: str
+    ) -> tuple[re.Pattern[str], bool, Sequence[str]] | None:
         kind = type(module)
         matches = self._by_class.get(kind)
         if matches is None:
-            paths = _class_paths(kind)
-            matches = tuple(any(pattern.fullmatch(path) for path in paths) for pattern, _ in self._rules)
+            paths = class_paths(kind)
+            matches = tuple(any(rule[0].fullmatch(path) for path in paths) for rule in self._rules)
             self._by_class[kind] = matches
-        for matched, (pattern, answer) in zip(matches, self._rules, strict=True):
-            if matched or pattern.fullmatch(qualified_name):
-                return answer
+        for matched, rule in zip(matches, self._rules, strict=True):
+            if matched or rule[0].fullmatch(qualified_name):
+                return rule
         return None
 
 
@@ -107,7 +133,7 @@ def _one_pattern(globs: Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(glob) for glob in globs))
 
 
-def _class_paths(kind: type[Any]) -> list[str]:
+def class_paths(kind: type[Any]) -> list[str]:
     """Return the path at which a class is defined, and those at which the packages around it hold it too."""
     name = kind.__qualname__
     paths = [f"{kind.__module__}.{name}"]
@@ -200,13 +226,13 @@ def _unwrap_question(
 
 
 def _function_question(
-    implementations: Sequence[Implementation], configured: Sequence[str]
+    implementations: Sequence[Implementation], configured: Sequence[str], places: Sequence[str]
 ) -> Callable[[], Iterable[Callable[..., Any]]] | None:
     if not implementations and not configured:
         return None
 
     def ask() -> list[Callable[..., Any]]:
-        functions: list[Callable[..., Any]] = functions_named(configured)
+        functions: list[Callable[..., Any]] = functions_named(configured, places)
         for implementation in implementations:
             try:
                 answer = implementation.function()

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING
 from fxplug.errors import ConfigError, PluginError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from packaging.requirements import Requirement
+
+    from fxplug.errors import FxplugError
     from fxplug.plugins.loading import LoadedPlugin
     from fxplug.plugins.settings import Config
 
-__all__ = ["check_required"]
+__all__ = ["check_required", "requirement_errors"]
 
 
 def check_required(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
@@ -27,35 +30,58 @@ def check_required(config: Config, plugins: Sequence[LoadedPlugin]) -> None:
         UnknownNameError: A required plugin is not installed.
         PluginError: It is not active, or has another version.
     """
+    for _, error in requirement_errors(config, plugins):
+        raise error
+
+
+def requirement_errors(config: Config, plugins: Sequence[LoadedPlugin]) -> Iterator[tuple[int, FxplugError]]:
+    """Yield position and error of every required plugin that is not active in a version that is wanted.
+
+    Args:
+        config: Holds the requirements.
+        plugins: Every installed plugin.
+    """
     if not config.plugins.require:
         return
     # Only who requires plugins pays for the parser.
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
 
-    where = config.place_of("plugins.require")
-    for text in config.plugins.require:
+    for position, text in enumerate(config.plugins.require):
+        where = config.place_of("plugins.require", position)
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            raise ConfigError(
-                f"Cannot read {text!r} in {where}: {error}. Write for example 'quant>=0.1'."
-            ) from error
-        matching = [plugin for plugin in plugins if plugin.candidate.is_called(requirement.name)]
-        if not matching:
-            known = [
-                name for plugin in plugins for name in (plugin.candidate.name, plugin.candidate.distribution)
-            ]
-            raise UnknownNameError(
-                "plugin", requirement.name, known, note=f"It is required by {where}; install it."
+            reason = str(error).splitlines()[0]  # What follows is a drawing.
+            malformed = ConfigError(
+                f"Cannot read {text!r} in {where}: {reason}. Write for example 'quant>=0.1'."
             )
-        for plugin in matching:
-            if not plugin.is_active:
-                raise PluginError(
-                    f"Plugin {plugin.title} is required by {where}, but it is {plugin.status}: "
-                    f"{plugin.explanation}"
-                ) from plugin.error
-            if not requirement.specifier.contains(plugin.candidate.version, prereleases=True):
-                raise PluginError(
-                    f"Plugin {plugin.title} does not fit {text!r} in {where}. Install a version that does: "
-                    f"pip install '{plugin.candidate.distribution}{requirement.specifier}'."
-                )
+            malformed.__cause__ = error
+            yield position, malformed
+            continue
+        for failure in _unmet(requirement, f"{text!r} in {where}", where, plugins):
+            yield position, failure
+
+
+def _unmet(
+    requirement: Requirement, what: str, where: str, plugins: Sequence[LoadedPlugin]
+) -> Iterator[FxplugError]:
+    matching = [plugin for plugin in plugins if plugin.candidate.is_called(requirement.name)]
+    if not matching:
+        known = [
+            name for plugin in plugins for name in (plugin.candidate.name, plugin.candidate.distribution)
+        ]
+        yield UnknownNameError(
+            "plugin", requirement.name, known, note=f"It is required by {where}; install it."
+        )
+    for plugin in matching:
+        if not plugin.is_active:
+            error = PluginError(
+                f"Plugin {plugin.title} is required by {where}, but it is {plugin.status}: {plugin.explanation}"
+            )
+            error.__cause__ = plugin.error
+            yield error
+        elif not requirement.specifier.contains(plugin.candidate.version, prereleases=True):
+            yield PluginError(
+                f"Plugin {plugin.title} does not fit {what}. Install a version that does: "
+                f"pip install '{plugin.candidate.distribution}{requirement.specifier}'."
+            )

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fxplug.errors import UnknownNameError
+from fxplug.plugins.settings import ConfigSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fxplug.plugins.discovery import PluginCandidate
     from fxplug.plugins.settings import Config
 
-__all__ = ["Selection"]
+__all__ = ["DISABLE_VARIABLE", "LOAD_VARIABLE", "Selection"]
 
 LOAD_VARIABLE = "FXPLUG_LOAD_PLUGINS"
 DISABLE_VARIABLE = "FXPLUG_DISABLE_PLUGINS"
@@ -32,6 +33,8 @@ class _Rule:
     names: tuple[str, ...]
     loads: bool
     """Whether the names are all that is loaded, or what is not loaded."""
+    places: tuple[ConfigSource, ...] = ()
+    """Where each of the names stands; empty for those of an argument."""
 
     def names_plugin(self, candidate: PluginCandidate) -> bool:
         return any(name == EVERY or candidate.is_called(name) for name in self.names)
@@ -59,9 +62,11 @@ class Selection:
             rules.append(_Rule("the argument 'load'", tuple(load), loads=True))
         wanted = environ.get(LOAD_VARIABLE)
         if wanted is not None:
-            rules.append(_Rule(LOAD_VARIABLE, _split(wanted), loads=True))
-        rules.append(_Rule(DISABLE_VARIABLE, _split(environ.get(DISABLE_VARIABLE, "")), loads=False))
-        rules.append(_Rule(config.place_of("plugins.disable"), config.plugins.disable, loads=False))
+            rules.append(_of_variable(LOAD_VARIABLE, wanted, loads=True))
+        rules.append(_of_variable(DISABLE_VARIABLE, environ.get(DISABLE_VARIABLE, ""), loads=False))
+        disabled = config.plugins.disable
+        places = tuple(config.source_of(f"plugins.disable.{position}") for position in range(len(disabled)))
+        rules.append(_Rule(config.place_of("plugins.disable"), disabled, loads=False, places=places))
         self._rules = tuple(rules)
 
     def check_names(self, candidates: Sequence[PluginCandidate]) -> None:
@@ -70,11 +75,20 @@ class Selection:
         Raises:
             UnknownNameError: The message says where the name stands and offers the nearest ones.
         """
+        for _, error in self.unknown_names(candidates):
+            raise error
+
+    def unknown_names(
+        self, candidates: Sequence[PluginCandidate]
+    ) -> Iterator[tuple[ConfigSource, UnknownNameError]]:
+        """Yield where each name stands that means no plugin, and the error that `check_names` raises for it."""
         known = {name for candidate in candidates for name in (candidate.name, candidate.distribution)}
         for rule in self._rules:
-            for name in rule.names:
+            for position, name in enumerate(rule.names):
                 if name != EVERY and not any(candidate.is_called(name) for candidate in candidates):
-                    raise UnknownNameError("plugin", name, known, note=f"The name stands in {rule.source}.")
+                    source = rule.places[position] if rule.places else ConfigSource()
+                    place = rule.source if source.file is None else f"plugins.disable at {source}"
+                    yield source, UnknownNameError("plugin", name, known, note=f"The name stands in {place}.")
 
     def reason_against(self, candidate: PluginCandidate) -> str:
         """Return why a plugin is not loaded, an empty text when it is."""
@@ -85,6 +99,11 @@ class Selection:
             if named:
                 return f"disabled by {rule.source}"
         return ""
+
+
+def _of_variable(variable: str, text: str, *, loads: bool) -> _Rule:
+    names = _split(text)
+    return _Rule(variable, names, loads, (ConfigSource(variable=variable),) * len(names))
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from fxplug.plugins.locations import Key, line_of
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["Config", "ConfigSource", "PipelineConfig", "PluginsConfig", "Settings", "TraceConfig"]
+__all__ = [
+    "Config",
+    "ConfigFinding",
+    "ConfigSource",
+    "PipelineConfig",
+    "PluginsConfig",
+    "Settings",
+    "TraceConfig",
+]
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,14 @@ class TraceConfig:
     """How `fxplug.trace` treats values unless a call says otherwise. By default as with example inputs, or without."""
     autowrap: bool = False
     """Whether calls of functions that cannot be captured stay calls (see `fxplug.trace`)."""
+    check: bool = True
+    """Whether `fxplug.trace` runs what it captured on the example inputs, too, and compares it with the program."""
+    on_error: Literal["raise", "collect"] = "raise"
+    """What `fxplug.trace` does at a question that cannot be answered: raise, or go on and raise one error with all."""
+    on_mutation: Literal["keep", "error"] = "keep"
+    """What follows when a program assigns attributes of modules: put back with a warning, or an error."""
+    on_guard_failure: Literal["error", "warn", "ignore", "eager", "recapture"] = "error"
+    """What a call of a captured program does when a guard does not hold (see `fxplug.trace`)."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +87,30 @@ class ConfigSource:
     file: Path | None = None
     """None for a default."""
     line: int | None = None
+    variable: str = ""
+    """The environment variable that prevails over any file."""
 
     def __str__(self) -> str:
+        if self.variable:
+            return self.variable
         if self.file is None:
             return "default"
         return f"{self.file}:{self.line}" if self.line is not None else str(self.file)
+
+
+@dataclass(frozen=True)
+class ConfigFinding:
+    """Something in the configuration that is wrong, or that probably is not what was meant."""
+
+    severity: Literal["error", "warning"]
+    message: str
+    """What is wrong, on which named thing, and what to do."""
+    source: ConfigSource = field(default_factory=ConfigSource)
+    """Where it stands."""
+
+    def __str__(self) -> str:
+        place = "" if self.source == ConfigSource() else f"{self.source}: "
+        return f"{place}{self.severity}: {self.message}"
 
 
 @dataclass(frozen=True)
@@ -83,11 +121,17 @@ class Config(Settings):
     """None when there is no configuration."""
     sources: dict[str, ConfigSource] = field(default_factory=dict[str, ConfigSource], compare=False)
     """Dotted key -> where its value stands, for the keys that the file sets."""
+    lines: Mapping[Key, int] = field(default_factory=dict[Key, int], compare=False, repr=False)
+    """Path of a key, below the tables of fxplug -> its line."""
+
+    def locate(self, key: Key) -> ConfigSource:
+        """Return where a key stands, or else the table or list that it would belong to."""
+        return ConfigSource() if self.file is None else ConfigSource(self.file, line_of(self.lines, key))
 
     def source_of(self, key: str) -> ConfigSource:
         """Return where the value of a dotted key, such as ``"plugins.disable"``, came from.
 
-        Keys below a value, such as an option in a list of passes, have the source of that value.
+        A key below a value that the file does not have, such as an option of a pass, has the source of that value.
         """
         while key:
             source = self.sources.get(key)
@@ -96,7 +140,12 @@ class Config(Settings):
             key = key.rpartition(".")[0]
         return ConfigSource()
 
-    def place_of(self, key: str) -> str:
-        """Return a dotted key and, where a file sets it, where that is; for messages."""
-        source = self.source_of(key)
+    def place_of(self, key: str, position: int | None = None) -> str:
+        """Return a dotted key and, where a file sets it, where that is; for messages.
+
+        Args:
+            key: Such as ``"plugins.disable"``.
+            position: Of an element, when the value is a list and one of them is meant.
+        """
+        source = self.source_of(key if position is None else f"{key}.{position}")
         return key if source.file is None else f"{key} at {source}"

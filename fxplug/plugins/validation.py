@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import typing
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from fxplug.errors import ConfigError, PluginError, did_you_mean
-from fxplug.plugins.settings import Settings
+from fxplug.plugins.settings import ConfigFinding, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from fxplug.plugins.locations import Key
     from fxplug.plugins.settings import ConfigSource
 
-    Key = tuple[str | int, ...]
     Locate = Callable[[Key], ConfigSource]
 
-__all__ = ["validate_options", "validate_settings"]
+__all__ = ["examine_settings", "validate_options", "validate_settings"]
 
 _settings = TypeAdapter(Settings)
 
@@ -44,22 +45,69 @@ def validate_settings(table: Any, file: Path, locate: Locate) -> Settings:
     Raises:
         ConfigError: The message lists every problem with its line.
     """
-    problems = list(_unknown_keys(table, Settings, ()))
-    settings = Settings()
-    if not problems:
-        try:
-            settings = _settings.validate_python(table)
-        except ValidationError as error:
-            problems = _from_pydantic(error)
-        else:
-            problems = list(_malformed_values(settings))
+    settings, problems = _examine(table)
     if problems:
         raise ConfigError(_message(f"Cannot use the configuration {file}", problems, locate))
     return settings
 
 
+def examine_settings(
+    table: Any, locate: Locate, forget: Callable[[Key], None]
+) -> tuple[Settings, list[ConfigFinding]]:
+    """Return the settings that a table holds without what is wrong in it, and what is wrong.
+
+    Args:
+        table: What TOML gave.
+        locate: Tells on which line a key stands.
+        forget: Told of each value that is left out: elements behind it, if it was in a list, move up.
+    """
+    if not isinstance(table, dict):
+        (problem,) = _examine(table)[1]
+        return Settings(), [ConfigFinding("error", problem.text, locate(()))]
+    left: dict[str, Any] = copy.deepcopy(cast("dict[str, Any]", table))
+    findings: list[ConfigFinding] = []
+    while True:
+        settings, problems = _examine(left)
+        if not problems:
+            return settings, sorted(findings, key=lambda finding: finding.source.line or 0)
+        findings += [ConfigFinding("error", problem.text, locate(problem.key)) for problem in problems]
+        # Elements at the end of a list first, so that the others keep their positions until they are taken out.
+        for key in sorted({problem.key for problem in problems}, key=_position_order, reverse=True):
+            forget(_remove(left, key))
+
+
+def _examine(table: Any) -> tuple[Settings, list[_Problem]]:
+    problems = list(_unknown_keys(table, Settings, ()))
+    if problems:
+        return Settings(), problems
+    try:
+        settings = _settings.validate_python(table)
+    except ValidationError as error:
+        return Settings(), _from_pydantic(error)
+    return settings, list(_malformed_values(settings))
+
+
+def _position_order(key: Key) -> list[tuple[int, str]]:
+    return [(part, "") if isinstance(part, int) else (-1, part) for part in key]
+
+
+def _remove(table: dict[str, Any], key: Key) -> Key:
+    """Take out the value of a key, or if it is missing the table that should have it; return what was taken out."""
+    if not key:
+        table.clear()
+        return key
+    holder: Any = table
+    try:
+        for part in key[:-1]:
+            holder = holder[part]
+        del holder[key[-1]]
+    except (KeyError, IndexError, TypeError):
+        return _remove(table, key[:-1])
+    return key
+
+
 def validate_options(
-    options: type[Any] | None, values: Mapping[str, Any], what: str, source: ConfigSource | None
+    options: type[Any] | None, values: Mapping[str, Any], what: str, locate: Locate | None
 ) -> dict[str, Any]:
     """Return the keyword arguments that options give to a factory.
 
@@ -67,7 +115,7 @@ def validate_options(
         options: The dataclass that a record declares.
         values: What the configuration or an argument says.
         what: Whose options these are, for errors: ``"pass 'quant:static-int8'"``.
-        source: Where `values` were found; None when they are an argument.
+        locate: Tells where an option stands, or for an empty key all of them; None when they are an argument.
 
     Raises:
         ConfigError: An option is unknown, missing, or has a value of the wrong kind.
@@ -77,8 +125,13 @@ def validate_options(
         if values:
             _refuse(
                 what,
-                source,
-                [_Problem((), f"it takes no options, but {_quoted(values)} was given. Leave it out.")],
+                locate,
+                [
+                    _Problem(
+                        (next(iter(values)),),
+                        f"it takes no options, but {_quoted(values)} was given. Leave it out.",
+                    )
+                ],
             )
         return {}
     try:
@@ -96,13 +149,17 @@ def validate_options(
         except ValidationError as error:
             problems = _from_pydantic(error)
     if problems:
-        _refuse(what, source, problems)
+        _refuse(what, locate, problems)
     return {option.name: getattr(checked, option.name) for option in fields(options) if option.init}
 
 
-def _refuse(what: str, source: ConfigSource | None, problems: list[_Problem]) -> typing.NoReturn:
-    where = "" if source is None else f" at {source}"
-    raise ConfigError(_message(f"Cannot use the options of {what}{where}", problems, None))
+def _refuse(what: str, locate: Locate | None, problems: list[_Problem]) -> typing.NoReturn:
+    where = ""
+    if locate is not None:
+        source = locate(problems[0].key if len(problems) == 1 else ())
+        where = f" at {source}" if source.file is not None else ""
+    lines = None if len(problems) == 1 else locate
+    raise ConfigError(_message(f"Cannot use the options of {what}{where}", problems, lines))
 
 
 def _message(prefix: str, problems: list[_Problem], locate: Locate | None) -> str:
@@ -130,15 +187,15 @@ def _unknown_keys(table: Any, model: type[Any], path: Key) -> Iterator[_Problem]
         return
     known = {entry.name for entry in fields(model)}
     hints = typing.get_type_hints(model)
-    for name, value in typing.cast("dict[str, Any]", table).items():
+    for name, value in cast("dict[str, Any]", table).items():
         if name not in known:
             yield _unknown_key(path, name, known)
             continue
         below = hints[name]
         if is_dataclass(below):
-            yield from _unknown_keys(value, typing.cast("type[Any]", below), (*path, name))
+            yield from _unknown_keys(value, cast("type[Any]", below), (*path, name))
         elif isinstance(value, dict) and (element := _element_model(below)) is not None:
-            for key, inner in typing.cast("dict[str, Any]", value).items():
+            for key, inner in cast("dict[str, Any]", value).items():
                 yield from _unknown_keys(inner, element, (*path, name, key))
 
 
@@ -154,7 +211,7 @@ def _element_model(annotation: Any) -> type[Any] | None:
     if typing.get_origin(annotation) is not dict:
         return None
     element = typing.get_args(annotation)[1]
-    return typing.cast("type[Any]", element) if is_dataclass(element) else None
+    return cast("type[Any]", element) if is_dataclass(element) else None
 
 
 def _from_pydantic(error: ValidationError) -> list[_Problem]:
@@ -208,14 +265,16 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
         ("through_modules", "torch.nn.*"),
         ("leaf_functions", "mypkg.ops:*"),
     ):
-        if "" in getattr(settings.trace, key):
-            yield _Problem(
-                ("trace", key), f"'trace.{key}' holds an empty text. Write a glob such as {example!r}."
-            )
-    for pattern in settings.trace.leaf_functions:
+        for position, pattern in enumerate(getattr(settings.trace, key)):
+            if not pattern:
+                yield _Problem(
+                    ("trace", key, position),
+                    f"'trace.{key}' holds an empty text. Write a glob such as {example!r}.",
+                )
+    for position, pattern in enumerate(settings.trace.leaf_functions):
         if pattern and not re.fullmatch(r"[^:]+:[^:]+|[^.:]+(\.[^.:]+)+", pattern):
             yield _Problem(
-                ("trace", "leaf_functions"),
+                ("trace", "leaf_functions", position),
                 f"'trace.leaf_functions' holds {pattern!r}, which names no function of a module. Write "
                 "'package.module:function', or 'package.module:*'.",
             )

@@ -64,7 +64,9 @@ def test_every_section_is_read(config_file):
         ("plugins.strict", 8),
         ("trace.through_modules", 12),
         ("pipelines.inference.passes", 17),
-        ("pipelines.inference.passes.1.engine", 17),
+        ("pipelines.inference.passes.0", 18),
+        ("pipelines.inference.passes.1", 19),
+        ("pipelines.inference.passes.1.engine", 19),
         ("pipelines.inference.on_error", 21),
         ("backends.tensorrt.precision", 24),
         ("backends.openvino.streams", 27),
@@ -224,7 +226,7 @@ def problem(tmp_path, text):
         (
             "[pipelines.fast]\npasses = [\n'dead-code',\n3]\n",
             (
-                ": line 2: 'pipelines.fast.passes.1' is 3, but input should be a valid string or input should "
+                ": line 4: 'pipelines.fast.passes.1' is 3, but input should be a valid string or input should "
                 "be a valid table."
             ),
         ),
