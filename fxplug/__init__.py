@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
     from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
-    from fxplug.plugins import CommandRecord, hookimpl
+    from fxplug.plugins import CommandRecord, hookimpl, hookspec
     from fxplug.semantics import has_side_effect
 
 __version__ = "0.1.0"
@@ -71,7 +71,7 @@ _HOMES = {
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
     "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
-    "fxplug.plugins": ("CommandRecord", "hookimpl"),
+    "fxplug.plugins": ("CommandRecord", "hookimpl", "hookspec"),
     "fxplug.semantics": ("has_side_effect",),
 }
 _MODULES = frozenset(
@@ -118,6 +118,7 @@ __all__ = [
     "__version__",
     "has_side_effect",
     "hookimpl",
+    "hookspec",
     "is_tracing",
     "load",
     "map_arg",

@@ -18,6 +18,7 @@ from fxplug.plugins.records import (
     PluginInfo,
     PluginStatus,
     PluginWarning,
+    RecordInfo,
     TraceContext,
     TraceEvent,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "PluginStatus",
     "PluginWarning",
     "PluginsConfig",
+    "RecordInfo",
     "Settings",
     "TraceConfig",
     "TraceContext",

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fxplug.errors import PluginError
 from fxplug.ir.effects import Effect
 from fxplug.passes import PHASES
+from fxplug.plugins.markers import PROJECT
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.records import BackendRecord, CommandRecord, EffectRecord, HookFailure, PassRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import ModuleType
 
     import pluggy
@@ -92,7 +94,8 @@ def name_list(module: ModuleType, attribute: str) -> tuple[str, ...]:
     Raises:
         Refused: It is something else than a list of texts.
     """
-    value: Any = getattr(module, attribute, ())
+    # Not getattr: a module may do whatever it likes when a name is missing.
+    value: Any = vars(module).get(attribute, ())
     if not _is_text_list(value):
         raise Refused(f"{attribute} is {value!r}; it must be a list of plugin names")
     return tuple(value)
@@ -123,10 +126,20 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
             _check_implementation(hook, getattr(module, attribute), arguments, options)
             implemented.append(hook)
         elif not options.get("optionalhook"):
-            # Hooks have long beginnings in common: only the nearest one is meant.
-            nearest = get_close_matches(hook, declared, n=1, cutoff=0.0)
-            raise Refused(f"it implements the unknown hook {hook!r}. Did you mean {nearest[0]!r}?")
+            raise Refused(_unknown_hook(hook, declared))
     return sorted(implemented)
+
+
+def _unknown_hook(hook: str, declared: Iterable[str]) -> str:
+    # Hooks have long beginnings in common: only the nearest one is meant.
+    is_ours = hook.startswith(f"{PROJECT}_")
+    nearest = get_close_matches(hook, declared, n=1, cutoff=0.0 if is_ours else 0.8)
+    if nearest:
+        return f"it implements the unknown hook {hook!r}. Did you mean {nearest[0]!r}?"
+    return (
+        f"it implements the hook {hook!r}, which neither fxplug nor an active plugin declares; if it belongs to a "
+        f"plugin that may be absent, mark it with @hookimpl(optionalhook=True)"
+    )
 
 
 def _check_implementation(
@@ -203,7 +216,9 @@ def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
     try:
         answer = function()
         records = None if isinstance(answer, kind) else list[Any](answer or ())
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Libraries with compiled parts raise what is no Exception.
         raise Refused(f"its {hook!r} raised {type(error).__name__}: {error}") from error
     if records is None:
         raise Refused(f"its {hook!r} returned a {kind.__name__}; it must return a list of them")
