@@ -26,11 +26,13 @@ class _Mixin:
 
 
 def _per_node_hooks(name: str) -> dict[str, Callable[..., Any]]:
+    key = f"{name}.note"
+
     def fxplug_is_leaf_module(module: Any) -> None:
         """Have no opinion, so that the next plugin is asked."""
 
     def fxplug_node_created(node: Any) -> dict[str, str]:
-        return {f"{name}.note": node.op}
+        return {key: node.op}
 
     return {"fxplug_is_leaf_module": fxplug_is_leaf_module, "fxplug_node_created": fxplug_node_created}
 
@@ -39,7 +41,7 @@ def _other_hooks(_: str) -> dict[str, Callable[..., Any]]:
     return {
         "fxplug_create_argument": lambda value: None,
         "fxplug_unwrap_module": lambda module: None,
-        "fxplug_leaf_functions": lambda: [],
+        "fxplug_leaf_functions": lambda: (),
         "fxplug_trace_started": lambda event: None,
         "fxplug_trace_finished": lambda event: None,
         "fxplug_pass_started": lambda event: None,
@@ -92,7 +94,10 @@ def measure_hooks(mode: Mode) -> list[Figure]:
             promised(mode, "at most 1.3", most=1.3),
         ),
         Figure(
-            f"{name}: other hooks, proxies aside", "times", times("others"), promised(mode, "at most 1.03", most=1.03)
+            f"{name}: other hooks, proxies aside",
+            "times",
+            times("others"),
+            promised(mode, "at most 1.03", most=1.03),
         ),
         Figure(f"{name}: create_proxy", "times", times("proxies")),
     ]

@@ -43,7 +43,13 @@ def measure(mode: Mode) -> Report:
             *interpreters,
             *compare_memory(mode),
         ],
-        [*measure_scaling(mode), *measure_plugin_host(mode), *measure_hooks(mode), *eager, *measure_imports(mode)],
+        [
+            *measure_scaling(mode),
+            *measure_plugin_host(mode),
+            *measure_hooks(mode),
+            *eager,
+            *measure_imports(mode),
+        ],
     )
 
 

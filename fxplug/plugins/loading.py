@@ -24,6 +24,7 @@ from fxplug.plugins.registration import (
     collect_records,
     implementations_of,
     name_list,
+    wants_subject_alone,
 )
 
 if TYPE_CHECKING:
@@ -188,15 +189,23 @@ class PluginLoader:
         )
         plugins = {plugin.candidate.name: plugin for plugin in active}
         return [
-            Implementation(
-                hook,
-                entry.plugin_name,
-                plugins[entry.plugin_name].candidate.provider,
-                self._observed(by_position(entry.function, declared), hook, plugins[entry.plugin_name]),
-                plugins[entry.plugin_name].failures,
-            )
+            self._implementation(hook, entry.function, declared, plugins[entry.plugin_name])
             for entry in found
         ]
+
+    def _implementation(
+        self, hook: str, function: Callable[..., Any], declared: tuple[str, ...], plugin: LoadedPlugin
+    ) -> Implementation:
+        # A line of the log says all that a hook was asked.
+        is_short = not self._logs_calls and wants_subject_alone(function, declared)
+        return Implementation(
+            hook,
+            plugin.candidate.name,
+            plugin.candidate.provider,
+            self._observed(by_position(function, declared), hook, plugin),
+            plugin.failures,
+            function if is_short else None,
+        )
 
     def _observed(self, function: Callable[..., Any], hook: str, plugin: LoadedPlugin) -> Callable[..., Any]:
         if not self._logs_calls:

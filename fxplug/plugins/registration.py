@@ -31,6 +31,7 @@ __all__ = [
     "collect_records",
     "implementations_of",
     "name_list",
+    "wants_subject_alone",
 ]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -52,6 +53,8 @@ class Implementation:
     """Takes all arguments of the hook, by position."""
     failures: list[HookFailure]
     """Where a call that failed is noted."""
+    short: Callable[..., Any] | None = None
+    """Takes the first argument alone, where the implementation asks for no more: one call less."""
 
     def failed(self, error: Exception) -> PluginError:
         """Note that a call raised `error`, and return the error to be raised instead."""
@@ -162,6 +165,11 @@ def _check_implementation(
             raise Refused(
                 f"its {hook!r} takes the unknown parameter {parameter.name!r}; the hook offers {offered}"
             )
+
+
+def wants_subject_alone(function: Callable[..., Any], declared: tuple[str, ...]) -> bool:
+    """Return whether an implementation takes the first argument of its hook and no other."""
+    return tuple(inspect.signature(function).parameters) == declared[:1]
 
 
 def by_position(function: Callable[..., Any], declared: tuple[str, ...]) -> Callable[..., Any]:
