@@ -52,6 +52,7 @@ def describe_plugin(plugin: LoadedPlugin, active: Sequence[LoadedPlugin]) -> Plu
         target=candidate.target,
         path=getattr(plugin.module, "__file__", None) or candidate.location,
         core_range=core_ranges(candidate),
+        programs=plugin.programs,
         error=plugin.error,
     )
 

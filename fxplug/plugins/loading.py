@@ -24,6 +24,7 @@ from fxplug.plugins.registration import (
     collect_records,
     implementations_of,
     name_list,
+    program_table,
     wants_subject_alone,
 )
 
@@ -51,6 +52,8 @@ class LoadedPlugin:
     module: ModuleType | None = None
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    programs: dict[str, str] = field(default_factory=dict[str, str])
+    """Programs outside Python that it can use -> what for."""
     hooks: tuple[str, ...] = ()
     declares: tuple[str, ...] = ()
     """The hooks that it declares for others."""
@@ -279,6 +282,7 @@ class PluginLoader:
             try:
                 plugin.before = name_list(plugin.module, "PLUGIN_BEFORE")
                 plugin.after = name_list(plugin.module, "PLUGIN_AFTER")
+                plugin.programs = program_table(plugin.module)
             except Refused as refusal:
                 plugin.refuse(str(refusal))
             else:

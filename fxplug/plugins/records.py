@@ -10,7 +10,7 @@ from fxplug.lower import BackendRecord
 from fxplug.passes import PassEvent, PassRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Mapping
 
     from fxplug.ir.effects import Effect, EffectRule
 
@@ -121,5 +121,7 @@ class PluginInfo:
     """The file of that module; the folder of the distribution where it was not imported."""
     core_range: str = ""
     """The range of fxplug that its distribution requires; empty when it names none."""
+    programs: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Programs outside Python that it can use (``PLUGIN_PROGRAMS``) -> what for."""
     error: BaseException | None = field(default=None, compare=False, repr=False)
     """What was raised while it was loaded, with its traceback."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import PluginError
 from fxplug.ir.effects import Effect
@@ -31,6 +31,7 @@ __all__ = [
     "collect_records",
     "implementations_of",
     "name_list",
+    "program_table",
     "wants_subject_alone",
 ]
 
@@ -102,6 +103,20 @@ def name_list(module: ModuleType, attribute: str) -> tuple[str, ...]:
     if not _is_text_list(value):
         raise Refused(f"{attribute} is {value!r}; it must be a list of plugin names")
     return tuple(value)
+
+
+def program_table(module: ModuleType) -> dict[str, str]:
+    """Return the programs outside Python that a plugin's module names in ``PLUGIN_PROGRAMS`` -> what for.
+
+    Raises:
+        Refused: It is something else than a dict of texts.
+    """
+    value: Any = vars(module).get("PLUGIN_PROGRAMS", {})
+    if not isinstance(value, dict) or not all(
+        isinstance(text, str) for entry in cast("dict[Any, Any]", value).items() for text in entry
+    ):
+        raise Refused(f"PLUGIN_PROGRAMS is {value!r}; it must be a dict of programs and what they are for")
+    return dict(cast("dict[str, str]", value))
 
 
 def _is_text_list(value: Any) -> bool:

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from click import Command
 
-__all__ = ["fxplug_register_commands"]
+__all__ = ["PLUGIN_PROGRAMS", "fxplug_register_commands"]
+
+PLUGIN_PROGRAMS = {"dot": "makes pictures of what 'fxplug draw' writes; it is part of Graphviz"}
 
 
 @hookimpl
