@@ -115,7 +115,6 @@ def test_the_doctor_looks_for_every_private_name_that_is_used():
     probed = {part for probe in PROBES for part in probe.name.split(".") if is_private(part)}
 
     assert used - probed - UNPROBED == set()
-    assert UNPROBED <= {*used, "_torchdynamo_inline", "_Patcher__fx_already_patched", "_orig_mod"}
     assert len(used) > 40
 
 

@@ -78,7 +78,9 @@ def observe() -> dict[str, object]:
 def observe_orders(folders: list[str]) -> dict[str, object]:
     """Return what was seen; the same, whatever the order of the folders on the path is."""
     path, first = list(sys.path), None
-    for order in itertools.permutations(folders):
+    for number, four in enumerate(itertools.permutations(folders[:4])):
+        order, fifth = list(four), folders[4:]
+        order[number % 5 : number % 5] = fifth
         for name in [name for name in sys.modules if name.startswith(PREFIX)]:
             del sys.modules[name]
         sys.path[:] = [path[0], *order, *path[1:]]
