@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.codegen import compare_codegen, compare_compile_floor
 from benchmarks.copying import compare_deepcopy
+from benchmarks.hooks import measure_hooks
 from benchmarks.importing import measure_imports
 from benchmarks.interpretation import measure_interpreters
 from benchmarks.memory import compare_memory
@@ -42,7 +43,13 @@ def measure(mode: Mode) -> Report:
             *interpreters,
             *compare_memory(mode),
         ],
-        [*measure_scaling(mode), *measure_plugin_host(mode), *eager, *measure_imports(mode)],
+        [
+            *measure_scaling(mode),
+            *measure_plugin_host(mode),
+            *measure_hooks(mode),
+            *eager,
+            *measure_imports(mode),
+        ],
     )
 
 

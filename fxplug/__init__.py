@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
     from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
-    from fxplug.plugins import CommandRecord, EffectRecord, ReportSectionRecord, hookimpl
+    from fxplug.plugins import CommandRecord, EffectRecord, ReportSectionRecord, hookimpl, hookspec
     from fxplug.rewrite import DecompositionRecord
     from fxplug.semantics import has_side_effect
     from fxplug.storage import StorageTargetRecord
@@ -93,7 +93,7 @@ _HOMES = {
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
     "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
-    "fxplug.plugins": ("CommandRecord", "EffectRecord", "ReportSectionRecord", "hookimpl"),
+    "fxplug.plugins": ("CommandRecord", "EffectRecord", "ReportSectionRecord", "hookimpl", "hookspec"),
     "fxplug.rewrite": ("DecompositionRecord",),
     "fxplug.semantics": ("has_side_effect",),
     "fxplug.storage": ("StorageTargetRecord",),
@@ -153,6 +153,7 @@ __all__ = [
     "estimate",
     "has_side_effect",
     "hookimpl",
+    "hookspec",
     "is_tracing",
     "load",
     "map_arg",

@@ -402,7 +402,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         hook = self.policy.node_created
         notes = hook(node, self.context) if hook is not None else None
         if notes:
-            node.meta.update(notes)
+            node.annotate(notes)
 
     def create_proxy(
         self,
@@ -580,20 +580,40 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
         policy = self.policy
-        if self._calls_plainly and policy.unwrap_module is None and policy.is_leaf_module is None:
-            kind = type(module)
-            treated = self._leaf_classes.get(kind)
-            if treated is None:
-                is_leaf = self.is_leaf_module(module, "")
-                treated = "wrapper" if is_wrapper(kind) else "leaf" if is_leaf else "entered"
-                self._leaf_classes[kind] = treated
-            if treated == "leaf" and id(module) in self._paths:
-                return self._record_leaf(module, kind, args, kwargs)
-            if treated == "wrapper" and (inner := inner_module(module)) is not None:
+        if not self._calls_plainly:
+            return self._call_as_replaced(module, args, kwargs)
+        kind = type(module)
+        treated = self._leaf_classes.get(kind)
+        if treated is None:
+            treated = self._leaf_classes[kind] = self._treatment(module, kind)
+        # Most modules are layers of torch, which are nobody's wrappers: asking about them would only take time.
+        if treated != "layer":
+            unwrap = policy.unwrap_module
+            inner = unwrap(module) if unwrap is not None else None
+            if inner is None and treated == "wrapper":
+                inner = inner_module(module)
+            if inner is not None and inner is not module:
                 return self.on_module_call(inner, args, kwargs)
-            path = self._paths.get(id(module))
-            return self.enter_module(path, module, partial(original_call, module), args, kwargs)
-        unwrap = policy.unwrap_module
+        path = self._paths.get(id(module))
+        if path is not None:
+            ask = policy.is_leaf_module
+            answer = ask(module, path, self.context) if ask is not None else None
+            if treated in _LEAVES if answer is None else answer:
+                return self._record_leaf(module, kind, args, kwargs)
+        return self.enter_module(path, module, partial(original_call, module), args, kwargs)
+
+    def _treatment(self, module: nn.Module, kind: type) -> str:
+        """Return what the modules of a class are to a tracer that customises nothing about it."""
+        if is_wrapper(kind):
+            return "wrapper"
+        if not self.is_leaf_module(module, ""):
+            return "entered"
+        is_layer = kind.__module__.startswith("torch.nn.modules.")
+        return "layer" if is_layer else "leaf"
+
+    def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of a call of a module in a tracer of which a subclass replaces what concerns modules."""
+        unwrap = self.policy.unwrap_module
         inner = (unwrap(module) if unwrap is not None else None) or inner_module(module)
         if inner is not None and inner is not module:
             return self.on_module_call(inner, args, kwargs)
@@ -712,6 +732,7 @@ def is_tracing() -> bool:
     return active_interceptor() is not None
 
 
+_LEAVES = frozenset(("layer", "leaf"))
 _FRAMES_OF_A_LEAF = 4
 """How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
 _METHODS: dict[str, Any] = {

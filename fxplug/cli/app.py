@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,6 +104,8 @@ class _Application(click.Group):
                 formatter.write_dl([(name, offer.record.summary) for name, offer in offers.items()])
 
     def _plugin_commands(self, _: click.Context, *, quietly: bool = True) -> Mapping[str, CommandOffer]:
+        if not _may_have_plugins():
+            return {}
         try:
             offers = _manager().commands().values()
         except FxplugError:
@@ -121,6 +125,13 @@ class _Application(click.Group):
             if isinstance(error, BrokenPipeError):
                 raise  # Whoever read the output has seen enough: click ends the program quietly.
             raise as_failure(error, ctx) from error
+
+
+def _may_have_plugins() -> bool:
+    """Return whether a plugin could bring commands; finding that out imports neither PyTorch nor a plugin."""
+    if os.environ.get("FXPLUG_LOAD_PLUGINS", "*").strip() == "":
+        return False
+    return bool(metadata.entry_points(group="fxplug"))
 
 
 def _manager() -> PluginManager:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import importlib
 import sys
-import warnings
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from packaging.requirements import Requirement
 
 import fxplug
+from fxplug.cli.data import json_option, print_json
 from fxplug.cli.environment import environment, installed_version
 from fxplug.cli.failures import FAILED, traceback_option
-from fxplug.cli.host import config_option
-from fxplug.cli.listings import STATUS_STYLES, needs_text
-from fxplug.cli.terminal import print_table
-from fxplug.errors import FxplugError
-from fxplug.plugins import Config, PluginManager, PluginWarning, load_config
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from fxplug.cli.findings import Findings
+from fxplug.cli.options import config_option
+from fxplug.cli.torch_names import PROBES, missing_names
 
 __all__ = ["doctor"]
 
@@ -37,42 +30,31 @@ _LIBRARIES = (
     "packaging",
     "importlib-metadata",
 )
-_VARIABLES = ("FXPLUG_CONFIG", "FXPLUG_LOAD_PLUGINS", "FXPLUG_DISABLE_PLUGINS", "FXPLUG_STRICT")
-
-
-@dataclass
-class _Findings:
-    """What is broken, each with what to do."""
-
-    problems: list[str] = field(default_factory=list[str])
 
 
 @click.command(short_help="Look for what is broken in this installation, and say what to do.")
+@json_option
 @config_option
 @traceback_option
-def doctor(config: Path | None) -> None:
-    """Look at versions, configuration, plugins and backends; say what is broken and what to do about it.
+def doctor(config: Path | None, *, as_json: bool) -> None:
+    """Look at versions, PyTorch's inner names, configuration, plugins, backends and programs.
 
-    Exits with 1 if something is broken.
+    Says what is broken and what to do about it, and what is missing without being broken. Exits with 1 if something
+    is broken.
     """
-    findings = _Findings()
-    _show_environment(findings)
-    manager = _manager(config, findings)
-    _show_configuration(manager)
-    _show_plugins(manager, findings)
-    _show_backends(manager)
-    _show_verdict(findings)
+    findings = Findings()
+    _find_environment(findings)
+    _find_torch_names(findings)
+    _find_about_plugins(config, findings)
+    if as_json:
+        print_json(findings.as_data(_next_steps(findings)))
+    else:
+        _show(findings)
     if findings.problems:
         sys.exit(FAILED)
 
 
-def _show(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    click.echo(click.style(title, bold=True))
-    print_table(header, rows, STATUS_STYLES)
-    click.echo()
-
-
-def _show_environment(findings: _Findings) -> None:
+def _find_environment(findings: Findings) -> None:
     facts = environment()
     for requirement in _requirements():
         version = installed_version(requirement.name)
@@ -87,7 +69,7 @@ def _show_environment(findings: _Findings) -> None:
         *((name, installed_version(name) or "MISSING") for name in _LIBRARIES),
         ("machine", f"{facts['processor']}, {facts['threads']} threads, {facts['platform']}"),
     ]
-    _show("Environment", ("what", "version"), rows)
+    findings.sections["Environment"] = [{"what": what, "version": version} for what, version in rows]
 
 
 def _requirements() -> list[Requirement]:
@@ -100,61 +82,58 @@ def _requirements() -> list[Requirement]:
     return [entry for entry in found if entry.marker is None or entry.marker.evaluate({"extra": ""})]
 
 
-def _manager(config: Path | None, findings: _Findings) -> PluginManager:
-    """Return a manager that knows as much as possible, however much is wrong."""
-    settings = Config()
-    try:
-        settings = load_config(config)
-        return _lenient_manager(settings)
-    except FxplugError as error:
-        findings.problems.append(error.message)
-    # Without what selects plugins, which is what may be wrong.
-    without_selection = {name: text for name, text in os.environ.items() if name not in _VARIABLES}
-    return _lenient_manager(Config(), without_selection)
-
-
-def _lenient_manager(settings: Config, environ: dict[str, str] | None = None) -> PluginManager:
-    with warnings.catch_warnings():
-        # The table of plugins says the same.
-        warnings.simplefilter("ignore", PluginWarning)
-        return PluginManager(config=settings, strict=False, environ=environ)
-
-
-def _show_configuration(manager: PluginManager) -> None:
-    rows = [("file", str(manager.config.file or "none"))]
-    rows += [(name, repr(os.environ[name])) for name in _VARIABLES if name in os.environ]
-    _show("Configuration", ("what", "value"), rows)
-
-
-def _show_plugins(manager: PluginManager, findings: _Findings) -> None:
-    infos = manager.plugin_infos()
-    if not infos:
-        click.echo(click.style("Plugins", bold=True))
-        click.echo("none installed\n")
-        return
-    rows = [(info.name, f"{info.distribution} {info.version}", info.status, info.reason) for info in infos]
-    _show("Plugins", ("plugin", "distribution", "status", "reason"), rows)
+def _find_torch_names(findings: Findings) -> None:
+    missing = {probe.name for probe in missing_names()}
+    findings.sections["Torch names"] = [
+        {"name": probe.name, "needed for": probe.needed_for, "found": probe.name not in missing}
+        for probe in PROBES
+    ]
     findings.problems += [
-        f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. {info.remedy}"
-        for info in infos
-        if info.status in {"failed", "incompatible"}
+        f"PyTorch {installed_version('torch')} has no {probe.name}, and fxplug needs it for: {probe.needed_for}. "
+        f"Install a version of PyTorch that this fxplug was tested with, or a newer fxplug."
+        for probe in PROBES
+        if probe.name in missing
     ]
 
 
-def _show_backends(manager: PluginManager) -> None:
-    rows = [(offer.shown_name, needs_text(offer.record.requires)) for offer in manager.backends().values()]
-    _show("Backends", ("backend", "engine"), rows)
+def _find_about_plugins(config: Path | None, findings: Findings) -> None:
+    # Not at the top: without one of torch's inner names the host cannot be imported, and that is to be said.
+    try:
+        host = importlib.import_module("fxplug.cli.host_findings")
+    except ImportError as error:
+        findings.problems.append(f"The plugin host cannot be imported: {error}.")
+        return
+    host.find_about_plugins(config, findings)
 
 
-def _show_verdict(findings: _Findings) -> None:
+def _next_steps(findings: Findings) -> list[str]:
+    if findings.problems:
+        return ["fxplug plugins list --all", "fxplug doctor"]
+    return ["fxplug optimize MODEL --example 1x3x224x224 --out optimised", "fxplug passes list"]
+
+
+def _show(findings: Findings) -> None:
+    for title in findings.sections:
+        if title == "Torch names":
+            rows = findings.sections[title]
+            found = sum(bool(row["found"]) for row in rows)
+            click.echo(f"{click.style(title, bold=True)}\n{found} of {len(rows)} private names found\n")
+        elif title in {"Plugins", "Environment", "Configuration", "Backends"} or findings.sections[title]:
+            findings.show_section(title, "none installed")
+    for note in findings.notes:
+        click.echo(click.style("Note: ", fg="yellow", bold=True) + note)
+    _show_verdict(findings)
+
+
+def _show_verdict(findings: Findings) -> None:
     if not findings.problems:
         click.echo(click.style("Nothing is broken.", fg="green", bold=True) + " Next:")
-        click.echo("  fxplug optimize MODEL --example 1x3x224x224 --out optimised")
-        click.echo("  fxplug passes list")
-        return
-    count = len(findings.problems)
-    click.echo(
-        click.style(f"{count} {'thing is' if count == 1 else 'things are'} broken:", fg="red", bold=True)
-    )
-    for problem in findings.problems:
-        click.echo(f"  - {problem}")
+    else:
+        count = len(findings.problems)
+        verb = "thing is" if count == 1 else "things are"
+        click.echo(click.style(f"{count} {verb} broken:", fg="red", bold=True))
+        for problem in findings.problems:
+            click.echo(f"  - {problem}")
+        click.echo("Then:")
+    for step in _next_steps(findings):
+        click.echo(f"  {step}")

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+from fxplug.cli.options import config_option
 from fxplug.plugins import PluginManager, PluginWarning, default_manager, load_config
 from fxplug.plugins.effects import apply_effects
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["config_option", "manager_for"]
-
-
-def config_option(function: Any) -> Any:
-    """Give a command the option ``--config``."""
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Configuration to use instead of fxplug.toml or pyproject.toml.",
-    )(function)
 
 
 def manager_for(config: Path | None) -> PluginManager:

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fxplug.cli.data import json_option, print_json
 from fxplug.cli.environment import installed_version
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.terminal import print_table
+from fxplug.cli.terminal import STATUS_STYLES, print_table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fxplug.plugins import PluginInfo
 
-__all__ = ["STATUS_STYLES", "backends", "passes", "plugins"]
-
-STATUS_STYLES = {"active": "green", "disabled": "yellow", "failed": "bold red", "incompatible": "bold red"}
-"""Status of a plugin -> how a terminal shows it."""
+__all__ = ["backends", "passes", "plugins"]
 
 _NAMED_HOOKS = frozenset({"fxplug_register_passes", "fxplug_register_backends", "fxplug_register_commands"})
 """Hooks whose offers the list names one by one."""
-
-
-def _json_option(function: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="As JSON.")(function)
-
-
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2))
 
 
 @click.group(short_help="The plugins there are, and what became of each.")
@@ -40,7 +30,7 @@ def plugins() -> None:
 
 
 @plugins.command("list")
-@_json_option
+@json_option
 @click.option("--all", "with_disabled", is_flag=True, help="Show those that are disabled, too.")
 @config_option
 @traceback_option
@@ -49,7 +39,7 @@ def list_plugins(config: Path | None, *, as_json: bool, with_disabled: bool) -> 
     found = manager_for(config).plugin_infos()
     infos = [info for info in found if with_disabled or info.status != "disabled"]
     if as_json:
-        _print_json([_plugin_data(info) for info in infos])
+        print_json([_plugin_data(info) for info in infos])
         return
     hidden = len(found) - len(infos)
     if infos:
@@ -81,18 +71,55 @@ def _plugin_notes(info: PluginInfo) -> str:
 
 
 def _plugin_data(info: PluginInfo) -> dict[str, Any]:
-    return {
-        "name": info.name,
-        "distribution": info.distribution,
-        "version": info.version,
-        "status": info.status,
-        "reason": info.reason,
-        "remedy": info.remedy,
-        "hooks": list(info.hooks),
-        "passes": list(info.passes),
-        "backends": list(info.backends),
-        "commands": list(info.commands),
-    }
+    """Return everything that is known of a plugin as plain values."""
+    data = {entry.name: getattr(info, entry.name) for entry in fields(info) if entry.name != "error"}
+    data["records"] = [vars(record) for record in info.records]
+    data["failures"] = [vars(failure) for failure in info.failures]
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in data.items()}
+
+
+@plugins.command("show")
+@click.argument("name")
+@json_option
+@config_option
+@traceback_option
+def show_plugin(name: str, config: Path | None, *, as_json: bool) -> None:
+    """Show everything that is known of one plugin; NAME is its own or that of its distribution."""
+    info = manager_for(config).plugin_info(name)
+    if as_json:
+        print_json(_plugin_data(info))
+        return
+    for title, lines in _plugin_facts(info):
+        for line in lines:
+            click.echo(f"{click.style(title.ljust(15), bold=True)}{line}")
+            title = ""  # noqa: PLW2901 - the lines that follow belong to the same title
+
+
+def _plugin_facts(info: PluginInfo) -> list[tuple[str, list[str]]]:
+    """Return title -> lines."""
+    order = [f"before {name} (PLUGIN_BEFORE)" for name in info.before]
+    order += [f"after {name} (PLUGIN_AFTER)" for name in info.after]
+    place = [] if info.place is None else [f"{info.place}, {'; '.join(order) or 'by name'}"]
+    offers = [
+        (f"{record.hook.removeprefix('fxplug_register_')}: {record.name}", record.summary)
+        for record in info.records
+    ]
+    records = [f"{name} - {summary}" if summary else name for name, summary in offers]
+    answers = [hook for hook in info.hooks if not hook.startswith("fxplug_register_")]
+    idle = [f"{hook} (nobody who takes part declares it)" for hook in info.idle_hooks]
+    return [
+        ("plugin", [info.name]),
+        ("distribution", [f"{info.distribution} {info.version}"]),
+        ("status", [f"{info.status}: {info.reason}. {info.remedy}".strip() if info.reason else info.status]),
+        ("module", [f"{info.target}, {info.path}" if info.path else info.target]),
+        ("requires", [f"fxplug {info.core_range}".strip() if info.core_range else "any fxplug"]),
+        ("place", place),
+        ("hooks", [*answers, *idle]),
+        ("declares", list(info.declared_hooks)),
+        ("offers", records),
+        ("programs", [f"{program}: {purpose}" for program, purpose in info.programs.items()]),
+        ("failures", [f"{failure.hook}: {failure.reason}" for failure in info.failures]),
+    ]
 
 
 @click.group(short_help="The passes and pipelines there are.")
@@ -101,7 +128,7 @@ def passes() -> None:
 
 
 @passes.command("list")
-@_json_option
+@json_option
 @config_option
 @traceback_option
 def list_passes(config: Path | None, *, as_json: bool) -> None:
@@ -122,7 +149,7 @@ def list_passes(config: Path | None, *, as_json: bool) -> None:
             }
             for offer in offers
         ]
-        _print_json({"passes": entries, "pipelines": pipelines})
+        print_json({"passes": entries, "pipelines": pipelines})
         return
     rows = [(offer.shown_name, offer.record.phase, offer.record.summary, offer.provider) for offer in offers]
     print_table(("pass", "phase", "what it does", "from"), rows)
@@ -136,7 +163,7 @@ def backends() -> None:
 
 
 @backends.command("list")
-@_json_option
+@json_option
 @config_option
 @traceback_option
 def list_backends(config: Path | None, *, as_json: bool) -> None:
@@ -153,7 +180,7 @@ def list_backends(config: Path | None, *, as_json: bool) -> None:
             }
             for offer in offers
         ]
-        _print_json(entries)
+        print_json(entries)
         return
     rows = [
         (offer.shown_name, offer.record.summary, needs_text(offer.record.requires), offer.provider)

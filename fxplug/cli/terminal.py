@@ -13,7 +13,10 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["arrow", "console", "print_table", "supports"]
+__all__ = ["STATUS_STYLES", "arrow", "console", "print_table", "supports"]
+
+STATUS_STYLES = {"active": "green", "disabled": "yellow", "failed": "bold red", "incompatible": "bold red"}
+"""Status of a plugin -> how a terminal shows it."""
 
 
 def console() -> Console:

@@ -57,7 +57,7 @@ def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node,
     for node, copy in mapping.items():
         _copy_arguments(node, copy, mapping)
         copy.users = {mapping[user]: None for user in node.users}
-        copy._meta = None if node._meta is None else copy_meta(node._meta, mapping)
+        copy._meta = None if node._meta is None else copy_meta(node.meta, mapping)
     return mapping
 
 

@@ -60,7 +60,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
                 "args": map_aggregate(node.args, refer),
                 "kwargs": dict(map_aggregate(node.kwargs, refer)),
                 "type": node.type,
-                "meta": None if node._meta is None else map_notes(node._meta, refer),
+                "meta": None if node._meta is None else map_notes(node.meta, refer),
                 "region": node.region,
                 "origins": [origin.to_data() for origin in node.origins],
             }

@@ -471,7 +471,7 @@ class Graph(CodeOwner):
         copy._region = node._region
         copy.origins = node.origins
         if node._meta is not None:
-            copy._meta = copy_meta(node._meta)
+            copy._meta = copy_meta(node.meta)
         return copy
 
     def graph_copy(

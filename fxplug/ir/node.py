@@ -55,6 +55,12 @@ _ATOMS = frozenset({int, float, bool, str, type(None), complex, bytes, type(Elli
 _NAMES = frozenset({str})
 
 
+class _EarlyNotes(dict[str, Any]):
+    """Notes of a node whose `Node.meta` was not looked at yet."""
+
+    __slots__ = ()
+
+
 class NodeOwner(Protocol):
     """What a node needs of the graph it belongs to."""
 
@@ -215,12 +221,19 @@ class Node(NodeDescription):
     def meta(self) -> dict[str, Any]:
         """Free notes of passes and analyses. ``nn_module_stack`` is filled in from the origin on first access."""
         meta = self._meta
-        if meta is None:
-            meta = self._meta = {}
-            scope = self.origins[0].module if self.origins else None
-            if scope is not None:
-                meta["nn_module_stack"] = scope.stack()
+        if meta is None or type(meta) is _EarlyNotes:
+            origin = self._origin[0] if isinstance(self._origin, tuple) else self._origin
+            scope = None if origin is None else origin.module
+            stack: dict[str, Any] = {} if scope is None else {"nn_module_stack": scope.stack()}
+            meta = self._meta = {**stack, **meta} if meta else stack
         return meta
+
+    def annotate(self, notes: Mapping[str, Any]) -> None:
+        """Add notes to `meta`, and leave filling it in to the first access: a trace does this for every node."""
+        if self._meta is None:
+            self._meta = _EarlyNotes(notes)
+        else:
+            self._meta.update(notes)
 
     @meta.setter
     def meta(self, meta: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ __all__ = ["ModuleScope", "Origin", "SourceLine"]
 class ModuleScope:
     """One module on the way from the root to the place where a node was made; never changed once made."""
 
-    __slots__ = ("kind", "parent", "path")
+    __slots__ = ("_inside", "kind", "parent", "path")
 
     def __init__(self, path: str, kind: Any, parent: ModuleScope | None = None) -> None:
         self.path = path
@@ -30,15 +30,17 @@ class ModuleScope:
         """The module's class, or its qualified name where the origin was read from a file."""
         self.parent = parent
         """The enclosing module."""
+        self._inside: dict[str, tuple[str, Any]] | None = None
 
     def stack(self) -> dict[str, tuple[str, Any]]:
         """Return path -> (path, class) from the outermost module inward, as ``meta["nn_module_stack"]`` holds it."""
-        scopes: list[ModuleScope] = []
-        scope: ModuleScope | None = self
-        while scope is not None:
-            scopes.append(scope)
-            scope = scope.parent
-        return {scope.path: (scope.path, scope.kind) for scope in reversed(scopes)}
+        parent = self.parent
+        if parent is None:
+            return {self.path: (self.path, self.kind)}
+        # Many scopes lie in one, and a plugin that makes notes asks for the stack of every node while it is traced.
+        if parent._inside is None:
+            parent._inside = parent.stack()
+        return {**parent._inside, self.path: (self.path, self.kind)}
 
 
 @dataclass(frozen=True, slots=True)

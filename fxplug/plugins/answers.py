@@ -67,4 +67,4 @@ class AnswerLog:
             )
             return answer
 
-        return replace(implementation, function=ask)
+        return replace(implementation, function=ask, short=None)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import site
 import sys
 import sysconfig
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import importlib_metadata
 
@@ -16,10 +20,20 @@ from fxplug.errors import PluginLoadError
 from fxplug.plugins.markers import PROJECT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import ModuleType
 
-__all__ = ["PluginCandidate", "canonical", "core_version", "discover", "excluding_range"]
+    from packaging.requirements import Requirement
+
+__all__ = [
+    "PluginCandidate",
+    "canonical",
+    "core_ranges",
+    "core_version",
+    "discover",
+    "excluding_range",
+    "shadowing_file",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,10 @@ class PluginCandidate:
     """Imports the module."""
     requires: tuple[str, ...] = ()
     """What the distribution requires, as its metadata says it."""
+    location: str = ""
+    """The folder in which it is installed; empty for a module that was never installed."""
+    sources: str = ""
+    """The folder of the sources that an editable installation uses; empty for any other."""
 
     @classmethod
     def of_module(
@@ -108,11 +126,21 @@ def _candidates(distribution: Any) -> list[PluginCandidate]:
                 target=entry_point.value,
                 load=entry_point.load,
                 requires=tuple(distribution.requires or ()),
+                location=str(distribution.locate_file("")),
+                sources=_editable_sources(distribution),
             )
             for entry_point in distribution.entry_points.select(group=PROJECT)
         ]
     except Exception as error:  # One damaged distribution must not hide the others.
         return [_unreadable(name, error)]
+
+
+def _editable_sources(distribution: Any) -> str:
+    text = distribution.read_text("direct_url.json")
+    origin: Any = json.loads(text) if text else {}
+    if not origin.get("dir_info", {}).get("editable"):
+        return ""
+    return url2pathname(urlsplit(origin["url"]).path)
 
 
 def _unreadable(name: str, error: Exception) -> PluginCandidate:
@@ -125,13 +153,39 @@ def _unreadable(name: str, error: Exception) -> PluginCandidate:
 
 def _without_working_directory(path: Sequence[str] | None) -> list[str]:
     entries = [entry for entry in (sys.path if path is None else path) if entry]
-    try:
-        here = Path.cwd().resolve()
-    except FileNotFoundError:  # The working directory was removed.
-        return entries
-    if here in _installation_folders():
+    here = _working_directory()
+    if here is None or here in _installation_folders():
         return entries
     return [entry for entry in entries if Path(entry).resolve() != here]
+
+
+def _working_directory() -> Path | None:
+    try:
+        return Path.cwd().resolve()
+    except FileNotFoundError:  # It was removed.
+        return None
+
+
+def shadowing_file(candidate: PluginCandidate) -> str | None:
+    """Return the file or folder in the working directory that Python would import instead of a plugin's module.
+
+    The working directory is often on the path, so that a file of the user there can have the name of a package that
+    is installed. Nothing is imported here. Sources of an editable installation shadow nothing: they are the plugin.
+    """
+    here = _working_directory()
+    if not candidate.location or here is None or here in _installation_folders():
+        return None
+    if candidate.sources and here.is_relative_to(Path(candidate.sources).resolve()):
+        return None
+    top = candidate.target.partition(":")[0].partition(".")[0]
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    return next((place for place in places if place and Path(place).resolve().parent == here), None)
 
 
 def _installation_folders() -> set[Path]:
@@ -150,6 +204,25 @@ def core_version() -> str | None:
 
 def excluding_range(candidate: PluginCandidate, version: str) -> str | None:
     """Return the range by which a plugin excludes a version of fxplug, None when it accepts that version."""
+    for wanted in _core_requirements(candidate):
+        if isinstance(wanted, str):
+            return wanted
+        if not wanted.specifier.contains(version, prereleases=True):
+            return str(wanted.specifier)
+    return None
+
+
+def core_ranges(candidate: PluginCandidate) -> str:
+    """Return the range of fxplug that a plugin requires, as its metadata says it; empty when it names none."""
+    ranges = [
+        wanted if isinstance(wanted, str) else str(wanted.specifier)
+        for wanted in _core_requirements(candidate)
+    ]
+    return ",".join(filter(None, ranges))
+
+
+def _core_requirements(candidate: PluginCandidate) -> Iterator[Requirement | str]:
+    """Yield what a plugin requires of fxplug; as text where it cannot be understood."""
     # Only who has plugins pays for the parser.
     from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415
 
@@ -159,10 +232,8 @@ def excluding_range(candidate: PluginCandidate, version: str) -> str | None:
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
-            return text
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if canonical(requirement.name) != PROJECT or not applies:
+            yield text
             continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            return str(requirement.specifier)
-    return None
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if canonical(requirement.name) == PROJECT and applies:
+            yield requirement

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
-
-import pluggy
 
 from fxplug.errors import IncompatiblePluginError, PluginConflictError, PluginError, PluginLoadError
 from fxplug.plugins import builtin, hookspecs
-from fxplug.plugins.discovery import PluginCandidate, excluding_range
+from fxplug.plugins.call_log import logged
+from fxplug.plugins.discovery import PluginCandidate, canonical, excluding_range
+from fxplug.plugins.hook_table import HookTable, owned_prefix
+from fxplug.plugins.importing import import_plugin
 from fxplug.plugins.markers import PROJECT
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.ordering import PlacedPlugin, order_plugins
@@ -23,10 +24,13 @@ from fxplug.plugins.registration import (
     collect_records,
     implementations_of,
     name_list,
+    program_table,
+    wants_subject_alone,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
 
     from fxplug.plugins.selection import Selection
 
@@ -49,7 +53,15 @@ class LoadedPlugin:
     error: PluginError | None = None
     """What `strict` raises; its cause is what was raised while loading."""
     module: ModuleType | None = None
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    programs: dict[str, str] = field(default_factory=dict[str, str])
+    """Programs outside Python that it can use -> what for."""
     hooks: tuple[str, ...] = ()
+    declares: tuple[str, ...] = ()
+    """The hooks that it declares for others."""
+    idle_hooks: tuple[str, ...] = ()
+    """The hooks that it implements for plugins that take no part."""
     records: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """Hook -> the records that it returned."""
     failures: list[HookFailure] = field(default_factory=list[HookFailure])
@@ -92,7 +104,7 @@ class LoadedPlugin:
         """
         self.status = "incompatible" if kind is IncompatiblePluginError else "failed"
         self.reason = reason
-        self.hooks, self.records = (), {}
+        self.hooks, self.declares, self.idle_hooks, self.records = (), (), (), {}
         self.remedy = remedy or (
             f"Update or uninstall {self.candidate.distribution} (pip uninstall "
             f"{self.candidate.distribution}), or "
@@ -109,15 +121,22 @@ class PluginLoader:
         candidates: Every plugin that is installed.
         selection: Which of them may take part.
         version: The running version of fxplug; None leaves ranges unchecked.
+        logs_calls: Whether every call of a hook is logged.
     """
 
     def __init__(
-        self, candidates: Sequence[PluginCandidate], selection: Selection, version: str | None
+        self,
+        candidates: Sequence[PluginCandidate],
+        selection: Selection,
+        version: str | None,
+        *,
+        logs_calls: bool = False,
     ) -> None:
-        self._pluggy = pluggy.PluginManager(PROJECT)
-        self._pluggy.add_hookspecs(hookspecs)
+        self._hooks = HookTable(self._is_of_absent_plugin)
         self._selection = selection
         self._version = version
+        self._logs_calls = logs_calls
+        self._deprecations: list[tuple[LoadedPlugin, warnings.WarningMessage]] = []
         self.plugins = [LoadedPlugin(candidate) for candidate in candidates]
         self.core = LoadedPlugin(
             PluginCandidate.of_module(builtin, CORE, distribution=PROJECT, version=version or "")
@@ -132,14 +151,33 @@ class PluginLoader:
             self._import(plugin)
         ordered = self._order()
         self.core.module = builtin
+        for plugin in ordered:
+            self._declare(plugin)
         # pluggy asks the plugin that was registered last first.
-        for plugin in reversed([self.core, *ordered]):
+        for plugin in reversed([self.core, *(plugin for plugin in ordered if plugin.is_active)]):
             self._register(plugin)
         for plugin in [self.core, *ordered]:
             self._collect(plugin)
         if self.core.error is not None:
             raise self.core.error
+        for plugin in self._active():
+            assert plugin.module is not None  # Only imported plugins are still active.
+            plugin.idle_hooks = self._hooks.idle_hooks(plugin.module)
+        self._warn_of_deprecations()
         return [plugin for plugin in [self.core, *ordered] if plugin.is_active]
+
+    @property
+    def own_hooks(self) -> tuple[str, ...]:
+        """The hooks that plugins declare for others."""
+        return tuple(self._hooks.own_hooks)
+
+    def arguments_of(self, hook: str) -> tuple[str, ...]:
+        """Return the names of the arguments of a declared hook, in order."""
+        return tuple(getattr(self._hooks.hook, hook).spec.argnames)
+
+    def ends_with_first_answer(self, hook: str) -> bool:
+        """Return whether the first answer to a declared hook is the only one."""
+        return bool(getattr(self._hooks.hook, hook).spec.opts.get("firstresult"))
 
     def implementations(self, hook: str, active: Sequence[LoadedPlugin]) -> list[Implementation]:
         """Return the implementations of a hook in the order in which they are asked.
@@ -148,8 +186,8 @@ class PluginLoader:
             hook: Name of a declared hook.
             active: The active plugins in order.
         """
-        caller = getattr(self._pluggy.hook, hook)
-        declared = tuple(caller.spec.argnames)
+        caller = getattr(self._hooks.hook, hook)
+        declared = self.arguments_of(hook)
         places = {plugin.candidate.name: place for place, plugin in enumerate(active)}
         found = sorted(
             caller.get_hookimpls(),
@@ -162,15 +200,28 @@ class PluginLoader:
         )
         plugins = {plugin.candidate.name: plugin for plugin in active}
         return [
-            Implementation(
-                hook,
-                entry.plugin_name,
-                plugins[entry.plugin_name].candidate.provider,
-                by_position(entry.function, declared),
-                plugins[entry.plugin_name].failures,
-            )
+            self._implementation(hook, entry.function, declared, plugins[entry.plugin_name])
             for entry in found
         ]
+
+    def _implementation(
+        self, hook: str, function: Callable[..., Any], declared: tuple[str, ...], plugin: LoadedPlugin
+    ) -> Implementation:
+        # A line of the log says all that a hook was asked.
+        is_short = not self._logs_calls and wants_subject_alone(function, declared)
+        return Implementation(
+            hook,
+            plugin.candidate.name,
+            plugin.candidate.provider,
+            self._observed(by_position(function, declared), hook, plugin),
+            plugin.failures,
+            function if is_short else None,
+        )
+
+    def _observed(self, function: Callable[..., Any], hook: str, plugin: LoadedPlugin) -> Callable[..., Any]:
+        if not self._logs_calls:
+            return function
+        return logged(function, hook, plugin.candidate.name, plugin.candidate.provider)
 
     def _active(self) -> list[LoadedPlugin]:
         return [plugin for plugin in self.plugins if plugin.is_active]
@@ -201,28 +252,30 @@ class PluginLoader:
         for name, plugins in owners.items():
             if len(plugins) == 1:
                 continue
-            claims = " and ".join(plugin.candidate.provider for plugin in plugins)
-            for plugin in plugins:
-                plugin.refuse(
-                    f"the plugin name {name!r} is claimed by {claims}",
-                    f"Uninstall one of them, or switch one off by its distribution: "
-                    f'disable = ["{plugins[-1].candidate.distribution}"] in the table [tool.fxplug.plugins].',
-                    kind=PluginConflictError,
-                )
+            self._settle_shared_name(name, plugins)
+
+    def _settle_shared_name(self, name: str, plugins: Sequence[LoadedPlugin]) -> None:
+        claims = " and ".join(plugin.candidate.provider for plugin in plugins)
+        reason = f"the plugin name {name!r} is claimed by {claims}"
+        owners = [
+            plugin for plugin in plugins if canonical(plugin.candidate.distribution) == f"{PROJECT}-{name}"
+        ]
+        if len(owners) == 1:
+            reason += f"; it belongs to {owners[0].candidate.distribution}, which is named after it"
+        refused = [plugin for plugin in plugins if len(owners) != 1 or plugin is not owners[0]]
+        for plugin in refused:
+            plugin.refuse(
+                reason,
+                f"Uninstall one of them, or switch one off by its distribution: "
+                f'disable = ["{refused[-1].candidate.distribution}"] in the table [tool.fxplug.plugins].',
+                kind=PluginConflictError,
+            )
 
     def _import(self, plugin: LoadedPlugin) -> None:
         try:
-            module = plugin.candidate.load()
-        except (Exception, SystemExit) as error:
-            text = str(error).rstrip(".") or "no message"
-            plugin.refuse(
-                f"importing {plugin.candidate.target} raised {type(error).__name__}: {text}", cause=error
-            )
-            return
-        if not isinstance(module, ModuleType):
-            plugin.refuse(
-                f"its entry point {plugin.candidate.target!r} gives {module!r}, which is not a module"
-            )
+            module = import_plugin(plugin.candidate)
+        except Refused as refusal:
+            plugin.refuse(str(refusal), cause=refusal.__cause__)
             return
         owner = next((other for other in self.plugins if other.module is module), None)
         if owner is not None:
@@ -235,12 +288,13 @@ class PluginLoader:
         for plugin in self._active():
             assert plugin.module is not None  # Only imported plugins are still active.
             try:
-                before = name_list(plugin.module, "PLUGIN_BEFORE")
-                after = name_list(plugin.module, "PLUGIN_AFTER")
+                plugin.before = name_list(plugin.module, "PLUGIN_BEFORE")
+                plugin.after = name_list(plugin.module, "PLUGIN_AFTER")
+                plugin.programs = program_table(plugin.module)
             except Refused as refusal:
                 plugin.refuse(str(refusal))
             else:
-                placed[plugin.candidate.name] = PlacedPlugin(plugin.candidate, before, after)
+                placed[plugin.candidate.name] = PlacedPlugin(plugin.candidate, plugin.before, plugin.after)
         by_name = {plugin.candidate.name: plugin for plugin in self._active()}
         while True:
             names, cycle = order_plugins(list(placed.values()))
@@ -255,20 +309,48 @@ class PluginLoader:
                     kind=PluginConflictError,
                 )
 
+    def _is_of_absent_plugin(self, hook: str) -> bool:
+        """Return whether a hook would be that of a plugin that is installed and takes no part."""
+        owners = [plugin for plugin in self.plugins if hook.startswith(owned_prefix(plugin.candidate.name))]
+        owners.sort(key=lambda plugin: len(plugin.candidate.name))
+        return bool(owners) and not any(
+            plugin.is_active for plugin in owners if plugin.candidate.name == owners[-1].candidate.name
+        )
+
+    def _declare(self, plugin: LoadedPlugin) -> None:
+        assert plugin.module is not None  # Only imported plugins are ordered.
+        try:
+            plugin.declares = self._hooks.declare(plugin.candidate.name, plugin.module)
+        except Refused as refusal:
+            plugin.refuse(str(refusal), cause=refusal.__cause__)
+
     def _register(self, plugin: LoadedPlugin) -> None:
         assert plugin.module is not None  # Only imported plugins are registered.
         try:
-            plugin.hooks = tuple(implementations_of(self._pluggy, plugin.module))
-            self._pluggy.register(plugin.module, name=plugin.candidate.name)
-            self._pluggy.check_pending()
-        except (Refused, pluggy.PluginValidationError, ValueError) as error:
+            plugin.hooks = tuple(implementations_of(self._hooks, plugin.module))
+            deprecations = self._hooks.enrol(plugin.module, plugin.candidate.name, plugin.hooks)
+        except Refused as refusal:
             self._undo(plugin)
-            plugin.refuse(" ".join(str(error).split()), cause=error.__cause__)
+            plugin.refuse(str(refusal), cause=refusal.__cause__)
+        except Exception as error:  # What a module does when its members are looked at is its own affair.
+            self._undo(plugin)
+            reason = " ".join(str(error).split())
+            plugin.refuse(f"looking for its hooks raised {type(error).__name__}: {reason}", cause=error)
+        else:
+            self._deprecations += [(plugin, deprecation) for deprecation in deprecations]
+
+    def _warn_of_deprecations(self) -> None:
+        for plugin, deprecation in self._deprecations:
+            text = f"Plugin {plugin.title}: {deprecation.message}"
+            warnings.warn_explicit(text, deprecation.category, deprecation.filename, deprecation.lineno)
 
     def _undo(self, plugin: LoadedPlugin) -> None:
         # pluggy 1.6 keeps a plugin that it rejects half registered.
-        if self._pluggy.has_plugin(plugin.candidate.name):
-            self._pluggy.unregister(name=plugin.candidate.name)
+        if self._hooks.has_plugin(plugin.candidate.name):
+            self._hooks.unregister(name=plugin.candidate.name)
+        self._hooks.withdraw(plugin.declares)
+        for other in self.plugins:
+            other.hooks = tuple(hook for hook in other.hooks if hook not in plugin.declares)
 
     def _collect(self, plugin: LoadedPlugin) -> None:
         if not plugin.is_active:
@@ -298,7 +380,7 @@ class PluginLoader:
 
     def _ask_for_records(self, hook: str, plugin: LoadedPlugin) -> list[Any]:
         records: list[Any] = []
-        for entry in getattr(self._pluggy.hook, hook).get_hookimpls():
+        for entry in getattr(self._hooks.hook, hook).get_hookimpls():
             if entry.plugin is plugin.module:
-                records.extend(collect_records(hook, entry.function))
+                records.extend(collect_records(hook, self._observed(entry.function, hook, plugin)))
         return records

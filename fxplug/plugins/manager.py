@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fxplug.errors import UnknownNameError
+from fxplug.errors import PluginError, UnknownNameError
 from fxplug.plugins.backend_options import backend_findings, backend_options
+from fxplug.plugins.call_log import CALL_LOG_VARIABLE, switch_on_call_log
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, core_version, discover
+from fxplug.plugins.inspection import describe_plugin
 from fxplug.plugins.loading import LoadedPlugin, PluginLoader
 from fxplug.plugins.offers import (
     CORE,
@@ -109,7 +111,11 @@ class PluginManager:
         found = sorted(discover() if candidates is None else candidates, key=lambda candidate: candidate.name)
         selection = Selection(self.config, variables, load, disable)
         selection.check_names(found)
-        self._loader = PluginLoader(found, selection, core_version() if version is None else version)
+        logs_calls = bool(flag_from_environment(variables, CALL_LOG_VARIABLE))
+        if logs_calls:
+            switch_on_call_log()
+        running = core_version() if version is None else version
+        self._loader = PluginLoader(found, selection, running, logs_calls=logs_calls)
         self._active = self._loader.load()
         self._report()
         check_required(self.config, self._loader.plugins)
@@ -122,7 +128,7 @@ class PluginManager:
 
     def plugin_infos(self) -> list[PluginInfo]:
         """Return what became of every installed plugin, sorted by name."""
-        return [self._info(plugin) for plugin in self._loader.plugins]
+        return [describe_plugin(plugin, self._active) for plugin in self._loader.plugins]
 
     def plugin_info(self, name: str) -> PluginInfo:
         """Return what became of one plugin.
@@ -133,32 +139,13 @@ class PluginManager:
         Raises:
             UnknownNameError: It is not installed.
         """
-        for plugin in self._loader.plugins:
-            if plugin.candidate.is_called(name):
-                return self._info(plugin)
-        raise UnknownNameError("plugin", name, [plugin.candidate.name for plugin in self._loader.plugins])
-
-    def _info(self, plugin: LoadedPlugin) -> PluginInfo:
-        def names(table: OfferTable[Any]) -> tuple[str, ...]:
-            return tuple(
-                offer.name for offer in table.by_name.values() if offer.plugin == plugin.candidate.name
+        found = [plugin for plugin in self._loader.plugins if plugin.candidate.is_called(name)]
+        if found:
+            # Where several have the name, one at most takes part.
+            return describe_plugin(
+                next((plugin for plugin in found if plugin.is_active), found[0]), self._active
             )
-
-        active = plugin.is_active
-        return PluginInfo(
-            name=plugin.candidate.name,
-            distribution=plugin.candidate.distribution,
-            version=plugin.candidate.version,
-            status=plugin.status,
-            reason=plugin.reason,
-            remedy=plugin.remedy,
-            hooks=plugin.hooks,
-            passes=names(self._passes) if active else (),
-            backends=names(self._backends) if active else (),
-            commands=names(self._commands) if active else (),
-            failures=tuple(plugin.failures),
-            error=plugin.error,
-        )
+        raise UnknownNameError("plugin", name, [plugin.candidate.name for plugin in self._loader.plugins])
 
     def _report(self) -> None:
         refused = [plugin for plugin in self._loader.plugins if plugin.error is not None]
@@ -265,7 +252,10 @@ class PluginManager:
     def effects_by_plugin(self) -> list[tuple[PluginInfo, EffectRecord]]:
         """Return what plugins say about effects, in order, each with who says it."""
         hook = "fxplug_register_effects"
-        return [(self._info(plugin), record) for plugin, record in self._loader.records(hook, self._active)]
+        return [
+            (describe_plugin(plugin, self._active), record)
+            for plugin, record in self._loader.records(hook, self._active)
+        ]
 
     # -- what is said about calls and values ----------------------------------------------------------------
 
@@ -412,6 +402,45 @@ class PluginManager:
                 listener(event)
 
         return (tell,)
+
+    def ask(self, hook: str, **arguments: Any) -> list[Any]:
+        """Return the answers of all plugins to a hook that a plugin declared, in the order of the plugins.
+
+        An implementation that raises an error is a `PluginWarning`, and the others are still asked.
+
+        Args:
+            hook: Name of the hook.
+            arguments: All of its arguments.
+
+        Returns:
+            What was answered, without None. A hook that is declared with ``firstresult`` has one answer at most.
+
+        Raises:
+            UnknownNameError: No active plugin declares the hook.
+            PluginError: The arguments are not those of the hook, or (strict) an implementation failed.
+        """
+        if hook not in self._loader.own_hooks:
+            raise UnknownNameError("hook of a plugin", hook, self._loader.own_hooks)
+        declared = self._loader.arguments_of(hook)
+        if set(arguments) != set(declared):
+            raise PluginError(
+                f"Cannot ask hook {hook!r}: it was given ({', '.join(arguments)}), and takes ({', '.join(declared)})."
+            )
+        answers: list[Any] = []
+        for implementation in self._implementations(hook):
+            try:
+                answer = implementation.function(*(arguments[name] for name in declared))
+            except Exception as error:
+                failure = implementation.failed(error)
+                if self.strict:
+                    raise failure from error
+                warnings.warn(failure.message, PluginWarning, stacklevel=2)
+                continue
+            if answer is not None:
+                answers.append(answer)
+                if self._loader.ends_with_first_answer(hook):
+                    break
+        return answers
 
     def _implementations(self, hook: str) -> Sequence[Any]:
         return self._loader.implementations(hook, self._active)

@@ -32,6 +32,7 @@ __all__ = [
     "PluginInfo",
     "PluginStatus",
     "PluginWarning",
+    "RecordInfo",
     "ReportContext",
     "ReportSectionRecord",
     "StorageTargetRecord",
@@ -103,6 +104,18 @@ class HookFailure:
 
 
 @dataclass(frozen=True)
+class RecordInfo:
+    """One thing that a plugin offers."""
+
+    hook: str
+    """The hook that returned it."""
+    name: str
+    """Its full name, or what it is about where it has none."""
+    summary: str = ""
+    """One line for people."""
+
+
+@dataclass(frozen=True)
 class PluginInfo:
     """What became of one installed plugin."""
 
@@ -126,5 +139,25 @@ class PluginInfo:
     """Full names of the commands that it offers."""
     failures: tuple[HookFailure, ...] = ()
     """Errors that its hooks raised since it was loaded."""
+    declared_hooks: tuple[str, ...] = ()
+    """The hooks that it declares for other plugins."""
+    idle_hooks: tuple[str, ...] = ()
+    """The hooks that it implements for plugins that take no part."""
+    records: tuple[RecordInfo, ...] = ()
+    """All that it offers, in the order of the hooks."""
+    place: int | None = None
+    """Its place in the order of the active plugins, from 1."""
+    before: tuple[str, ...] = ()
+    """What it declares in ``PLUGIN_BEFORE``."""
+    after: tuple[str, ...] = ()
+    """What it declares in ``PLUGIN_AFTER``."""
+    target: str = ""
+    """The module that its entry point names."""
+    path: str = ""
+    """The file of that module; the folder of the distribution where it was not imported."""
+    core_range: str = ""
+    """The range of fxplug that its distribution requires; empty when it names none."""
+    programs: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Programs outside Python that it can use (``PLUGIN_PROGRAMS``) -> what for."""
     error: BaseException | None = field(default=None, compare=False, repr=False)
     """What was raised while it was loaded, with its traceback."""

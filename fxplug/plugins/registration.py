@@ -6,9 +6,10 @@ import functools
 import inspect
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import PluginError
+from fxplug.plugins.markers import PROJECT
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.record_checks import check_record
 from fxplug.plugins.records import (
@@ -27,7 +28,7 @@ from fxplug.plugins.records import (
 from fxplug.plugins.refusal import Refused, check_name, is_text_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import ModuleType
 
     import pluggy
@@ -43,6 +44,8 @@ __all__ = [
     "collect_records",
     "implementations_of",
     "name_list",
+    "program_table",
+    "wants_subject_alone",
 ]
 
 
@@ -58,6 +61,8 @@ class Implementation:
     """Takes all arguments of the hook, by position."""
     failures: list[HookFailure]
     """Where a call that failed is noted."""
+    short: Callable[..., Any] | None = None
+    """Takes the first argument alone, where the implementation asks for no more: one call less."""
 
     def failed(self, error: Exception) -> PluginError:
         """Note that a call raised `error`, and return the error to be raised instead."""
@@ -109,10 +114,25 @@ def name_list(module: ModuleType, attribute: str) -> tuple[str, ...]:
     Raises:
         Refused: It is something else than a list of texts.
     """
-    value: Any = getattr(module, attribute, ())
+    # Not getattr: a module may do whatever it likes when a name is missing.
+    value: Any = vars(module).get(attribute, ())
     if not is_text_list(value):
         raise Refused(f"{attribute} is {value!r}; it must be a list of plugin names")
     return tuple(value)
+
+
+def program_table(module: ModuleType) -> dict[str, str]:
+    """Return the programs outside Python that a plugin's module names in ``PLUGIN_PROGRAMS`` -> what for.
+
+    Raises:
+        Refused: It is something else than a dict of texts.
+    """
+    value: Any = vars(module).get("PLUGIN_PROGRAMS", {})
+    if not isinstance(value, dict) or not all(
+        isinstance(text, str) for entry in cast("dict[Any, Any]", value).items() for text in entry
+    ):
+        raise Refused(f"PLUGIN_PROGRAMS is {value!r}; it must be a dict of programs and what they are for")
+    return dict(cast("dict[str, str]", value))
 
 
 # -- hook implementations ------------------------------------------------------------------------------------
@@ -136,10 +156,20 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
             _check_implementation(hook, getattr(module, attribute), arguments, options)
             implemented.append(hook)
         elif not options.get("optionalhook"):
-            # Hooks have long beginnings in common: only the nearest one is meant.
-            nearest = get_close_matches(hook, declared, n=1, cutoff=0.0)
-            raise Refused(f"it implements the unknown hook {hook!r}. Did you mean {nearest[0]!r}?")
+            raise Refused(_unknown_hook(hook, declared))
     return sorted(implemented)
+
+
+def _unknown_hook(hook: str, declared: Iterable[str]) -> str:
+    # Hooks have long beginnings in common: only the nearest one is meant.
+    is_ours = hook.startswith(f"{PROJECT}_")
+    nearest = get_close_matches(hook, declared, n=1, cutoff=0.0 if is_ours else 0.8)
+    if nearest:
+        return f"it implements the unknown hook {hook!r}. Did you mean {nearest[0]!r}?"
+    return (
+        f"it implements the hook {hook!r}, which neither fxplug nor an active plugin declares; if it belongs to a "
+        f"plugin that may be absent, mark it with @hookimpl(optionalhook=True)"
+    )
 
 
 def _check_implementation(
@@ -162,6 +192,11 @@ def _check_implementation(
             raise Refused(
                 f"its {hook!r} takes the unknown parameter {parameter.name!r}; the hook offers {offered}"
             )
+
+
+def wants_subject_alone(function: Callable[..., Any], declared: tuple[str, ...]) -> bool:
+    """Return whether an implementation takes the first argument of its hook and no other."""
+    return tuple(inspect.signature(function).parameters) == declared[:1]
 
 
 def by_position(function: Callable[..., Any], declared: tuple[str, ...]) -> Callable[..., Any]:
@@ -223,7 +258,9 @@ def collect_records(hook: str, function: Callable[[], Any]) -> list[Any]:
     try:
         answer = function()
         records = None if isinstance(answer, kind) else list[Any](answer or ())
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # Libraries with compiled parts raise what is no Exception.
         raise Refused(f"its {hook!r} raised {type(error).__name__}: {error}") from error
     if records is None:
         raise Refused(f"its {hook!r} returned a {kind.__name__}; it must return a list of them")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from fxplug.plugins.backend_options import backend_key
+from fxplug.plugins.call_log import CALL_LOG_VARIABLE
 from fxplug.plugins.config import CONFIG_VARIABLE, STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.selection import DISABLE_VARIABLE, LOAD_VARIABLE
@@ -23,6 +24,7 @@ VARIABLES = {
     LOAD_VARIABLE: "Plugins that are loaded, and no others, joined by commas; empty = none.",
     DISABLE_VARIABLE: "Plugins that are not loaded, joined by commas; `*` = none is.",
     STRICT_VARIABLE: "`1` or `0`: prevails over `plugins.strict`.",
+    CALL_LOG_VARIABLE: "`1`: every call of a hook is logged, with the answer and how long it took.",
 }
 """Environment variable -> what it says."""
 

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BOOLEAN_DISPATCHED",
+    "COMPILED_MODULE",
+    "COMPILER",
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
+    "NN_OPERATORS",
     "TORCH_FX_PATCHED",
     "TYPE_QUESTIONS",
     "BatchNormBase",
@@ -63,6 +66,7 @@ __all__ = [
     "has_forward_hooks",
     "has_hooks",
     "is_about_missing_data",
+    "is_compiled_class",
     "is_fake",
     "modules_of",
     "opaque_functions",
@@ -91,6 +95,9 @@ __all__ = [
     "without_mode",
 ]
 
+COMPILER = "torch._dynamo"
+"""What takes long to import; the code generators behind it import it, too."""
+
 BOOLEAN_DISPATCHED: Mapping[Any, Mapping[str, Any]] = boolean_dispatched
 """Functions of torch.nn.functional that stand for two others, and these."""
 TYPE_QUESTIONS: frozenset[CodeType] = frozenset(
@@ -113,6 +120,8 @@ TreeSpec = _pytree.TreeSpec
 """The structure of a nested value."""
 ScriptMethod = torch._C.ScriptMethod
 """A method of a scripted module."""
+NN_OPERATORS: Any = vars(torch._C)["_nn"]
+"""The module with those operators of torch.nn that are no methods."""
 assert_function = torch._assert
 """An assertion that can stand in a graph."""
 TorchFxTracer = _symbolic_trace.Tracer
@@ -125,6 +134,8 @@ _push_function_mode: Callable[[Any], None] = torch._C._push_on_torch_function_st
 _count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _pop_dispatch_mode: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
 _push_dispatch_mode: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
+COMPILED_MODULE = "_orig_mod"
+"""Attribute of what ``torch.compile`` returns: the module inside."""
 DYNAMO_INLINE = "_torchdynamo_inline"
 """Attribute of a function: another one, which Dynamo is to inline in its place."""
 TORCH_FX_PATCHED = "_Patcher__fx_already_patched"
@@ -290,6 +301,14 @@ def _is_size(value: Any) -> bool:
 def unflatten_tree(leaves: list[Any], spec: Any) -> Any:
     """Return the nested value of a structure."""
     return _pytree.tree_unflatten(leaves, spec)
+
+
+def is_compiled_class(kind: type) -> bool:
+    """Return whether a class is that of modules that ``torch.compile`` made."""
+    # Who has a compiled module has imported Dynamo; importing it takes a second.
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    optimized: Any = getattr(frames, "OptimizedModule", None)
+    return isinstance(optimized, type) and issubclass(kind, optimized)
 
 
 def root_being_traced(kind: type[nn.Module]) -> nn.Module | None:

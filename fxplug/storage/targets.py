@@ -208,7 +208,7 @@ _HOLDERS: dict[str, Mapping[str, Any]] = {
     "torch.linalg": vars(torch.linalg),
     "torch.fft": vars(torch.fft),
     "torch.special": vars(torch.special),
-    "torch._C._nn": vars(vars(torch._C)["_nn"]),  # pyright: ignore[reportPrivateUsage]
+    "torch._C._nn": vars(internals.NN_OPERATORS),
     "torch.nn.parameter": {"Parameter": torch.nn.Parameter},
     "typing": {"Any": typing.Any},
 }

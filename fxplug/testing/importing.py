@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fxplug.semantics.internals import COMPILER
+
 if TYPE_CHECKING:
     from fxplug.testing.report import Findings
     from fxplug.testing.subject import Subject
@@ -49,8 +51,7 @@ _HEAVY = frozenset(
         "tensorrt",
         "tensorrt_rtx",
         "timm",
-        "torch._dynamo",
-        "torch._inductor",
+        COMPILER,
         "torch.onnx",
         "torch_tensorrt",
         "torchao",

@@ -166,6 +166,7 @@ def test_longer_functions_get_fewer_rounds_but_at_least_three():
 def test_every_comparison_runs(monkeypatch):
     from benchmarks.codegen import compare_codegen, compare_compile_floor
     from benchmarks.copying import compare_deepcopy
+    from benchmarks.hooks import measure_hooks
     from benchmarks.interpretation import measure_interpreters
     from benchmarks.memory import compare_memory
     from benchmarks.modes import Mode
@@ -195,7 +196,7 @@ def test_every_comparison_runs(monkeypatch):
     ]
 
     assert len({comparison.name for comparison in comparisons}) == len(comparisons)
-    figures = [*eager, *measure_scaling(tiny), *measure_plugin_host(tiny)]
+    figures = [*eager, *measure_scaling(tiny), *measure_plugin_host(tiny), *measure_hooks(tiny)]
     assert all(figure.unit for figure in figures)
     assert sorted(row.bound.text for row in (*comparisons, *figures) if row.bound is not None) == [
         "at least 3",
@@ -203,6 +204,8 @@ def test_every_comparison_runs(monkeypatch):
         "at least 3",
         "at least 4",
         "at least 5",
+        "at most 1.03",
+        "at most 1.3",
         "at most 1.3",
         "at most 1500",
         "at most 3",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from inspect import signature
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -104,8 +105,13 @@ def _lies_in(module: object, folder: Path) -> bool:
 def fxplug(folder: Path) -> Callable[..., Result]:
     """Runs a command line in `folder`."""
 
+    # Until click 8.2 the runner mixed what is written to the two streams, unless told otherwise.
+    separate: dict[str, Any] = (
+        {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+    )
+
     def run(*arguments: str) -> Result:
-        result = CliRunner().invoke(main, arguments, prog_name="fxplug")
+        result = CliRunner(**separate).invoke(main, arguments, prog_name="fxplug")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

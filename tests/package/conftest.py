@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import pytest
 import tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SOURCES = {
@@ -133,3 +134,36 @@ def sample_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source), cwd=folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+@pytest.fixture(scope="session")
+def write_wheel() -> Callable[..., Path]:
+    """Writes the wheel of a plugin; pip takes it as it takes any other."""
+
+    def write(
+        folder: Path,
+        name: str,
+        version: str,
+        files: Mapping[str, str],
+        plugins: Mapping[str, str],
+        *requirements: str,
+    ) -> Path:
+        package = name.replace("-", "_")
+        info = f"{package}-{version}.dist-info"
+        required = "".join(f"Requires-Dist: {requirement}\n" for requirement in requirements)
+        entries = "".join(f"{plugin} = {target}\n" for plugin, target in plugins.items())
+        contents = {
+            **files,
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/entry_points.txt": f"[fxplug]\n{entries}",
+        }
+        record = "".join(f"{path},,\n" for path in (*contents, f"{info}/RECORD"))
+        folder.mkdir(exist_ok=True)
+        wheel = folder / f"{package}-{version}-py3-none-any.whl"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for path, text in {**contents, f"{info}/RECORD": record}.items():
+                archive.writestr(path, text)
+        return wheel
+
+    return write

@@ -62,5 +62,26 @@ def test_every_tool_that_the_environments_install_is_pinned():
     assert wanted - constraints == set()
 
 
+def test_the_oldest_libraries_are_the_lower_ends_of_the_ranges():
+    oldest = dict(
+        line.split("==")
+        for line in (CHECKOUT / "constraints-oldest.txt").read_text().splitlines()
+        if line[:1] not in {"#", ""}
+    )
+    tested = (CHECKOUT / "constraints.txt").read_text()
+    dependencies = [text.partition(";")[0] for text in read_project(CHECKOUT)["project"]["dependencies"]]
+    ranges = dict(text.split(">=") for text in dependencies if not text.startswith(("torch>", "tomli>")))
+
+    def numbers(version):
+        return [int(part) for part in version.split(".")] + [0] * (3 - version.count(".") - 1)
+
+    assert {name: numbers(oldest[name]) for name in ranges} == {
+        name: numbers(version) for name, version in ranges.items()
+    }
+    others = {name: version for name, version in oldest.items() if name not in ranges}
+    assert others.keys() == {"torch"}
+    assert [name for name, version in others.items() if f"\n{name}=={version.split()[0]}" not in tested] == []
+
+
 def read_project(folder: Path) -> dict[str, dict[str, object]]:
     return tomllib.loads((folder / "pyproject.toml").read_text())

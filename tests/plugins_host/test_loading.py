@@ -232,7 +232,7 @@ def test_a_name_that_is_no_namespace_is_refused(site, name):
 
 
 def test_two_distributions_that_claim_one_plugin_name_are_both_skipped_until_one_is_disabled(site):
-    site.install("quant", GOOD, distribution="fxplug-quant")
+    site.install("quant", GOOD, distribution="acme-quant")
     site.install("quant", GOOD, distribution="other-quant", version="3.0")
 
     with pytest.warns(PluginWarning) as caught:
@@ -240,12 +240,34 @@ def test_two_distributions_that_claim_one_plugin_name_are_both_skipped_until_one
 
     assert [info.status for info in manager.plugin_infos()] == ["failed", "failed"]
     assert str(caught[0].message) == (
-        "Plugin 'quant' (fxplug-quant 1.0) is skipped: the plugin name 'quant' is claimed by fxplug-quant 1.0 and "
+        "Plugin 'quant' (acme-quant 1.0) is skipped: the plugin name 'quant' is claimed by acme-quant 1.0 and "
         'other-quant 3.0. Uninstall one of them, or switch one off by its distribution: disable = ["other-quant"] in '
         "the table [tool.fxplug.plugins]."
     )
     settled = site.manager(disable=["other-quant"])
     assert [info.status for info in settled.plugin_infos()] == ["active", "disabled"]
+    with pytest.raises(PluginConflictError):
+        site.manager(strict=True)
+
+
+def test_a_name_belongs_to_the_distribution_that_is_named_after_it(site):
+    site.install("quant", GOOD, distribution="fxplug-quant")
+    site.install("quant", "raise AssertionError('imported')", distribution="a-quant", version="3.0")
+
+    with pytest.warns(PluginWarning) as caught:
+        manager = site.manager()
+
+    assert [(info.distribution, info.status) for info in manager.plugin_infos()] == [
+        ("a-quant", "failed"),
+        ("fxplug-quant", "active"),
+    ]
+    assert manager.plugin_info("quant").distribution == "fxplug-quant"
+    (warning,) = caught
+    assert str(warning.message) == (
+        "Plugin 'quant' (a-quant 3.0) is skipped: the plugin name 'quant' is claimed by a-quant 3.0 and fxplug-quant "
+        "1.0; it belongs to fxplug-quant, which is named after it. Uninstall one of them, or switch one off by its "
+        'distribution: disable = ["a-quant"] in the table [tool.fxplug.plugins].'
+    )
     with pytest.raises(PluginConflictError):
         site.manager(strict=True)
 

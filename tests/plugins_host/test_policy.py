@@ -432,3 +432,16 @@ def test_observers_of_passes_hear_of_each_start_and_end(manager_of):
     manager.resolve_pipeline(["dead-code"]).run(module, (torch.ones(1, 2),), manager.pass_observers())
 
     assert heard == [("started", "dead-code"), ("finished", "dead-code"), ("b", False)]
+
+
+def test_nobody_is_asked_whether_a_layer_of_torch_wraps_something(manager_of):
+    asked = []
+
+    def unwrap(module):
+        asked.append(type(module).__name__)
+
+    targets(manager_of({"one": marked("fxplug_unwrap_module")(unwrap)}))
+
+    assert "Block" in asked
+    assert "Sequential" in asked
+    assert not {"Linear", "ReLU"} & set(asked)

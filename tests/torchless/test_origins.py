@@ -199,3 +199,26 @@ def test_origins_survive_their_data_form():
     assert restored.to_data() == origin.to_data()
     assert restored.module.stack() == {path: (path, f"{__name__}.Layer") for path in ("", "net")}
     assert restored.made_by == "fuse"
+
+
+def test_notes_made_early_come_behind_the_module_stack_and_are_copied():
+    graph = Graph()
+    outer = ModuleScope("", "Model")
+    nodes = [graph.placeholder("x"), graph.placeholder("y")]
+    for node in nodes:
+        node.origins = (Origin(_code(), 0, None, ModuleScope("layer", "Layer", outer)),)
+        node.annotate({"a.note": 1})
+        node.annotate({"b.note": 2})
+
+    copy = graph.node_copy(nodes[1])
+
+    expected = {"nn_module_stack": {"": ("", "Model"), "layer": ("layer", "Layer")}, "a.note": 1, "b.note": 2}
+    assert nodes[0].meta == expected
+    assert list(nodes[0].meta) == list(expected)
+    assert nodes[0].meta is nodes[0].meta
+    assert copy.meta == expected
+    assert nodes[0].meta["nn_module_stack"] is not nodes[1].meta["nn_module_stack"]
+
+
+def _code():
+    return _code.__code__

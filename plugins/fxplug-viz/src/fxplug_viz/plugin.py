@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from fxplug import GraphModule
 
-__all__ = ["fxplug_register_commands", "fxplug_represent"]
+__all__ = ["PLUGIN_PROGRAMS", "fxplug_register_commands", "fxplug_represent"]
+
+PLUGIN_PROGRAMS = {"dot": "makes pictures of what 'fxplug draw' writes; it is part of Graphviz"}
 
 
 @hookimpl

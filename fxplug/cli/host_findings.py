@@ -1,0 +1,134 @@
+"""What ``fxplug doctor`` finds out about configuration, plugins and what they need."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from fxplug.cli.environment import installed_version
+from fxplug.errors import FxplugError
+from fxplug.plugins import Config, PluginManager, PluginWarning, load_config
+from fxplug.plugins.resolved import VARIABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from fxplug.cli.findings import Findings
+    from fxplug.plugins import Offer
+
+__all__ = ["find_about_plugins"]
+
+
+def find_about_plugins(config: Path | None, findings: Findings) -> None:
+    """Add what there is to say about configuration, plugins, conflicts, backends and programs.
+
+    Args:
+        config: The configuration file, by default the one that is found.
+        findings: Receives it.
+    """
+    manager = _manager(config, findings)
+    rows = [{"what": "file", "value": str(manager.config.file or "none")}]
+    rows += [{"what": name, "value": repr(os.environ[name])} for name in VARIABLES if name in os.environ]
+    findings.sections["Configuration"] = rows
+    _find_plugins(manager, findings)
+    _find_conflicts(manager, findings)
+    _find_engines(manager, findings)
+    _find_programs(manager, findings)
+
+
+def _manager(config: Path | None, findings: Findings) -> PluginManager:
+    """Return a manager that knows as much as possible, however much is wrong."""
+    settings = Config()
+    try:
+        settings = load_config(config)
+        return _lenient_manager(settings)
+    except FxplugError as error:
+        findings.problems.append(error.message)
+    # Without what selects plugins, which is what may be wrong.
+    without_selection = {name: text for name, text in os.environ.items() if name not in VARIABLES}
+    return _lenient_manager(Config(), without_selection)
+
+
+def _lenient_manager(settings: Config, environ: dict[str, str] | None = None) -> PluginManager:
+    with warnings.catch_warnings():
+        # The table of plugins says the same.
+        warnings.simplefilter("ignore", PluginWarning)
+        return PluginManager(config=settings, strict=False, environ=environ)
+
+
+def _find_plugins(manager: PluginManager, findings: Findings) -> None:
+    infos = manager.plugin_infos()
+    findings.sections["Plugins"] = [
+        {
+            "plugin": info.name,
+            "distribution": f"{info.distribution} {info.version}",
+            "status": info.status,
+            "reason": info.reason,
+        }
+        for info in infos
+    ]
+    findings.problems += [
+        f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. {info.remedy}"
+        for info in infos
+        if info.status in {"failed", "incompatible"}
+    ]
+
+
+def _find_conflicts(manager: PluginManager, findings: Findings) -> None:
+    rows: list[dict[str, Any]] = []
+    kinds: tuple[tuple[str, Iterable[Offer[Any]]], ...] = (
+        ("pass", manager.passes().values()),
+        ("backend", manager.backends().values()),
+        ("command", manager.commands().values()),
+    )
+    for kind, offers in kinds:
+        by_name: dict[str, list[Offer[Any]]] = {}
+        for offer in offers:
+            by_name.setdefault(offer.record.name, []).append(offer)
+        for name, claims in by_name.items():
+            if len(claims) > 1:
+                rows.append(
+                    {
+                        "kind": kind,
+                        "short name": name,
+                        "claimed by": ", ".join(f"{claim.name} ({claim.provider})" for claim in claims),
+                    }
+                )
+                findings.notes.append(
+                    f"The {kind} name {name!r} is claimed by {' and '.join(claim.name for claim in claims)}. Write one "
+                    f'of these full names, or switch a plugin off: disable = ["{claims[-1].plugin}"] in the table '
+                    f"[tool.fxplug.plugins]."
+                )
+    findings.sections["Conflicts"] = rows
+
+
+def _find_engines(manager: PluginManager, findings: Findings) -> None:
+    rows: list[dict[str, Any]] = []
+    for offer in manager.backends().values():
+        missing = [name for name in offer.record.requires if installed_version(name) is None]
+        found = [f"{name} {installed_version(name)}" for name in offer.record.requires if name not in missing]
+        engine = ", ".join([*found, *(f"{name} is not installed" for name in missing)])
+        rows.append({"backend": offer.shown_name, "engine": engine or "built in"})
+        if missing:
+            findings.notes.append(
+                f"Backend {offer.shown_name!r} cannot run here: {', '.join(missing)} is not installed. Run: "
+                f"pip install {' '.join(missing)}"
+            )
+    findings.sections["Backends"] = rows
+
+
+def _find_programs(manager: PluginManager, findings: Findings) -> None:
+    rows: list[dict[str, Any]] = []
+    for info in manager.plugin_infos():
+        for program, purpose in info.programs.items():
+            path = shutil.which(program)
+            rows.append({"program": program, "plugin": info.name, "for": purpose, "found": path or "MISSING"})
+            if path is None:
+                findings.notes.append(
+                    f"The program {program!r} is not on the path. Plugin {info.name!r} ({info.distribution} "
+                    f"{info.version}) names it: {purpose}."
+                )
+    findings.sections["Programs"] = rows
