@@ -111,7 +111,8 @@ def fxplug_create_proxy(node: Node, kind: str, context: TraceContext) -> type | 
     """Mix behaviour into the proxy that stands for a new node.
 
     When:
-        For every proxy that a trace makes.
+        For every proxy that a trace makes. A trace with example inputs (modes ``"value"`` and ``"shape"``) runs on
+        tensors themselves and makes none.
 
     Args:
         node: The node that the proxy will stand for.
