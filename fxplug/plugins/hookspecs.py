@@ -229,8 +229,8 @@ def fxplug_unwrap_module(module: nn.Module) -> nn.Module | None:
     """Return the module inside a wrapper, so that the wrapped one is traced.
 
     When:
-        About the root before it is traced, again and again until nobody answers; and about every module that is
-        called during the trace.
+        About the root before it is traced, again and again until nobody answers; and about the modules that are
+        called during the trace, where layers that ``torch.nn`` ships may be left out.
 
     Args:
         module: A module that may be a wrapper.
