@@ -124,8 +124,13 @@ def _effects_of(seen: _Seen) -> list[str]:
     problems = [f"it changes {name}" for name in seen.changed]
     problems += [f"it {effect}" for effect in seen.effects]
     if seen.output:
-        problems.append(f"it prints {seen.output.strip()[:200]!r}")
+        problems.append(f"it prints {_shortened(seen.output.strip())!r}")
     return problems
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning and the end of a long text."""
+    return text if len(text) <= 400 else f"{text[:200]} ... {text[-200:]}"
 
 
 def _modules_of(distribution: str) -> list[str]:

@@ -58,9 +58,9 @@ def contents(folder: Path) -> dict[str, str]:
 def test_new_writes_a_distribution_and_says_what_is_next(fxplug, folder):
     result = fxplug("plugins", "new", "two-words")
 
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 0, result.stdout + result.stderr
     assert sorted(contents(folder / "fxplug-two-words")) == FILES
-    assert result.output.splitlines()[-3:] == [
+    assert (result.stdout + result.stderr).splitlines()[-3:] == [
         "  pip install ./fxplug-two-words",
         "  pytest fxplug-two-words",
         "  fxplug plugins check two-words",
@@ -138,7 +138,7 @@ def test_a_bad_name_is_refused(fxplug, folder, name, message):
     result = fxplug("plugins", "new", name)
 
     assert result.exit_code == 2
-    assert message in result.output
+    assert message in (result.stdout + result.stderr)
     assert [path.name for path in folder.iterdir()] == ["models.py"]
 
 
@@ -148,9 +148,8 @@ def test_the_name_of_an_installed_plugin_is_refused(fxplug, folder, site):
     result = fxplug("plugins", "new", "taken")
 
     assert result.exit_code == 2
-    assert (
-        "Cannot make a plugin named 'taken': fxplug-taken 2.0 is installed and has that name."
-        in result.output
+    assert "Cannot make a plugin named 'taken': fxplug-taken 2.0 is installed and has that name." in (
+        result.stdout + result.stderr
     )
 
 
@@ -165,7 +164,9 @@ def test_nothing_that_exists_is_overwritten(fxplug, folder, empty):
     result = fxplug("plugins", "new", "demo")
 
     assert result.exit_code == 1
-    assert "Cannot make the plugin 'demo': 'fxplug-demo' exists already. Choose another name" in result.output
+    assert "Cannot make the plugin 'demo': 'fxplug-demo' exists already. Choose another name" in (
+        result.stdout + result.stderr
+    )
     assert contents(folder) == before
 
 
@@ -173,7 +174,7 @@ def test_a_folder_that_cannot_be_made_is_named(fxplug, folder):
     result = fxplug("plugins", "new", "demo", "--directory", "models.py/below")
 
     assert result.exit_code == 1
-    assert "Cannot write to" in result.output
+    assert "Cannot write to" in (result.stdout + result.stderr)
     assert [path.name for path in folder.iterdir()] == ["models.py"]
 
 
@@ -193,10 +194,12 @@ def test_check_lists_every_finding(fxplug, site):
 
     result = fxplug("plugins", "check", "sound")
 
-    assert result.exit_code == 0, result.output
-    lines = [line.split() for line in result.output.splitlines()]
+    assert result.exit_code == 0, result.stdout + result.stderr
+    lines = [line.split() for line in (result.stdout + result.stderr).splitlines()]
     assert ["loads", "the", "plugin", "passed", "hooks", "fxplug_is_leaf_module"] in lines
-    assert result.output.splitlines()[-1] == "sound (fxplug-sound 1.0): 7 passed, 0 skipped, 0 failed."
+    assert (result.stdout + result.stderr).splitlines()[
+        -1
+    ] == "sound (fxplug-sound 1.0): 7 passed, 0 skipped, 0 failed."
 
 
 def test_check_fails_when_a_check_fails_and_says_what_to_do(fxplug, site):
@@ -205,8 +208,8 @@ def test_check_fails_when_a_check_fails_and_says_what_to_do(fxplug, site):
     result = fxplug("plugins", "check", "fxplug-loud")
 
     assert result.exit_code == 1
-    assert "it prints 'here I am'. Move that into a hook or a factory" in result.output
-    assert "1 failed." in result.output
+    assert "it prints 'here I am'. Move that into a hook or a factory" in (result.stdout + result.stderr)
+    assert "1 failed." in (result.stdout + result.stderr)
 
 
 def test_check_gives_json(fxplug, site):
@@ -233,4 +236,4 @@ def test_check_of_an_unknown_plugin_offers_the_nearest_one(fxplug, site):
     result = fxplug("plugins", "check", "sund")
 
     assert result.exit_code == 2
-    assert "There is no plugin named 'sund'. Did you mean 'sound'?" in result.output
+    assert "There is no plugin named 'sund'. Did you mean 'sound'?" in (result.stdout + result.stderr)
