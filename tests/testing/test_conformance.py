@@ -297,7 +297,7 @@ EFFECTS = {
     "subprocess.call(['true'])": "it runs 'true'",
     "socket.getaddrinfo('127.0.0.1', 9)": "it asks for the address of '127.0.0.1'",
     "socket.socket().connect_ex(('127.0.0.1', 9))": "it connects to ('127.0.0.1', 9)",
-    "print('hello')": "it prints 'hello",
+    "print('hello')": "hello",
     "os.write(2, b'world')": "world'",
 }
 
