@@ -11,12 +11,12 @@ from fxplug.ir.node import Node, map_arg
 from fxplug.ir.notes import map_notes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from fxplug.ir.node import NodeOwner
     from fxplug.ir.ring import Ring
 
-__all__ = ["clone_nodes", "copy_meta"]
+__all__ = ["clone_nodes", "copy_meta", "give_back_notes"]
 
 
 def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node, Node]:
@@ -95,3 +95,16 @@ def copy_meta(meta: Mapping[str, Any], mapping: Mapping[Node, Node] | None = Non
     """
     known = mapping or {}
     return map_notes(meta, lambda value: known.get(value, value) if type(value) is Node else value)
+
+
+def give_back_notes(nodes: Iterable[Node], copies: Iterable[Node], mapping: Mapping[Node, Node]) -> None:
+    """Let nodes have the notes, annotations and origins that copies of them, in the same order, were made with.
+
+    Args:
+        nodes: Changed in place.
+        copies: Not changed.
+        mapping: Copy -> node, for nodes that stand in notes.
+    """
+    for node, copy in zip(nodes, copies, strict=True):
+        node._meta = None if copy._meta is None else copy_meta(copy._meta, mapping)
+        node._type, node._origin = copy._type, copy._origin

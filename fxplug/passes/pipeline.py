@@ -104,12 +104,14 @@ class Pipeline:
         result: PassResult | None = None
         failure: BaseException | None = None
         try:
-            with snapshot.journal:
+            with snapshot.watching():
                 result = step.record.factory(**step.options).run(module, context)
             _check(result, step.name, module, snapshot)
         except BaseException as error:
             failure, result = error, None
-            snapshot.restore(module)
+            left = snapshot.restore()
+            if left and isinstance(error, Exception):
+                failure = _not_undone(error, step, left)
         seconds = time.perf_counter() - started
         after = len(module.graph.nodes)
         event = PassEvent(
@@ -159,6 +161,15 @@ def _check(result: Any, name: str, module: GraphModule, snapshot: Snapshot) -> N
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _not_undone(error: Exception, step: PipelineStep, left: Sequence[str]) -> PassError:
+    failure = PassError(
+        f"Pass {step.name!r} of {step.provider} failed: {_reason(error).rstrip('.')}. Not everything that it did "
+        f"could be undone ({left[0]}); capture the model again."
+    )
+    failure.__cause__ = error
+    return failure
 
 
 def _as_pass_error(error: BaseException, step: PipelineStep) -> BaseException:

@@ -3,29 +3,53 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.semantics.internals import buffers_of, parameters_of
+from fxplug.execute import GraphModule
+from fxplug.ir.clone import give_back_notes
+from fxplug.semantics.internals import buffers_of, compiles_functions, modules_of, parameters_of
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from torch import nn
-
-    from fxplug.execute import GraphModule
 
 __all__ = ["Snapshot"]
 
 _CONTAINERS = (dict, list, set)
+_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+
+
+class _Graph:
+    """One graph as it was."""
+
+    def __init__(self, owner: GraphModule) -> None:
+        self.owner = owner
+        self.graph = owner.graph
+        self.version = owner.graph.version
+        self._copy = copy.deepcopy(owner.graph)
+        self._copy.observers = list(owner.graph.observers)
+
+    def is_changed(self) -> bool:
+        return self.owner.graph is not self.graph or self.graph.version != self.version
+
+    def restore(self) -> None:
+        if self.is_changed():
+            self.owner.graph = self._copy
+            return
+        # Notes are no part of what a version counts.
+        mapping = dict(zip(self._copy.nodes, self.graph.nodes, strict=True))
+        give_back_notes(self.graph.nodes, self._copy.nodes, mapping)
 
 
 class Snapshot:
-    """A module as it is now: its graph, its tree of modules, their attributes, and what their tensors hold.
+    """A module as it is now: its graphs, its tree of modules, their attributes, and what their tensors hold.
 
-    Nothing of the size of the weights is copied: `journal` is entered while the pass runs, and copies the memory of a
+    Nothing of the size of the weights is copied: `watching` is entered while the pass runs, and copies the memory of a
     tensor before the first write to it. Containers among the attributes are restored to what they hold now; objects
     in them are not looked into.
 
@@ -34,49 +58,100 @@ class Snapshot:
     """
 
     def __init__(self, module: GraphModule) -> None:
-        self._graph = module.graph
-        self.version = module.graph.version
-        """Version of the graph."""
-        self._copy = copy.deepcopy(module.graph)
-        self._copy.observers = list(module.graph.observers)
         self._parts: list[tuple[nn.Module, type, dict[str, Any]]] = []
         self._contents: dict[int, tuple[Any, Any]] = {}
+        self._properties: list[tuple[type, dict[str, property]]] = []
+        self._graphs = [_Graph(part) for part in module.modules() if isinstance(part, GraphModule)]
+        self.version = module.graph.version
+        """Version of the graph."""
         for part in module.modules():
             attributes = dict(vars(part))
             self._parts.append((part, type(part), attributes))
+            if "parametrizations" in modules_of(part):
+                # The class was made for this module; what takes a parametrisation away changes the class.
+                own = {name: value for name, value in vars(type(part)).items() if isinstance(value, property)}
+                self._properties.append((type(part), own))
             for value in attributes.values():
                 if isinstance(value, _CONTAINERS):
                     self._contents[id(value)] = value, _elements_of(value)
         self.journal = StorageJournal(_tensors_of(self._parts))
-        """Entered while the module may be changed."""
+        """Hears of writes."""
+
+    @contextmanager
+    def watching(self) -> Generator[None]:
+        """Hear of what is written while the context lasts."""
+        runs_functions = any(
+            compiles_functions(node.target) for entry in self._graphs for node in entry.graph.nodes
+        )
+        if runs_functions:
+            # Such operators compile what they run. Beside a mode that hears of operators that fails, then and later.
+            self.journal.save_all()
+            yield
+            return
+        with self.journal:
+            yield
 
     def graph_changed(self, module: GraphModule) -> bool:
         """Return whether the module has another graph than it had, or an edited one."""
-        return module.graph is not self._graph or module.graph.version != self.version
+        return any(entry.is_changed() for entry in self._graphs if entry.owner is module)
 
     def changes_of_state(self, module: GraphModule) -> list[str]:
-        """Return paths of what is another object or holds other values than before: modules, parameters, buffers."""
+        """Return what is another object, or has other values than before, each by its path.
+
+        That is modules, parameters and buffers, and of each module its class, its mode of training, its hooks, and a
+        forward of its own.
+        """
         changed = {id(tensor) for tensor in self.journal.changed()}
-        known = {id(part): attributes for part, _, attributes in self._parts}
-        found: list[str] = []
+        known = {id(part): (kind, attributes) for part, kind, attributes in self._parts}
+        found = [
+            f"the graph of {path or 'the module'}"
+            for path, part in module.named_modules()
+            if any(
+                entry.owner is part and part is not module and entry.is_changed() for entry in self._graphs
+            )
+        ]
         for path, part in module.named_modules():
-            prefix = f"{path}." if path else ""
-            if id(part) not in known:
-                found.append(path)
-                continue
-            for table in ("_parameters", "_buffers"):
-                before: dict[str, Any] = dict(self._contents[id(known[id(part)][table])][1])
-                now: dict[str, Any] = vars(part)[table]
-                names = dict.fromkeys((*before, *now))
+            if id(part) in known:
+                kind, attributes = known[id(part)]
                 found += [
-                    prefix + name
-                    for name in names
-                    if before.get(name) is not now.get(name) or id(now.get(name)) in changed
+                    f"{path}.{name}" if path else name
+                    for name in self._changes(part, kind, attributes, changed)
                 ]
+            else:
+                found.append(path)
         return found
 
-    def restore(self, module: GraphModule) -> None:
-        """Make `module` what it was. Its parts stay the objects that they are; the graph may be a copy."""
+    def _changes(
+        self, part: nn.Module, kind: type, attributes: dict[str, Any], changed: set[int]
+    ) -> Iterator[str]:
+        now = vars(part)
+        if type(part) is not kind:
+            yield "__class__"
+        for name in ("training", "forward"):
+            if attributes.get(name) is not now.get(name):
+                yield name
+        for table in [name for name in attributes if name in _TABLES or name.endswith("_hooks")]:
+            before = (
+                dict(self._contents[id(attributes[table])][1])
+                if id(attributes[table]) in self._contents
+                else {}
+            )
+            current: Any = now.get(table)
+            for name in dict.fromkeys((*before, *(current or ()))):
+                value = (current or {}).get(name)
+                if before.get(name) is not value or id(value) in changed:
+                    yield str(name) if table in _TABLES else table
+
+    def restore(self) -> list[str]:
+        """Make the module what it was. Its parts stay the objects that they are; an edited graph becomes a copy.
+
+        Returns:
+            What could not be undone.
+        """
+        for kind, properties in self._properties:
+            for name, value in properties.items():
+                if name not in vars(kind):
+                    setattr(kind, name, value)
         for container, elements in self._contents.values():
             if isinstance(container, list):
                 container[:] = elements
@@ -88,9 +163,10 @@ class Snapshot:
                 part.__class__ = kind
             vars(part).clear()
             vars(part).update(attributes)
-        self.journal.restore()
-        if self.graph_changed(module):
-            module.graph = self._copy
+        failures = self.journal.restore()
+        for entry in self._graphs:
+            entry.restore()
+        return failures
 
 
 def _elements_of(container: Any) -> tuple[Any, ...]:

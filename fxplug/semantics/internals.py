@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+import inspect
 import sys
 from contextlib import contextmanager
 from types import FunctionType
@@ -27,8 +28,9 @@ from torch.fx import _symbolic_trace
 from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, MutableMapping
@@ -60,6 +62,8 @@ __all__ = [
     "autocast_arguments",
     "buffers_of",
     "can_be_rebuilt",
+    "compiles_functions",
+    "dispatch_modes",
     "flatten_tree",
     "flatten_tree_with_paths",
     "has_backward_hooks",
@@ -68,6 +72,7 @@ __all__ = [
     "is_about_missing_data",
     "is_compiled_class",
     "is_fake",
+    "memory_of",
     "modules_of",
     "opaque_functions",
     "parameters_of",
@@ -77,6 +82,7 @@ __all__ = [
     "put_on_calls",
     "rank_of",
     "remove_mode",
+    "remove_modes_above",
     "root_being_traced",
     "runs_outside_dynamo",
     "schema_of",
@@ -427,6 +433,53 @@ def take_off(mode: TorchDispatchMode | None) -> bool:
         return True
     put_on(found)
     return False
+
+
+def compiles_functions(target: Any) -> bool:
+    """Return whether a target of calls compiles the functions that it is given, as `torch.cond` does."""
+    if isinstance(target, HigherOrderOperator):
+        return True
+    code = getattr(inspect.unwrap(target), "__code__", None) if callable(target) else None
+    # `torch.cond` says that it comes from torch itself.
+    return code is not None and any(part in code.co_filename for part in _COMPILING)
+
+
+_COMPILING = ("_higher_order_ops", "flex_attention")
+"""In the paths of the files of torch with functions that compile other functions."""
+
+
+def dispatch_modes() -> int:
+    """Return how many modes hear of operators in this thread."""
+    return _count_dispatch_modes()
+
+
+def remove_modes_above(mode: TorchDispatchMode) -> None:
+    """Take away what a program has put on top of a mode that hears of operators, and has left there."""
+    above: list[Any] = []
+    while _count_dispatch_modes() > 0:
+        top = _pop_dispatch_mode(None)
+        if top is mode:
+            put_on(top)
+            return
+        above.append(top)
+    for other in reversed(above):  # The mode is not there at all.
+        put_on(other)
+
+
+def memory_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the plain tensors whose memory holds the values of a tensor, none where there is no such memory."""
+    if is_lazy(tensor) or isinstance(tensor, FakeTensor) or tensor.is_meta:
+        return []
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        return [plain for name in names for plain in memory_of(getattr(tensor, name))]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor] if storage_of(tensor) is not None else []
 
 
 def put_on(mode: Any) -> None:

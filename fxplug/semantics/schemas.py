@@ -101,6 +101,8 @@ def statistics_effect(
 @functools.lru_cache(maxsize=4096)
 def written_arguments(overload: Any) -> tuple[int | str, ...]:
     """Return positions, and names of those that come by keyword, of the arguments that an operator may write."""
+    if not isinstance(overload, OpOverload):
+        return ()  # Operators that run functions; those of the functions are heard of where they are run.
     schema = schema_of(overload)
     name = schema.name.partition("::")[2]
     unsaid: frozenset[int | str] = _UNSAID[name].writes if name in _UNSAID else frozenset()

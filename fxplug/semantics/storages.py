@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from fxplug.semantics.internals import TorchDispatchMode, flatten_tree, storage_of
+from fxplug.semantics.internals import (
+    TorchDispatchMode,
+    flatten_tree,
+    memory_of,
+    remove_modes_above,
+    storage_of,
+)
 from fxplug.semantics.schemas import written_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import TracebackType
 
 __all__ = ["StorageJournal"]
 
@@ -19,10 +27,12 @@ class _Record(NamedTuple):
     """One tensor as it was."""
 
     tensor: torch.Tensor
-    alias: torch.Tensor
+    alias: torch.Tensor | None
     """Has its memory, shape and strides, also when the tensor has got others (``tensor.data = ...``)."""
     requires_grad: bool
     gradient: torch.Tensor | None
+    kind: type
+    attributes: dict[str, Any]
 
 
 class StorageJournal(TorchDispatchMode):
@@ -30,24 +40,29 @@ class StorageJournal(TorchDispatchMode):
 
     While it is entered, in the thread that has entered it. Writes through views, ``tensor.data``, ``out=`` and
     ``torch.no_grad()`` are operators like any other. Those through NumPy, or another library that has the address of
-    the memory, are not heard of, and neither are those of other threads.
+    the memory, are not heard of, and neither are those of other threads. Gradients of the tensors are watched, too.
 
     Args:
         tensors: Those that are watched.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         super().__init__()
         known = {id(tensor): tensor for tensor in tensors}
+        for tensor in list(known.values()):
+            gradient = tensor.grad if tensor.is_leaf else None
+            if gradient is not None:
+                known.setdefault(id(gradient), gradient)
         with torch.no_grad():
-            self._records = [
-                _Record(
-                    tensor, tensor.detach(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None
-                )
-                for tensor in known.values()
-            ]
-        self._watched = {storage_of(record.alias): record.alias for record in self._records}
-        self._watched.pop(None, None)
+            self._records = [_record_of(tensor) for tensor in known.values()]
+        self._watched = {
+            storage_of(plain): plain
+            for record in self._records
+            if record.alias is not None
+            for plain in memory_of(record.alias)
+        }
         self._saved: dict[Any, torch.UntypedStorage] = {}
 
     def __torch_dispatch__(
@@ -66,54 +81,122 @@ class StorageJournal(TorchDispatchMode):
                     self._save(tensor)
         return func(*args, **named)
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Hear no more; what was put on top meanwhile, and left there, goes with it."""
+        remove_modes_above(self)
+        super().__exit__(kind, error, traceback)
+
+    def save_all(self) -> None:
+        """Copy the memory of all watched tensors now."""
+        for plain in list(self._watched.values()):
+            self._save(plain)
+
     def _save(self, tensor: torch.Tensor) -> None:
-        key = storage_of(tensor)
-        if key in self._watched and key not in self._saved and not tensor.is_meta:
-            self._saved[key] = self._watched[key].untyped_storage().clone()
+        for plain in memory_of(tensor):
+            key = storage_of(plain)
+            if key in self._watched and key not in self._saved:
+                self._saved[key] = self._watched[key].untyped_storage().clone()
 
     def changed(self) -> list[torch.Tensor]:
         """Return the watched tensors of which values, memory, shape or need of a gradient are not what they were."""
-        return [record.tensor for record in self._records if self._is_changed(record)]
+        written = {
+            key
+            for key, saved in self._saved.items()
+            if not _same_bytes(saved, self._watched[key].untyped_storage())
+        }
+        return [record.tensor for record in self._records if _is_changed(record, written)]
 
-    def _is_changed(self, record: _Record) -> bool:
-        tensor, alias = record.tensor, record.alias
-        if _is_elsewhere(tensor, alias) or tensor.requires_grad is not record.requires_grad:
-            return True
-        saved = self._saved.get(storage_of(alias))
-        if saved is None:
-            return False
-        before = torch.empty(0, dtype=alias.dtype, device=alias.device)
-        before.set_(saved, alias.storage_offset(), alias.shape, alias.stride())
-        return not _same_bits(before, alias)
+    def restore(self) -> list[str]:
+        """Make the watched tensors what they were; they stay the objects that they are.
 
-    def restore(self) -> None:
-        """Make the watched tensors what they were; they stay the objects that they are."""
+        Returns:
+            What could not be undone; nothing else is left out because of it.
+        """
+        failures: list[str] = []
+
+        def attempt(step: Callable[..., None], *args: Any) -> None:
+            try:
+                step(*args)
+            except Exception as error:
+                failures.append(f"{type(error).__name__}: {error}")
+
         with torch.no_grad():
             for key, saved in self._saved.items():
-                storage = self._watched[key].untyped_storage()
-                if storage.nbytes() != saved.nbytes():
-                    storage.resize_(saved.nbytes())
-                storage.copy_(saved)
-            for tensor, alias, requires_grad, gradient in self._records:
-                if _is_elsewhere(tensor, alias):
-                    tensor.data = alias
-                if tensor.requires_grad is not requires_grad and tensor.is_leaf:
-                    tensor.requires_grad_(requires_grad)
-                if tensor.is_leaf:
-                    tensor.grad = gradient
+                attempt(_put_back, self._watched[key].untyped_storage(), saved)
+            for step in (_restore_data, _restore_gradient):  # A gradient has to fit the tensor by then.
+                for record in self._records:
+                    attempt(step, record)
+        return failures
 
 
-def _is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
-    return (
-        storage_of(tensor) != storage_of(alias)
-        or tensor.dtype != alias.dtype
-        or tensor.shape != alias.shape
-        or (storage_of(alias) is not None and tensor.stride() != alias.stride())
-        or (storage_of(alias) is not None and tensor.storage_offset() != alias.storage_offset())
+def _record_of(tensor: torch.Tensor) -> _Record:
+    return _Record(
+        tensor,
+        None if is_lazy(tensor) else tensor.detach(),
+        tensor.requires_grad,
+        tensor.grad if tensor.is_leaf else None,
+        type(tensor),
+        dict(vars(tensor)),
     )
 
 
-def _same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Return whether two tensors of one dtype and shape hold the same bits: NaN is NaN, and the zeros differ."""
-    ours, theirs = (tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))
+def _is_changed(record: _Record, written: set[Any]) -> bool:
+    tensor, alias = record.tensor, record.alias
+    if type(tensor) is not record.kind or tensor.requires_grad is not record.requires_grad:
+        return True
+    if alias is None:
+        return not is_lazy(tensor)
+    return _is_elsewhere(tensor, alias) or not written.isdisjoint(map(storage_of, memory_of(alias)))
+
+
+def _put_back(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> None:
+    if storage.nbytes() != saved.nbytes():
+        storage.resize_(saved.nbytes())
+    storage.copy_(saved)
+
+
+def _restore_data(record: _Record) -> None:
+    tensor, alias = record.tensor, record.alias
+    if type(tensor) is not record.kind:
+        tensor.__class__ = record.kind
+    if alias is not None and _is_elsewhere(tensor, alias):
+        tensor.grad = None  # One of another dtype or shape would stand against it.
+        tensor.data = alias
+    if tensor.requires_grad is not record.requires_grad and tensor.is_leaf:
+        tensor.requires_grad_(record.requires_grad)
+    if vars(tensor) != record.attributes:
+        vars(tensor).clear()
+        vars(tensor).update(record.attributes)
+
+
+def _restore_gradient(record: _Record) -> None:
+    if record.tensor.is_leaf and record.tensor.grad is not record.gradient:
+        record.tensor.grad = record.gradient
+
+
+def _is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
+    if (tensor.dtype, tensor.shape, tensor.layout, tensor.device) != (
+        alias.dtype,
+        alias.shape,
+        alias.layout,
+        alias.device,
+    ):
+        return True
+    ours, theirs = memory_of(tensor), memory_of(alias)
+    if [storage_of(plain) for plain in ours] != [storage_of(plain) for plain in theirs]:
+        return True
+    return any(
+        one.stride() != other.stride() or one.storage_offset() != other.storage_offset()
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _same_bytes(first: torch.UntypedStorage, second: torch.UntypedStorage) -> bool:
+    if first.nbytes() != second.nbytes():
+        return False
+    ours, theirs = (
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage) for storage in (first, second)
+    )
     return torch.equal(ours, theirs)

@@ -1,0 +1,234 @@
+"""What a failing pass did is undone, and what it did without a word is noticed: tensors and modules of all sorts."""
+
+# ruff: noqa: PLW0108 - functions of torch have no signature to trace
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+import fxplug
+from fxplug.errors import PassError
+from fxplug.execute import GraphModule
+from fxplug.passes import Pass, PassRecord, PassResult, Pipeline, PipelineStep
+from fxplug.semantics.internals import dispatch_modes
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+def run(module, change, *, fails=True, modified=False):
+    class Change(Pass):
+        def run(self, module, context):
+            change(module)
+            if fails:
+                raise ValueError("on purpose")
+            return PassResult(modified=modified)
+
+    step = PipelineStep("change", PassRecord("change", Change, "Changes something."))
+    return Pipeline("test", [step]).run(module)
+
+
+def fail(module, change):
+    with pytest.raises(PassError, match="on purpose"):
+        run(module, change)
+
+
+class Affine(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.linear(x))
+
+
+@pytest.fixture
+def module():
+    torch.manual_seed(0)
+    return fxplug.symbolic_trace(Affine())
+
+
+class TestGradients:
+    def test_a_dtype_that_a_gradient_stands_against(self, module):
+        module(X).sum().backward()
+        weight = module.linear.weight
+        before, gradient, values = weight.detach().clone(), weight.grad, weight.grad.clone()
+
+        fail(module, lambda module: module.half())
+
+        assert module.linear.weight is weight
+        assert weight.dtype == torch.float32
+        assert weight.grad is gradient
+        assert torch.equal(weight, before)
+        assert torch.equal(gradient, values)
+
+    def test_values_that_were_added_up(self, module):
+        module(X).sum().backward()
+        values = module.linear.weight.grad.clone()
+
+        fail(module, lambda module: module(X * 2).sum().backward())
+
+        assert torch.equal(module.linear.weight.grad, values)
+
+
+class TestGraphs:
+    def test_notes_of_nodes(self, module):
+        node = next(iter(module.graph.nodes))
+        node.meta["of.mine"] = [1]
+
+        def annotate(module):
+            for node in module.graph.nodes:
+                node.meta["more"] = 1
+            next(iter(module.graph.nodes)).meta["of.mine"].append(2)
+
+        fail(module, annotate)
+
+        assert next(iter(module.graph.nodes)) is node
+        assert node.meta["of.mine"] == [1]
+        assert all("more" not in node.meta for node in module.graph.nodes)
+
+    def test_a_graph_module_inside(self):
+        inner = fxplug.symbolic_trace(lambda x: torch.relu(x))
+
+        class Outer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = inner
+
+            def forward(self, x):
+                return self.inner(x) + 1
+
+        tracer = fxplug.Tracer(autowrap_modules=())
+        tracer.is_leaf_module = lambda module, name: isinstance(module, GraphModule)
+        module = GraphModule(root := Outer(), tracer.trace(root))
+        expected = module(X)
+
+        def edit(module):
+            graph = module.get_submodule("inner").graph
+            graph.output_node().args = (graph.find_nodes(op="placeholder")[0],)
+
+        fail(module, edit)
+        assert torch.equal(module(X), expected)
+        with pytest.raises(PassError, match="the graph of inner"):
+            run(module, edit, fails=False)
+
+
+class TestTensors:
+    @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
+    @pytest.mark.parametrize("layout", ["coo", "csr"])
+    def test_sparse_ones(self, module, layout):
+        dense = torch.eye(3)
+        sparse = dense.to_sparse() if layout == "coo" else dense.to_sparse_csr()
+        module.register_buffer("sparse", sparse)
+
+        def double(module):
+            module.sparse.values().mul_(2) if layout == "csr" else module.sparse.mul_(2)
+
+        fail(module, double)
+        assert torch.equal(module.sparse.to_dense(), dense)
+        with pytest.raises(PassError, match="sparse changed"):
+            run(module, double, fails=False)
+
+    @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+    def test_quantized_ones(self, module):
+        quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+        module.register_buffer("quantized", quantized)
+
+        run(module, lambda module: module.quantized.copy_(module.quantized), fails=False)
+        fail(module, lambda module: module.quantized.copy_(torch.zeros(3)))
+        assert torch.equal(module.quantized.dequantize(), quantized.dequantize())
+
+    def test_conjugated_ones(self, module):
+        module.register_buffer("wave", torch.full((3,), 1 - 1j).conj())
+
+        run(module, lambda module: module.wave.mul_(1), fails=False)
+        fail(module, lambda module: module.wave.mul_(2))
+        assert torch.equal(module.wave, torch.full((3,), 1 + 1j))
+
+    def test_lazy_ones_do_not_stand_in_the_way(self):
+        module = GraphModule({"lazy": nn.LazyLinear(3)}, graph_that_calls("lazy"))
+        run(module, lambda module: None, fails=False)
+        fail(module, lambda module: module(X))
+        assert isinstance(module.lazy.weight, nn.parameter.UninitializedParameter)
+
+    def test_attributes_of_a_parameter(self, module):
+        module.linear.weight.mark = 1
+        fail(module, lambda module: vars(module.linear.weight).update(mark=2, other=3))
+        assert vars(module.linear.weight) == {"mark": 1}
+
+
+def graph_that_calls(path):
+    graph = fxplug.Graph()
+    graph.output(graph.call_module(path, (graph.placeholder("x"),)))
+    return graph
+
+
+class TestModules:
+    def test_a_parametrisation_that_was_taken_away(self):
+        root = Affine()
+        parametrizations.orthogonal(root.linear)
+        module = fxplug.symbolic_trace(root)
+        module.add_submodule("linear", root.linear)
+        expected = module.linear(X)
+
+        fail(module, lambda module: parametrize.remove_parametrizations(module.linear, "weight"))
+
+        assert torch.equal(module.linear(X), expected)
+
+    @pytest.mark.parametrize(
+        ("name", "change"),
+        [
+            ("mode", lambda module: module.eval()),
+            ("hook", lambda module: module.act.register_forward_hook(lambda *_: None)),
+            ("exchanged", lambda module: module.add_submodule("act", nn.GELU())),
+            ("forward", lambda module: setattr(module.act, "forward", torch.tanh)),
+            ("class", lambda module: setattr(module.act, "__class__", nn.SiLU)),
+            ("removed", lambda module: module.delete_submodule("act")),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_change_that_was_not_said_is_noticed(self, module, name, change):
+        with pytest.raises(PassError, match="says that it changed nothing"):
+            run(module, change, fails=False)
+
+    @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+    def test_scripted_parts_are_no_change(self):
+        module = GraphModule({"scripted": torch.jit.script(nn.ReLU())}, graph_that_calls("scripted"))
+        run(module, lambda module: None, fails=False)
+
+
+class TestModes:
+    def test_a_mode_that_a_pass_leaves_entered_is_taken_away(self, module):
+        class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                return func(*args, **(kwargs or {}))
+
+        before = dispatch_modes()
+        run(module, lambda module: Mode().__enter__(), fails=False)
+        assert dispatch_modes() == before
+
+
+def test_models_with_control_flow_can_be_optimised():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    result = fxplug.optimize(Branches(), (X + 1,))
+    assert torch.equal(result.module(X + 1), X + 2)
+
+
+def test_other_tensors_of_a_module_keep_their_memory(module):
+    pointers = {name: value.data_ptr() for name, value in module.state_dict().items()}
+    fail(module, lambda module: module.linear.bias.data.zero_())
+    assert {name: value.data_ptr() for name, value in module.state_dict().items()} == pointers
+
+
+def test_a_copy_of_the_module_is_not_touched(module):
+    twin = copy.deepcopy(module)
+    fail(module, lambda module: module.linear.weight.data.zero_())
+    assert torch.equal(twin(X), module(X))
