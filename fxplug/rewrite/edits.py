@@ -218,10 +218,8 @@ class Editor:
         for old in calls:
             if old in self._moved:
                 new = self._moved[old]
-                users = [user for user in old.users if user not in members]
-                for user in users:
+                for user in [user for user in old.users if user not in members]:
                     _use_instead(user, old, new)
-                order.exchanged(old, new, users)
         for node in reversed(calls):
             if not node.users:  # What the pattern keeps is used elsewhere.
                 order.forget(node)

@@ -63,11 +63,6 @@ class EffectOrder:
         if self._written is not None:
             self._written.learn(node)
 
-    def exchanged(self, old: Node, new: Any, users: Sequence[Node]) -> None:
-        """Hear that `users` were given `new` for the value of `old`."""
-        if self._written is not None and isinstance(new, Node):
-            self._written.exchanged(old, new, users)
-
     def may_be_written(self, node: Node, besides: set[Node]) -> bool:
         """Return whether another node may write the value of `node`: itself, a view of it, or what it is a view of.
 

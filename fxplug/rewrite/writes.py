@@ -23,7 +23,8 @@ class WrittenMemory:
     elements the values that share memory are looked at one by one.
 
     Args:
-        graph: May be edited; `forget`, `learn` and `exchanged` have to be told.
+        graph: May be edited; `forget` and `learn` have to be told. A value that takes the place of another one shares
+            memory with it, or neither of them with something that is written.
         root: What the graph's paths refer to.
         noisy: The nodes that do more than compute.
     """
@@ -69,13 +70,6 @@ class WrittenMemory:
         is_read = node.op == "get_attr" and self._updates_state
         if is_read or not self._near.isdisjoint(self._sharing(node)) or self._is_written_by(node, _NO_NODES):
             self._spread([node])
-
-    def exchanged(self, old: Node, new: Node, users: Iterable[Node]) -> None:
-        """Hear that `users` were given the value of `new` for that of `old`."""
-        if new in self._near:
-            self._spread([user for user in users if user.op != "output" and self._shares(user)])
-        elif old in self._near or any(user in self._near for user in users):
-            self._spread([new])
 
     def _spread(self, nodes: Iterable[Node]) -> None:
         waiting = [node for node in nodes if node not in self._near]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 
 import pytest
@@ -164,7 +165,7 @@ class Zeros(nn.Module):
         self.register_buffer("zeros", torch.zeros(2, 3))
 
     def forward(self, x):
-        return self.zeros.view_as(x)
+        return self.zeros.view(2, 3)
 
 
 def test_a_buffer_does_not_take_the_place_of_a_value_that_is_written(capture):
@@ -176,25 +177,37 @@ def test_a_buffer_does_not_take_the_place_of_a_value_that_is_written(capture):
     assert replace_pattern(module, lambda x: x * 0, capture(Zeros())) == []
 
 
-def test_edits_are_heard_of(capture):
-    """The first match is replaced by its input, to which the write behind the second then goes."""
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_write_that_a_replacement_brings_is_heard_of(capture, direct):
+    """What was planned before is looked at again."""
 
-    def program(x):
-        a = torch.neg(x).view(-1)
-        b = a.view(2, 3)
-        c = b + 0
-        a.add_(1)
-        return c
+    def program(x, other):
+        other.add_(1)
+        written = x + 1
+        copied = (x if direct else x.view(-1)) + 0
+        return written, copied
 
     module = capture(program)
-    expected = program(X)
-    rewriter = Rewriter()
-    rewriter.add(lambda v: v.view(2, 3), lambda v: v.reshape(2, 3))
-    rewriter.add(lambda v: v + 0, lambda v: v)
+    rewriter = Rewriter().add(lambda v: v + 1, lambda v: v.add_(1)).add(lambda v: v + 0, lambda v: v)
 
-    rewriter.run(module)
+    assert len(rewriter.run(module)) == 1
+    assert len(module.graph.find_nodes(op="call_function", target=operator.add)) == 1
 
-    torch.testing.assert_close(module(X), expected)
+
+def test_a_new_view_of_what_is_written_is_near_the_write(capture):
+    def program(x, other):
+        other.add_(1)
+        y = torch.neg(x)
+        written = y + 1
+        copied = y.reshape(2, 3) + 0
+        return written, copied
+
+    module = capture(program)
+    rewriter = Rewriter().add(lambda v: v + 1, lambda v: v.add_(1))
+    rewriter.add(lambda v: v.reshape(2, 3), lambda v: v.view(2, 3)).add(lambda v: v + 0, lambda v: v)
+
+    assert len(rewriter.run(module)) == 2
+    assert len(module.graph.find_nodes(op="call_function", target=operator.add)) == 1
 
 
 # -- cost
