@@ -83,7 +83,9 @@ def _is_container(value: Any) -> bool:
 
 def memory_of(value: Any) -> frozenset[Hashable]:
     """Return what identifies the memory of the tensors in an attribute; two that share some share an element."""
-    tensors = [leaf for leaf in flatten_tree(value)[0] if isinstance(leaf, torch.Tensor)]
+    is_module = isinstance(value, nn.Module)
+    leaves = [*value.parameters(), *value.buffers()] if is_module else flatten_tree(value)[0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     found: set[Hashable] = {id(value)}
     for tensor in tensors:
         storage = storage_of(tensor)

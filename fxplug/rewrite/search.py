@@ -91,6 +91,8 @@ class Search:
         self._spellings = Spellings(graph.owning_module)
         self._loose = wanted.template.loose
         self._commutative = wanted.commutative
+        self._constraints = wanted.constraints
+        self._match_placeholder = wanted.match_placeholder
         self._ignore_literals = wanted.ignore_literals
         self._reached: dict[tuple[Node, Node], list[Node]] = {}
 
@@ -272,18 +274,17 @@ class Search:
 
     def _note(self, wanted: Any, given: Any, place: _Found) -> None:
         if self._reasons is not None:
-            constraints = self._wanted.constraints
-            self._reasons.append(reason_against(wanted, given, place.found, place.taken, constraints))
+            self._reasons.append(reason_against(wanted, given, place.found, place.taken, self._constraints))
 
     def _refuse(self, reason: str) -> None:
         if self._reasons is not None:
             self._reasons.append(reason)
 
     def _may_stand_for(self, wanted: Node, given: Any, node: Node) -> bool:
-        constraint = self._wanted.constraints.get(wanted)
+        constraint = self._constraints.get(wanted)
         if constraint is not None and not constraint.accepts(given, node):
             return False
-        return not self._wanted.match_placeholder or (isinstance(given, Node) and given.op == "placeholder")
+        return not self._match_placeholder or (isinstance(given, Node) and given.op == "placeholder")
 
     def _call_pairs(self, wanted: Node, given: Node, *, swap: bool) -> list[_Pair] | None:
         """Return the arguments of two calls that are alike in pairs, the last one first, None if they do not fit."""

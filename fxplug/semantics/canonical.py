@@ -327,6 +327,14 @@ def _with_lists(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments in which sizes that a method was given one by one stand in a tuple, as the operator has them."""
     if name not in _TAKE_SIZES or len(args) < 2:
         return args
-    if not all(type(size) is int or isinstance(size, Node) for size in args[1:]):
+    if not all(type(size) is int or isinstance(size, Node) for size in args[1:]) or _is_whole_size(args[1]):
         return args
     return (args[0], tuple(args[1:]))
+
+
+def _is_whole_size(value: Any) -> bool:
+    if not isinstance(value, Node):
+        return False
+    if value.op == "call_method":
+        return value.target == "size" and len(value.args) == 1 and not value.kwargs
+    return value.target is getattr and len(value.args) > 1 and value.args[1] == "shape"

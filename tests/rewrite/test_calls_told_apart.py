@@ -59,6 +59,19 @@ def test_sizes_one_by_one_are_the_sizes_in_a_tuple(capture, program, pattern):
     assert len(Pattern(pattern).matches(capture(program))) == 1
 
 
+@pytest.mark.parametrize(
+    "program",
+    [lambda x, y: x.reshape(y.shape), lambda x, y: x.reshape(y.size())],
+    ids=["attribute", "method"],
+)
+def test_all_sizes_of_another_tensor_are_not_one_of_several(capture, program):
+    module = capture(program)
+
+    replace_pattern(module, lambda a, s: torch.reshape(a, s), lambda a, s: torch.reshape(a, s) + 1)
+
+    assert torch.equal(module(X, X.reshape(4, 3)), X.reshape(4, 3) + 1)
+
+
 # -- values that are no tensors
 
 
