@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import typing
 import weakref
+from collections.abc import MutableMapping
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["declare", "fails_on_none", "held_value", "kind_of_node", "may_be_none"]
 
-_known: weakref.WeakKeyDictionary[Node, Kind | None] = weakref.WeakKeyDictionary()
+_Known = MutableMapping[Node, Kind | None]
+_known: _Known = weakref.WeakKeyDictionary()
 _declared: weakref.WeakKeyDictionary[Node, Any] = weakref.WeakKeyDictionary()
 """Placeholder -> the annotation of its parameter, where that is text."""
 
@@ -46,27 +48,29 @@ def declare(node: Node, annotation: Any) -> None:
     _declared[node] = annotation
 
 
-def kind_of_node(node: Node, root: nn.Module | None) -> Kind | None:
+def kind_of_node(node: Node, root: nn.Module | None, known: _Known | None = None) -> Kind | None:
     """Return the kind of the value of a node, None where it is not certain.
 
     Args:
-        node: Of a graph that is being recorded.
+        node: Of a graph that is being recorded, or of any one if `known` is given.
         root: What the paths of the graph refer to.
+        known: Holds what was found out. A graph that is edited afterwards needs a new one.
     """
+    known = _known if known is None else known
     waiting = [node]
     while waiting:
         current = waiting[-1]
-        missing = [entry for entry in current.all_input_nodes if entry not in _known]
-        if current in _known:
+        missing = [entry for entry in current.all_input_nodes if entry not in known]
+        if current in known:
             waiting.pop()
         elif missing:
             waiting.extend(missing)
         else:
-            _known[current] = _kind(current, root)
-    return _known[node]
+            known[current] = _kind(current, root, known)
+    return known[node]
 
 
-def _kind(node: Node, root: nn.Module | None) -> Kind | None:
+def _kind(node: Node, root: nn.Module | None, known: _Known) -> Kind | None:
     target, args, kwargs = node.target, node.args, node.kwargs
     if node.op == "placeholder":
         return _kind_of_input(node)
@@ -76,27 +80,27 @@ def _kind(node: Node, root: nn.Module | None) -> Kind | None:
     if node.op == "call_module":
         module = _find(root, str(target))
         if type(module) is nn.Identity and args:
-            return _of(args[0])
+            return _of(args[0], known)
         return module_kind(module)
     if node.op == "call_method" and args:
-        return method_kind(_of(args[0]), str(target), args[1:], kwargs)
-    return _kind_of_call(target, args, kwargs) if node.op == "call_function" else None
+        return method_kind(_of(args[0], known), str(target), args[1:], kwargs)
+    return _kind_of_call(target, args, kwargs, known) if node.op == "call_function" else None
 
 
-def _kind_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Kind | None:
+def _kind_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], known: _Known) -> Kind | None:
     if target is getattr and args and isinstance(args[1], str):
-        return attribute_kind(_of(args[0]), args[1])
+        return attribute_kind(_of(args[0], known), args[1])
     if target is operator.getitem and len(args) == 2:
         key = args[1]
-        if isinstance(key, Node) and _known.get(key) != Kind(int):
-            whole = _of(args[0])
+        if isinstance(key, Node) and known.get(key) != Kind(int):
+            whole = _of(args[0], known)
             return whole if whole == TENSOR else None
-        return part_kind(_of(args[0]), key)
-    return function_kind(target, [_of(arg) for arg in args], kwargs)
+        return part_kind(_of(args[0], known), key)
+    return function_kind(target, [_of(arg, known) for arg in args], kwargs)
 
 
-def _of(value: Any) -> Kind | None:
-    return _known.get(value) if isinstance(value, Node) else kind_of_value(value)
+def _of(value: Any, known: _Known) -> Kind | None:
+    return known.get(value) if isinstance(value, Node) else kind_of_value(value)
 
 
 def _kind_of_input(node: Node) -> Kind | None:

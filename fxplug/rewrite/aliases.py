@@ -9,12 +9,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fxplug.ir import Node, effects
 from fxplug.rewrite.calls import value_at
+from fxplug.semantics.internals import flatten_tree, storage_of
 
 if TYPE_CHECKING:
-    from fxplug.ir import Node
+    from collections.abc import Hashable
 
-__all__ = ["may_return_argument"]
+__all__ = ["may_return_argument", "memory_of"]
 
 # A closed list: the schema of an operator does not say that `dropout` and `type_as` may return what they were given.
 _FRESH_NAMES = (
@@ -46,15 +48,46 @@ def may_return_argument(node: Node, root: Any) -> bool:
     """Return whether the value of a node may share memory with one of its arguments; True where it is not known.
 
     Args:
-        node: A call that does not work in place.
+        node: A call. One that writes to an argument returns it, as a rule.
         root: What the graph's paths refer to.
     """
+    effect = effects.effect_of(node, root)
+    if effect.unknown or effect.writes - {"state"}:
+        return True
     if node.op == "call_module":
-        return not isinstance(value_at(root, node.target), _FRESH_MODULES)
+        return type(value_at(root, node.target)) not in _FRESH_MODULES
     if node.op == "call_method":
         return node.target not in _FRESH
+    if node.target in _JOINING and any(_is_container(value) for value in node.args):
+        return True
     name = getattr(node.target, "__name__", None)
     if not isinstance(name, str) or name not in _FRESH:
         return True
     # The very function must be found there: a name can be claimed by anybody.
     return all(getattr(holder, name, None) is not node.target for holder in (operator, torch, functional))
+
+
+_JOINING = (operator.add, operator.mul)
+"""Operators that put the elements of containers into a new one."""
+_PARTS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
+"""Methods and functions of torch that give containers of views."""
+
+
+def _is_container(value: Any) -> bool:
+    if not isinstance(value, Node):
+        return isinstance(value, (tuple, list))
+    name = value.target if value.op == "call_method" else getattr(value.target, "__name__", None)
+    joins = value.target in _JOINING and any(_is_container(part) for part in value.args)
+    return name in _PARTS or joins
+
+
+def memory_of(value: Any) -> frozenset[Hashable]:
+    """Return what identifies the memory of the tensors in an attribute; two that share some share an element."""
+    is_module = isinstance(value, nn.Module)
+    leaves = [*value.parameters(), *value.buffers()] if is_module else flatten_tree(value)[0]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    found: set[Hashable] = {id(value)}
+    for tensor in tensors:
+        storage = storage_of(tensor)
+        found.add(("tensor", id(tensor)) if storage is None else ("storage", storage))
+    return frozenset(found)

@@ -5,19 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 
 from fxplug.errors import GraphError
 from fxplug.execute import fetch_path, has_path
 from fxplug.ir import PATH_OPCODES, Node
-from fxplug.semantics.canonical import CanonicalCall, canonical_call, canonical_name
-from fxplug.semantics.internals import OpOverload
+from fxplug.rewrite.values import same_value
+from fxplug.semantics.canonical import has_old_order, repeats_defaults
+from fxplug.semantics.internals import OpOverload, has_hooks, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from fxplug.ir import Graph
 
-__all__ = ["Spellings", "argument_pairs", "is_exact_about_sequences", "same_callee", "value_at"]
+__all__ = [
+    "argument_pairs",
+    "is_exact_about_sequences",
+    "is_patched",
+    "pairs_by_name",
+    "same_callee",
+    "value_at",
+]
 
 
 def value_at(root: Any, path: str, otherwise: Mapping[str, Any] | None = None) -> Any:
@@ -48,9 +57,19 @@ def same_callee(pattern_node: Node, node: Node, pattern_root: Any, root: Any) ->
     if node.op in PATH_OPCODES:
         if pattern_node.target != node.target:
             return False
+        if node.op == "call_module" and is_patched(value_at(root, node.target)):
+            return False
         wanted, found = value_at(pattern_root, pattern_node.target), value_at(root, node.target)
         return wanted is None or found is None or type(wanted) is type(found)
     return node.op != "call_method" or pattern_node.target == node.target
+
+
+def is_patched(module: Any) -> bool:
+    """Return whether a module has hooks or a forward of its own, itself or below it, which a replacement would lose."""
+    if not isinstance(module, nn.Module):
+        return False
+    parts = module.modules() if modules_of(module) else (module,)
+    return any(has_hooks(part) or "forward" in vars(part) for part in parts)
 
 
 def _same_function(first: Any, second: Any) -> bool:
@@ -109,84 +128,31 @@ def argument_pairs(pattern_node: Node, node: Node, root: Any) -> list[tuple[Any,
     wanted, found = _in_full(pattern_node, root), _in_full(node, root)
     if wanted is None or found is None or wanted.keys() != found.keys():
         return None
+    given = {*list(wanted)[: len(pattern_node.args)], *pattern_node.kwargs}
+    given.difference_update(repeats_defaults(pattern_node.target, pattern_node.kwargs))
+    return pairs_by_name(wanted, found, given)
+
+
+def pairs_by_name(
+    wanted: Mapping[str, Any], found: Mapping[str, Any], given: Collection[str]
+) -> list[tuple[Any, Any]] | None:
+    """Return the arguments of two calls in pairs, None where one that the pattern leaves out is not the default.
+
+    Args:
+        wanted: Those of the pattern by name, in full.
+        found: Those of the graph, with the same names.
+        given: The names of those that the pattern does not leave out.
+    """
+    if not all(name in given or same_value(value, found[name]) for name, value in wanted.items()):
+        return None
     return [(value, found[name]) for name, value in wanted.items()]
 
 
 def _in_full(node: Node, root: Any) -> Mapping[str, Any] | None:
+    if has_old_order(node.op, node.target, node.args):
+        return None
     try:
         pair = node.normalized_arguments(root, normalize_to_only_use_kwargs=True)
     except GraphError:  # Several overloads would give the arguments different meanings.
         return None
     return None if pair is None else pair.kwargs
-
-
-class Spellings:
-    """The canonical forms of the calls of one graph.
-
-    Args:
-        root: What the graph's paths refer to.
-    """
-
-    def __init__(self, root: Any) -> None:
-        self.root = root
-        """What the graph's paths refer to."""
-        self._calls: dict[Node, CanonicalCall | None] = {}
-        self._numbers: dict[Node, bool] = {}
-
-    def name(self, op: str, target: Any) -> str | None:
-        """Return the name of the operator that a call may be one of, without the sign of work in place."""
-        module = value_at(self.root, target) if op == "call_module" else None
-        name = canonical_name(op, target, module)
-        return None if name is None else name.rstrip("_")
-
-    def call(self, node: Node) -> CanonicalCall | None:
-        """Return what a node calls, in full; None where it is no call of an operator on tensors."""
-        if node not in self._calls:
-            module = value_at(self.root, node.target) if node.op == "call_module" else None
-            self._calls[node] = None if self._is_about_numbers(node) else canonical_call(node, module)
-        return self._calls[node]
-
-    def _is_about_numbers(self, node: Node) -> bool:
-        """Return whether the values that a call is given are known to be numbers of Python, such as sizes."""
-        inputs = node.all_input_nodes
-        return bool(inputs) and all(map(self._is_number, inputs))
-
-    def _is_number(self, node: Node) -> bool:
-        waiting = [node]
-        while waiting:
-            one = waiting[-1]
-            known = self._numbers.get(one)
-            if known is None:
-                known = _is_size(one)
-                inputs = one.all_input_nodes
-                if not known and one.op == "call_function" and inputs and _is_of_python(one.target):
-                    missing = [used for used in inputs if used not in self._numbers]
-                    if missing:
-                        waiting += missing
-                        continue
-                    known = all(self._numbers[used] for used in inputs)
-                self._numbers[one] = known
-            waiting.pop()
-        return self._numbers[node]
-
-
-_SIZES = frozenset(
-    {"dim", "element_size", "item", "ndim", "ndimension", "nelement", "numel", "shape", "size", "tolist"}
-)
-"""Methods and attributes of tensors that give numbers, or sequences of them."""
-
-
-_NUMBER_TYPES = frozenset({bool, complex, float, int, str})
-"""Annotations of inputs that are no tensors."""
-
-
-def _is_size(node: Node) -> bool:
-    if node.op == "placeholder":
-        return node.type in _NUMBER_TYPES or (bool(node.args) and isinstance(node.args[0], (int, float)))
-    if node.op == "call_method":
-        return node.target in _SIZES
-    return node.target is getattr and len(node.args) > 1 and node.args[1] in _SIZES
-
-
-def _is_of_python(function: Any) -> bool:
-    return getattr(function, "__module__", None) in {"_operator", "builtins", "math"}

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from torch import nn
 
@@ -45,6 +46,15 @@ class ReplacedPatterns:
     """The new nodes, in order."""
 
 
+class MemoryChange(NamedTuple):
+    """Values none of which may be written where the replacement is put."""
+
+    nodes: tuple[Node, ...]
+    """Of the pattern."""
+    inputs: tuple[int, ...] = ()
+    """Positions of placeholders."""
+
+
 @dataclass(frozen=True)
 class Replacement:
     """What is put in the place of a match."""
@@ -58,8 +68,10 @@ class Replacement:
     """The attributes that the pattern reads."""
     calls: tuple[Node, ...]
     """What is copied to each place, in order."""
-    changes: tuple[tuple[Node, tuple[int, ...]], ...]
-    """Results that share memory with other inputs than before: what the pattern returns, positions of these inputs."""
+    changes: tuple[MemoryChange, ...]
+    """What may share memory after the replacement and did not before, or the other way round."""
+    inner: tuple[tuple[Node, Node], ...]
+    """Results of the pattern, each with a value inside of it that may share memory with it."""
 
 
 class Editor:
@@ -96,6 +108,7 @@ class Editor:
                 tuple(pattern.graph.find_nodes(op="get_attr")),
                 tuple(template.calls()),
                 tuple(_changes_of_memory(pattern, template)),
+                tuple(_shared_inside(pattern)),
             )
             # The program is kept too, so that no other one gets its id.
             known = self._prepared[key] = program, replacement
@@ -130,21 +143,33 @@ class Editor:
 
     def _place_for(self, match: InternalMatch, replacement: Replacement) -> Node | None:
         calls = match.members
-        for wanted, changed in replacement.changes:
-            # A new value where there was an input, or a view of it, or the other way round: a write to one of them is,
-            # or is no longer, one to the other.
-            values = [match.nodes_map[wanted], *(match.placeholder_nodes[position] for position in changed)]
-            members = set(calls)
-            if any(
-                self._order.may_be_written(value, members) for value in nodes_in(self._current(tuple(values)))
-            ):
-                return None
+        if (replacement.changes or replacement.inner) and self._is_written(match, replacement):
+            return None
         if self._order.is_in_one_piece(calls):
             return calls[-1]._next
         bound = self._current(tuple(match.placeholder_nodes))
         members = set(calls)
         returned = [node for node in match.returning_nodes if isinstance(node, Node) and node in members]
         return self._order.meeting_place(calls, nodes_in(bound), returned)
+
+    def _is_written(self, match: InternalMatch, replacement: Replacement) -> bool:
+        """Return whether something is written that shares memory with something else than it did.
+
+        A new value where there was an input, or a view of it, or the other way round: a write to one of them is, or is
+        no longer, one to the other.
+        """
+        members = set(match.members)
+        values: list[Any] = []
+        for change in replacement.changes:
+            values += [match.nodes_map[wanted] for wanted in change.nodes]
+            values += [match.placeholder_nodes[position] for position in change.inputs]
+        for wanted, inner in replacement.inner:
+            kept: Node = match.nodes_map[inner]
+            if not members.issuperset(kept.users):  # It stays, and what was a view of it is one no more.
+                values += [match.nodes_map[wanted], kept]
+        return any(
+            self._order.may_be_written(value, members) for value in nodes_in(self._current(tuple(values)))
+        )
 
     def _current(self, value: Argument) -> Argument:
         """Return an argument with the nodes that were replaced meanwhile exchanged for what took their place."""
@@ -234,11 +259,34 @@ class Editor:
                 node.type = old.type
 
 
-def _changes_of_memory(pattern: Template, replacement: Template) -> Iterator[tuple[Node, tuple[int, ...]]]:
-    for wanted, ours, theirs in zip(pattern.results, pattern.shared, replacement.shared, strict=True):
-        changed = tuple(position for position in ours ^ theirs if position < len(pattern.inputs))
-        if changed and isinstance(wanted, Node):
-            yield wanted, changed
+def _changes_of_memory(pattern: Template, replacement: Template) -> Iterator[MemoryChange]:
+    """Yield what shares memory with other things in the replacement than in the pattern."""
+    reads = pattern.graph.find_nodes(op="get_attr")
+    computed: dict[Node, Any] = {}
+    for wanted, new, ours, theirs in zip(
+        pattern.results, replacement.results, pattern.shared, replacement.shared, strict=True
+    ):
+        if not isinstance(wanted, Node):
+            continue
+        if wanted not in pattern.inputs:
+            computed[wanted] = new
+        changed = ours ^ theirs
+        inputs = tuple(part for part in changed if isinstance(part, int) and part < len(pattern.inputs))
+        if inputs or any(isinstance(part, str) for part in changed):
+            yield MemoryChange((wanted, *(node for node in reads if node.target in changed)), inputs)
+    for first, second in combinations(computed, 2):
+        if pattern.share(first, second) is not replacement.share(computed[first], computed[second]):
+            yield MemoryChange((first, second))
+
+
+def _shared_inside(pattern: Template) -> Iterator[tuple[Node, Node]]:
+    """Yield each result with the values inside of the pattern that may share memory with it."""
+    calls = [node for node in pattern.calls() if node.op != "get_attr"]
+    for wanted in dict.fromkeys(result for result in pattern.results if result in calls):
+        memory = pattern.memory_of(wanted).intersection(calls)
+        for inner in calls:
+            if inner not in pattern.results and not memory.isdisjoint(pattern.memory_of(inner)):
+                yield wanted, inner
 
 
 def _use_instead(user: Node, old: Node, new: Argument) -> None:

@@ -9,7 +9,8 @@ from torch import nn
 from fxplug.capture import Proxy
 from fxplug.errors import PatternError
 from fxplug.ir import iterate_leaves
-from fxplug.rewrite.calls import Spellings, value_at
+from fxplug.rewrite.calls import pairs_by_name, value_at
+from fxplug.rewrite.questions import asked
 from fxplug.rewrite.values import nodes_in, same_value
 from fxplug.semantics.canonical import canonical_form
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fxplug.ir import Node
+    from fxplug.rewrite.spellings import Spellings
 
 __all__ = ["AnyOf", "Const", "Element", "Module", "Wildcard"]
 
@@ -118,7 +120,7 @@ class Module(Element):
     def pairs(self, wanted: Node, node: Node, spellings: Spellings) -> Pairs | None:
         """Return those of a call of such a module."""
         module = value_at(spellings.root, node.target) if node.op == "call_module" else None
-        if not isinstance(module, self.kind):
+        if not isinstance(module, self.kind) or spellings.is_patched(node.target):
             return None
         for name, value in self.attributes.items():
             if not hasattr(module, name) or not same_value(getattr(module, name), value):
@@ -162,23 +164,19 @@ class Const:
         self.predicate = predicate
         """Asked about the value."""
 
-    def accepts(self, value: Any) -> bool:
+    def accepts(self, value: Any, node: Node | None = None) -> bool:
         """Return whether a value that a parameter would stand for is plain and will do.
+
+        Args:
+            value: Of a graph.
+            node: The one at which the match begins, for messages.
 
         Raises:
             PatternError: The predicate failed.
         """
         if nodes_in(value):
             return False
-        if self.predicate is None:
-            return True
-        try:
-            return bool(self.predicate(value))
-        except Exception as error:
-            raise PatternError(
-                f"Cannot search for the pattern: {self!r} raised {type(error).__name__}: {error} for {value!r}. A "
-                "predicate must answer for every plain value."
-            ) from error
+        return self.predicate is None or asked("predicate", self.predicate, (value,), node)
 
     def __repr__(self) -> str:
         return "Const()" if self.predicate is None else f"Const({_name_of(self.predicate)})"
@@ -212,7 +210,7 @@ def _pairs_of_call(callee: Any, wanted: Node, node: Node, spellings: Spellings) 
         or ours.arguments.keys() != theirs.arguments.keys()
     ):
         return None
-    return [(value, theirs.arguments[name]) for name, value in ours.arguments.items()]
+    return pairs_by_name(ours.arguments, theirs.arguments, ours.given)
 
 
 def _same_places(wanted: Node, node: Node) -> Pairs | None:

@@ -56,14 +56,12 @@ def explain(pattern: Pattern | Callable[..., Any] | Graph | GraphModule, node: N
     graph = cast("Graph", node.graph)
     if node not in graph.nodes:
         raise PatternError(f"Cannot explain node {node.name!r}: it does not stand in its graph any more.")
-    matcher = wanted.matcher
-    is_candidate = node in matcher.candidates(graph)
-    matcher.reasons = []
-    try:
-        if not is_candidate:
-            matcher.refuse_callee(matcher.pattern_anchors[0], node)
-            return Explanation(None, tuple(matcher.reasons))
-        match = next(matcher.matches_at(node, graph), None)
-        return Explanation(match, () if match is not None else tuple(dict.fromkeys(matcher.reasons)))
-    finally:
-        matcher.reasons = None
+    reasons: list[str] = []
+    search = wanted.matcher.search(graph, reasons=reasons)
+    if node not in search.candidates():
+        reasons.clear()
+        search.refuse_callee(node)
+        return Explanation(None, tuple(reasons))
+    reasons.clear()
+    match = next(search.matches_at(node), None)
+    return Explanation(match, () if match is not None else tuple(dict.fromkeys(reasons)))

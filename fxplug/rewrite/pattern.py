@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fxplug.capture import Tracer
 from fxplug.errors import PatternError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, effects, iterate_leaves
 from fxplug.rewrite.aliases import may_return_argument
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Template"]
 
@@ -77,22 +74,36 @@ class Template:
         return cls(graph, module, word)
 
     @cached_property
-    def shared(self) -> tuple[frozenset[int], ...]:
-        """For each result: the positions of the inputs with which it may share memory."""
-        return tuple(frozenset(self._sources(result)) for result in self.results)
+    def shared(self) -> tuple[frozenset[int | str], ...]:
+        """For each result: positions of the inputs, and paths of the attributes, with which it may share memory."""
+        return tuple(
+            frozenset(
+                self.inputs.index(node) if node.op == "placeholder" else str(node.target)
+                for node in self.memory_of(result)
+                if node.op in {"placeholder", "get_attr"}
+            )
+            for result in self.results
+        )
 
-    def _sources(self, result: Any) -> Iterator[int]:
+    def share(self, first: Any, second: Any) -> bool:
+        """Return whether two values of the graph may share memory with one another."""
+        ours, theirs = self.memory_of(first), self.memory_of(second)
+        read = {node.target for node in ours if node.op == "get_attr"}
+        return not ours.isdisjoint(theirs) or any(
+            node.op == "get_attr" and node.target in read for node in theirs
+        )
+
+    def memory_of(self, value: Any) -> frozenset[Node]:
+        """Return the nodes of which a value may be a view, itself among them; none for a plain value."""
         seen: set[Node] = set()
-        waiting = [result] if isinstance(result, Node) else []
+        waiting = [value] if isinstance(value, Node) else []
         while waiting:
             node = waiting.pop()
-            if node in self.inputs:
-                yield self.inputs.index(node)
-            elif node not in seen and (
-                effects.effect_of(node, self.root).writes or may_return_argument(node, self.root)
-            ):
+            is_call = node.op not in {"placeholder", "get_attr"}
+            if node not in seen and is_call and may_return_argument(node, self.root):
                 waiting += node.all_input_nodes
             seen.add(node)
+        return frozenset(seen)
 
     def calls(self) -> list[Node]:
         """Return the nodes that are neither input nor output, in order."""

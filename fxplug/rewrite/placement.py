@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fxplug.ir import Effect, Graph, Node, effects
-from fxplug.rewrite.aliases import may_return_argument
 from fxplug.rewrite.calls import value_at
+from fxplug.rewrite.writes import WrittenMemory
 from fxplug.semantics.internals import assert_function
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class EffectOrder:
         self._graph = graph
         self._root = root
         self._noisy: list[Node] | None = None
+        self._written: WrittenMemory | None = None
 
     def _effect(self, node: Node) -> Effect:
         return effects.effect_of(node, self._root)
@@ -52,11 +53,29 @@ class EffectOrder:
             position = bisect_left(self._noisy, node)
             if position < len(self._noisy) and self._noisy[position] is node:
                 del self._noisy[position]
+        if self._written is not None:
+            self._written.forget(node)
 
     def learn(self, node: Node) -> None:
         """Hear that `node` was made."""
         if self._noisy is not None and self._effect(node).must_be_kept:
             insort(self._noisy, node)
+        if self._written is not None:
+            self._written.learn(node)
+
+    def may_be_written(self, node: Node, besides: set[Node]) -> bool:
+        """Return whether another node may write the value of `node`: itself, a view of it, or what it is a view of.
+
+        Args:
+            node: Any node.
+            besides: Nodes that do not count.
+        """
+        if self._written is None:
+            noisy = self._list()
+            if not noisy:
+                return False
+            self._written = WrittenMemory(self._graph, self._root, noisy)
+        return self._written.holds(node, besides)
 
     def meeting_place(self, nodes: Sequence[Node], inputs: list[Node], returned: list[Node]) -> Node | None:
         """Return the node before which all of `nodes` could run.
@@ -145,42 +164,3 @@ class EffectOrder:
         if not isinstance(module, nn.Module):
             return set()
         return {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-
-    def may_be_written(self, node: Node, besides: set[Node]) -> bool:
-        """Return whether another node may write the value of `node`: itself, a view of it, or what it is a view of.
-
-        Args:
-            node: Any node.
-            besides: Nodes that do not count.
-        """
-        if not self._list():
-            return False
-        same = {node}
-        waiting = [node]
-        while waiting:
-            value = waiting.pop()
-            if value.op == "get_attr" and any(
-                "state" in self._effect(noisy).writes for noisy in self._list()
-            ):
-                return True  # A module may update what is read here.
-            for user in value.users:
-                effect = self._effect(user)
-                writes = user.op != "output" and (effect.unknown or effect.writes - {"state"})
-                if writes and user not in besides:
-                    return True
-            found = [other for other in self._sharing(value) if other not in same and other not in besides]
-            same.update(found)
-            waiting += found
-        return False
-
-    def _sharing(self, node: Node) -> list[Node]:
-        """Return the nodes whose values may share memory with that of `node`."""
-        if node.op == "get_attr":
-            found = self._graph.find_nodes(op="get_attr", target=node.target, sort=False)
-        elif node.op == "placeholder" or not may_return_argument(node, self._root):
-            found = []
-        else:
-            found = node.all_input_nodes
-        return found + [
-            user for user in node.users if user.op != "output" and may_return_argument(user, self._root)
-        ]

@@ -10,6 +10,7 @@ from fxplug.ir.collector import paused_collection
 from fxplug.rewrite.edits import Editor, ReplacedPatterns
 from fxplug.rewrite.matcher import InternalMatch, SubgraphMatcher
 from fxplug.rewrite.pattern import Template
+from fxplug.rewrite.questions import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,11 +116,12 @@ def replace_pattern_with_filters(
     filters = tuple(match_filters or ())
 
     def accepts(match: InternalMatch) -> bool:
-        if not all(wants(match, gm.graph, wanted.graph) for wants in filters):
+        given, node = (match, gm.graph, wanted.graph), match.members[-1]
+        if not all(asked("filter", wants, given, node) for wants in filters):
             return False
         chosen = common
         if replacement_callback is not None:
-            chosen = editor.prepare(wanted, replacement_callback(match, gm.graph, wanted.graph))
+            chosen = editor.prepare(wanted, asked("callback", replacement_callback, given, node))
         return chosen is not None and editor.plan(match, chosen)
 
     with paused_collection():

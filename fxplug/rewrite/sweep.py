@@ -13,11 +13,13 @@ from fxplug.rewrite.edits import Editor, ReplacedPatterns
 from fxplug.rewrite.elements import Const
 from fxplug.rewrite.matcher import InternalMatch, SubgraphMatcher
 from fxplug.rewrite.pattern import Template
+from fxplug.rewrite.questions import asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fxplug.ir import Graph, Node
+    from fxplug.rewrite.search import Search
 
 __all__ = ["Pattern", "Rewriter"]
 
@@ -161,28 +163,28 @@ class Rewriter:
                 editor.prepare(rule.pattern.template, rule.replacement)
         with paused_collection():
             claimed: set[Node] = set()
-            for node, rule in self._places(module.graph):
+            searches = [rule.pattern.matcher.search(module.graph, claimed=claimed) for rule in self._rules]
+            for node, order in self._places(searches):
                 if node not in claimed:
-                    self._plan(node, rule, module.graph, editor, claimed)
+                    self._plan(node, self._rules[order], searches[order], editor, claimed)
             return editor.apply()
 
-    def _places(self, graph: Graph) -> Iterator[tuple[Node, _Rule]]:
+    @staticmethod
+    def _places(searches: list[Search]) -> Iterator[tuple[Node, int]]:
         """Yield every node that a rule may begin at, in order of the graph, and of the rules."""
-        found = [
-            [(node, order) for node in rule.pattern.matcher.candidates(graph)]
-            for order, rule in enumerate(self._rules)
-        ]
-        for node, order in heapq.merge(*found):
-            yield node, self._rules[order]
+        found = [[(node, order) for node in search.candidates()] for order, search in enumerate(searches)]
+        yield from heapq.merge(*found)
 
     @staticmethod
-    def _plan(node: Node, rule: _Rule, graph: Graph, editor: Editor, claimed: set[Node]) -> None:
-        for match in rule.pattern.matcher.matches_at(node, graph):
+    def _plan(node: Node, rule: _Rule, search: Search, editor: Editor, claimed: set[Node]) -> None:
+        for match in search.matches_at(node):
             if not claimed.isdisjoint(match.members) or (
-                rule.condition is not None and not rule.condition(match)
+                rule.condition is not None and not asked("condition", rule.condition, (match,), node)
             ):
                 continue
-            program = rule.replacement if rule.callback is None else rule.callback(match)
+            program = rule.replacement
+            if rule.callback is not None:
+                program = asked("callback", rule.callback, (match,), node)
             if editor.plan(match, editor.prepare(rule.pattern.template, program)):
                 claimed.update(match.members)
                 return

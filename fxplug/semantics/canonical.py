@@ -21,9 +21,17 @@ from fxplug.semantics.internals import OpOverloadPacket, has_hooks, schema_of
 from fxplug.semantics.normalization import normalize_operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["COMMUTATIVE", "CanonicalCall", "canonical_call", "canonical_form", "canonical_name"]
+__all__ = [
+    "COMMUTATIVE",
+    "CanonicalCall",
+    "canonical_call",
+    "canonical_form",
+    "canonical_name",
+    "has_old_order",
+    "repeats_defaults",
+]
 
 COMMUTATIVE = frozenset(
     [
@@ -145,6 +153,8 @@ class CanonicalCall(NamedTuple):
     """Of the operator, without its library and overload."""
     arguments: Mapping[str, Any]
     """Parameter of its schema -> argument, with defaults filled in."""
+    given: frozenset[str]
+    """The parameters whose arguments were not filled in."""
 
 
 def canonical_name(op: str, target: Any, module: Any = None) -> str | None:
@@ -181,13 +191,15 @@ def _name_of_method(target: str) -> str | None:
     return name if schema.arguments[0].name == "self" else None
 
 
-@functools.lru_cache(maxsize=1024)
 def _name_of_function(target: Callable[..., Any]) -> str | None:
     name = _PYTHON.get(target) or _FUNCTIONS.get(target)
-    if name is not None:
+    if name is not None or not isinstance(target, _BUILTIN):
         return name
-    if not isinstance(target, _BUILTIN):
-        return None
+    return _name_of_builtin(target)
+
+
+@functools.lru_cache(maxsize=1024)
+def _name_of_builtin(target: Callable[..., Any]) -> str | None:
     name = operator_name(target)
     name = _ALIASES.get(name, name) if name is not None else None
     return name if name is not None and _first_schema(name) is not None else None
@@ -231,21 +243,55 @@ def canonical_form(
         module: The module that it calls, where it calls one.
     """
     name = canonical_name(op, target, module)
-    if name is None:
+    if name is None or has_old_order(op, target, args):
         return None
     named = dict(kwargs)
+    defaults: frozenset[str] = frozenset()
     if op == "call_module":
         named |= {attribute: getattr(module, attribute) for attribute in _MODULES[type(module)][1]}
     elif op == "call_method":
         args = _with_lists(name, args)
     elif target in _FUNCTIONS:
         args, named = (), _by_name(target, args, named)
+        defaults = frozenset(repeats_defaults(target, named))
         flag = named.pop("inplace", False)
         if not named or not isinstance(flag, bool) or named.get("dim", 0) is None:
             return None
         name = f"{name}_" if flag else name
     arguments = normalize_operator(name, args, named)
-    return None if arguments is None else CanonicalCall(name, arguments)
+    if arguments is None:
+        return None
+    given = {"self" if key == "input" else key for key in named if key not in defaults}
+    return CanonicalCall(name, arguments, frozenset((*list(arguments)[: len(args)], *given)))
+
+
+def has_old_order(op: str, target: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether a call has the order that torch deprecates: ``torch.add(x, 2, y)`` adds twice ``y``.
+
+    To the schema of the operator, which has all its parameters in another order, it looks like any other call.
+    """
+    if len(args) < 3 or op == "call_module":
+        return False
+    name = canonical_name(op, target)
+    return name is not None and name.rstrip("_") in {"add", "sub"}
+
+
+def repeats_defaults(function: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keywords of a call that may have been left out by whoever wrote it.
+
+    The functions that torch writes in Python record all their arguments, so that a default is there like any other.
+
+    Args:
+        function: What is called.
+        kwargs: Its keyword arguments.
+    """
+    if not inspect.isfunction(function) or function.__module__.partition(".")[0] != "torch":
+        return
+    parameters = inspect.signature(function).parameters
+    for name, value in kwargs.items():
+        default = parameters[name].default if name in parameters else inspect.Parameter.empty
+        if type(default) is type(value) and default == value:
+            yield name
 
 
 def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -257,13 +303,38 @@ def _by_name(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> di
     return {name: value for name, value in bound.items() if name != "_stacklevel"}
 
 
+_TAKE_SIZES = frozenset(
+    {
+        "broadcast_to",
+        "expand",
+        "flip",
+        "new_empty",
+        "new_ones",
+        "new_zeros",
+        "permute",
+        "repeat",
+        "reshape",
+        "resize_",
+        "sum_to_size",
+        "tile",
+        "view",
+    }
+)
+"""Methods that take sizes or dimensions one by one; ``x.amax(0, True)`` has a dimension and a flag."""
+
+
 def _with_lists(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return arguments in which sizes that a method was given one by one stand in a tuple, as the operator has them."""
-    schema = _first_schema(name)
-    if schema is None or len(args) < 2 or len(schema.arguments) < 2 or isinstance(args[1], (tuple, list)):
+    if name not in _TAKE_SIZES or len(args) < 2:
         return args
-    if schema.arguments[1].type.kind() != "ListType" or not all(
-        isinstance(size, (int, Node)) for size in args[1:]
-    ):
+    if not all(type(size) is int or isinstance(size, Node) for size in args[1:]) or _is_whole_size(args[1]):
         return args
     return (args[0], tuple(args[1:]))
+
+
+def _is_whole_size(value: Any) -> bool:
+    if not isinstance(value, Node):
+        return False
+    if value.op == "call_method":
+        return value.target == "size" and len(value.args) == 1 and not value.kwargs
+    return value.target is getattr and len(value.args) > 1 and value.args[1] == "shape"
