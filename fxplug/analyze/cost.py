@@ -260,10 +260,10 @@ def _bytes_of_state(module: nn.Module | None) -> int:
 
 
 def _dtype_of(call: OperatorCall) -> str:
-    given = [part.dtype for part in tensors_in((call.args, dict(call.kwargs)))]
-    computed = next((dtype for dtype in given if dtype.is_floating_point), None)
-    dtypes = [computed] if computed is not None else [part.dtype for part in tensors_in(call.result)] + given
-    return dtype_text(dtypes[0]) if dtypes else ""
+    # The result first: that is what mixed arguments are promoted to, and what autocast casts them to.
+    dtypes = [part.dtype for part in tensors_in([call.result, call.args, dict(call.kwargs)])]
+    computed = next((dtype for dtype in dtypes if dtype.is_floating_point), None)
+    return dtype_text(computed or dtypes[0]) if dtypes else ""
 
 
 def dtype_text(dtype: torch.dtype) -> str:

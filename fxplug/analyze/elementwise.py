@@ -194,8 +194,9 @@ def _is_view_index(part: Any) -> bool:
     if isinstance(part, TensorMetadata):
         # A single number, which torch reads.
         return not part.shape and part.dtype not in {torch.bool, torch.uint8}
-    is_place = isinstance(part, (Integral, slice, Node, EllipsisType)) and not isinstance(part, bool)
-    return part is None or is_place
+    if isinstance(part, bool):
+        return False
+    return part is None or isinstance(part, (Integral, slice, Node, EllipsisType))
 
 
 # -- adding to some elements

@@ -81,6 +81,7 @@ def test_lookups_of_elements():
     assert last(torch.take, TABLE, index).bytes == 2 * 8 * 4 + 8 * 8
     assert last(lambda x: x[[0, 2]], TABLE).bytes == 2 * 2 * 4 * 4
     assert last(lambda x: x[:, [0, 2]], TABLE).bytes == 2 * 1000 * 2 * 4
+    assert last(lambda x: x[True], TABLE).bytes == 2 * 4000 * 4
     mask = torch.arange(1000) < 7
     assert last(lambda x, m: x[m], TABLE, mask).bytes == 2 * 7 * 4 * 4 + 1000
 
