@@ -37,6 +37,7 @@ __all__ = [
     "scattered_sum",
     "taps",
     "thrice_per_input",
+    "transfer",
 ]
 
 
@@ -262,10 +263,15 @@ def contiguous(call: OperatorCall) -> CallCost:
 def conversion(call: OperatorCall) -> CallCost:
     """Count ``float`` and its like, which give back a tensor that is so already."""
     source, result = call.args[0], call.result
-    if (
-        isinstance(source, TensorMetadata)
-        and isinstance(result, TensorMetadata)
-        and source.dtype == result.dtype
-    ):
-        return CallCost(0, 0, 0)
-    return CallCost(0)
+    if not isinstance(source, TensorMetadata) or not isinstance(result, TensorMetadata):
+        return CallCost(0)
+    return CallCost(0, 0, 0) if source.dtype == result.dtype else CallCost(0, bytes_of([source]))
+
+
+def transfer(call: OperatorCall) -> CallCost:
+    """Count ``to``, which may move a tensor to another device, unless it names a dtype alone."""
+    named = [*call.args[1:], *(value for name, value in call.kwargs.items() if name == "dtype")]
+    is_conversion = (
+        len(named) == 1 and isinstance(named[0], torch.dtype) and not call.kwargs.keys() - {"dtype"}
+    )
+    return conversion(call) if is_conversion else CallCost(0)

@@ -24,7 +24,7 @@ __all__ = ["builtin_formulas"]
 # -- which calls
 
 
-_TORCH_HOLDERS = (torch, functional, torch.ops.aten)
+_TORCH_HOLDERS = (torch, functional, torch.Tensor, torch.ops.aten)
 
 
 def _forms_of(name: str) -> Iterator[Hashable]:
@@ -87,16 +87,17 @@ _NAMES: dict[Formula, str] = {
     elementwise.dropout: "dropout dropout1d dropout2d dropout3d",
     elementwise.no_arithmetic: "relu relu_ relu6 hardtanh clamp clamp_ abs neg sign maximum minimum max min amax amin "
     "max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d argmax argmin topk "
-    "sort argsort cat concat stack pad where masked_fill masked_fill_ clone to type type_as eq ne lt le gt ge "
+    "sort argsort cat concat stack pad where masked_fill masked_fill_ clone eq ne lt le gt ge "
     "logical_not logical_and logical_or copy_ repeat tile roll flip tril triu one_hot zeros ones full arange "
     "zeros_like ones_like full_like empty empty_like bitwise_and bitwise_or floor ceil round trunc repeat_interleave "
     "nan_to_num threshold",
     elementwise.contiguous: "contiguous",
-    elementwise.conversion: "float half double long int bool bfloat16",
+    elementwise.conversion: "float half double long int bool bfloat16 type type_as",
+    elementwise.transfer: "to",
     elementwise.rearranged: "reshape reshape_as flatten ravel",
-    elementwise.no_work: "view unflatten squeeze unsqueeze transpose permute t expand expand_as chunk split unbind "
-    "select narrow movedim swapaxes size dim numel detach item is_floating_point view_as data_ptr stride element_size "
-    "is_contiguous",
+    elementwise.no_work: "view _unsafe_view unflatten squeeze unsqueeze transpose permute t expand expand_as chunk split unbind select "
+    "narrow slice diagonal as_strided broadcast_to tensor_split hsplit vsplit movedim moveaxis swapaxes swapdims "
+    "size dim numel detach item is_floating_point view_as data_ptr stride element_size is_contiguous",
 }
 
 _MODULE_NAMES: dict[Formula, str] = {

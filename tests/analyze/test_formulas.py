@@ -110,6 +110,9 @@ def test_tables_that_rescale_their_rows_are_not_known():
         lambda x: torch.flatten(x.t()),
         lambda x: x.t().contiguous(),
         lambda x: x.double(),
+        lambda x: x.to(torch.float64),
+        lambda x: x.to("cpu", torch.float64),
+        lambda x: x.to(torch.float32, copy=True),
     ),
 )
 def test_what_has_to_copy_is_counted(program):
@@ -139,6 +142,13 @@ def test_a_flatten_layer_that_has_to_copy_is_counted():
         lambda x: x.flatten(),
         lambda x: x.t().t().contiguous(),
         lambda x: x.float(),
+        lambda x: x.to(torch.float32),
+        lambda x: x.to(dtype=torch.float32),
+        lambda x: x.type_as(x),
+        lambda x: x.unflatten(1, (2, 2)),
+        lambda x: x.swapdims(0, 1),
+        lambda x: x.diagonal(),
+        lambda x: torch.ops.aten.slice.Tensor(x, 0, 0, 2),
         lambda x: x.expand_as(x),
         lambda x: F.dropout(x, training=False),
     ),
