@@ -95,9 +95,9 @@ _NAMES: dict[Formula, str] = {
     elementwise.conversion: "float half double long int bool bfloat16 type type_as",
     elementwise.transfer: "to",
     elementwise.rearranged: "reshape reshape_as flatten ravel",
-    elementwise.no_work: "view _unsafe_view unflatten squeeze unsqueeze transpose permute t expand expand_as chunk split "
-    "unbind select narrow slice diagonal as_strided broadcast_to tensor_split hsplit vsplit movedim moveaxis swapaxes "
-    "swapdims size dim numel detach item is_floating_point view_as data_ptr stride element_size is_contiguous",
+    elementwise.no_work: "view _unsafe_view unflatten squeeze unsqueeze transpose permute t expand expand_as chunk "
+    "split unbind select narrow slice diagonal as_strided broadcast_to tensor_split hsplit vsplit movedim moveaxis "
+    "swapaxes swapdims size dim numel detach item is_floating_point view_as data_ptr stride element_size is_contiguous",
 }
 
 _MODULE_NAMES: dict[Formula, str] = {

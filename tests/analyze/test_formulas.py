@@ -383,3 +383,11 @@ def test_a_layer_whose_weight_is_computed_is_named():
     table = costs(nn.Sequential(module), torch.randn(1, 3, 8, 8))
 
     assert [node.target for node in table.unknown] == ["ParametrizedConv2d"]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_a_layer_whose_weight_a_hook_computes_counts_without_the_hook():
+    module = nn.utils.weight_norm(nn.Conv2d(3, 8, 3))
+    table = costs(nn.Sequential(module), torch.randn(1, 3, 8, 8))
+
+    assert table.multiply_adds == 8 * 6 * 6 * 27
