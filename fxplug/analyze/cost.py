@@ -24,8 +24,10 @@ __all__ = [
     "FlopFormulaRecord",
     "NodeCost",
     "OperatorCall",
+    "bytes_of",
     "cost_table",
     "dtype_text",
+    "tensors_in",
 ]
 
 
@@ -50,6 +52,13 @@ class OperatorCall:
         if position < len(self.args):
             return self.args[position]
         return self.kwargs.get(name, default)
+
+    def shape(self, position: int, *names: str) -> torch.Size | None:
+        """Return the shape of the argument at a position or with one of the names; None when there is no tensor."""
+        places = self.args[position : position + 1] or tuple(
+            self.kwargs[name] for name in names if name in self.kwargs
+        )
+        return next((place.shape for place in places if isinstance(place, TensorMetadata)), None)
 
     def elements(self) -> int:
         """Return how many elements the tensors of the result have together."""
@@ -186,7 +195,7 @@ def _node_cost(call: OperatorCall, formulas: Formulas) -> NodeCost:
         target_text(call),
         cost.multiply_adds if answer is not None else None,
         _bytes_read(call) if cost.bytes_read is None else cost.bytes_read,
-        _bytes_of(tensors_in(call.result)) if cost.bytes_written is None else cost.bytes_written,
+        bytes_of(tensors_in(call.result)) if cost.bytes_written is None else cost.bytes_written,
         _dtype_of(call),
     )
 
@@ -231,7 +240,8 @@ def tensors_in(value: Any) -> Iterator[TensorMetadata]:
             yield from tensors_in(element)
 
 
-def _bytes_of(tensors: Iterable[TensorMetadata]) -> int:
+def bytes_of(tensors: Iterable[TensorMetadata]) -> int:
+    """Return how much memory tensors take together."""
     return sum(tensor.shape.numel() * tensor.dtype.itemsize for tensor in tensors)
 
 
@@ -239,7 +249,7 @@ def _bytes_read(call: OperatorCall) -> int:
     # A tensor that is passed twice is read once.
     sources = [leaf for leaf in iterate_leaves((call.node.args, call.node.kwargs)) if isinstance(leaf, Node)]
     notes = [node.meta.get("tensor_meta") for node in dict.fromkeys(sources)]
-    return _bytes_of(tensors_in(notes)) + _bytes_of_state(call.module)
+    return bytes_of(tensors_in(notes)) + _bytes_of_state(call.module)
 
 
 def _bytes_of_state(module: nn.Module | None) -> int:
@@ -250,10 +260,10 @@ def _bytes_of_state(module: nn.Module | None) -> int:
 
 
 def _dtype_of(call: OperatorCall) -> str:
-    given = [part.dtype for part in tensors_in((call.args, dict(call.kwargs)))]
-    computed = next((dtype for dtype in given if dtype.is_floating_point), None)
-    dtypes = [computed] if computed is not None else [part.dtype for part in tensors_in(call.result)] + given
-    return dtype_text(dtypes[0]) if dtypes else ""
+    # The result first: that is what mixed arguments are promoted to, and what autocast casts them to.
+    dtypes = [part.dtype for part in tensors_in([call.result, call.args, dict(call.kwargs)])]
+    computed = next((dtype for dtype in dtypes if dtype.is_floating_point), None)
+    return dtype_text(computed or dtypes[0]) if dtypes else ""
 
 
 def dtype_text(dtype: torch.dtype) -> str:

@@ -94,8 +94,12 @@ class ShapeProp(Interpreter):
 
 def _in_mode(module: GraphModule, mode: Any) -> GraphModule:
     """Return a copy of `module` that holds fake tensors; no values are copied."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return copy.deepcopy(module, {id(tensor): _fake(tensor, mode) for tensor in tensors})
+    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    # What a hook computed from parameters, as weight_norm does, cannot be copied.
+    for value in [value for part in module.modules() for value in vars(part).values()]:
+        if isinstance(value, torch.Tensor) and not value.is_leaf:
+            tensors[id(value)] = value.detach()
+    return copy.deepcopy(module, {key: _fake(tensor, mode) for key, tensor in tensors.items()})
 
 
 def _fake(value: Any, mode: Any) -> Any:

@@ -122,6 +122,62 @@ def test_a_view_moves_nothing_and_a_lookup_reads_its_rows_only():
     assert (node.bytes_read, node.bytes_written) == (3 * 4 * 4 + 3 * 8, 3 * 4 * 4)
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear, self.drop = nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Dropout()
+
+    def forward(self, x):
+        return self.drop(self.linear(self.norm(x)))
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = Block()
+        self.more = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.first(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            for block in self.more:
+                y = block(y)
+        return y + x
+
+
+@pytest.mark.parametrize(("training", "block"), [(False, 12 + 48), (True, 36 + 48 + 12)])
+def test_what_is_captured_costs_what_the_module_costs(training, block):
+    model = Nested().train(training)
+    x = torch.randn(3, 4)
+
+    table = costs(model, x)
+    assert table.unknown == ()
+    assert table.multiply_adds == 3 * block + 12
+
+    traced = fxplug.symbolic_trace(model, manager=NONE)
+    assert costs(traced, x) == costs(fxplug.trace(model, (x,), manager=NONE), x) == table
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = traced
+
+        def forward(self, x):
+            return self.inner(x) * 2
+
+    assert costs(Outer(), x).multiply_adds == table.multiply_adds + 12
+
+
+def test_the_dtype_is_that_in_which_a_node_computes():
+    dtypes = {node.name: node.dtype for node in costs(Nested().eval(), torch.randn(3, 4)).nodes}
+
+    assert dtypes["first_linear"] == "float32"
+    assert dtypes["more_0_linear"] == "bfloat16"
+    # One side is bfloat16, the other one float32.
+    assert dtypes["add"] == "float32"
+
+
 def test_nothing_is_computed_and_the_module_is_left_alone():
     model = Small().to("meta").eval()
     assert costs(model, torch.empty(2, 3, 8, 8, device="meta")).multiply_adds > 0
@@ -184,3 +240,9 @@ def test_resnet_50_has_the_multiply_adds_that_are_known_of_it():
     assert products == 4_089_184_256
     assert table.unknown == ()
     assert 1 < table.multiply_adds / products < 1.005
+
+    # Training: batch norm counts two more for each element.
+    trained = costs(model.train(), torch.empty(1, 3, 224, 224, device="meta"))
+    normalised = sum(node.multiply_adds for node in table.nodes if node.target == "BatchNorm2d")
+    assert trained.unknown == ()
+    assert trained.multiply_adds == table.multiply_adds + 2 * normalised
