@@ -51,12 +51,13 @@ def quant_converters():
 @pytest.fixture
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Puts a plugin where Python finds it, and hides all others."""
-    from fxplug.plugins import manager
+    from fxplug.plugins import checking, manager
 
     discover = manager.discover
-    monkeypatch.setattr(
-        manager, "discover", lambda: [found for found in discover() if found.target.startswith("fxp_test_")]
-    )
+    for module in (manager, checking):
+        monkeypatch.setattr(
+            module, "discover", lambda: [found for found in discover() if found.target.startswith("fxp_test_")]
+        )
     site = folder / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
