@@ -82,6 +82,11 @@ class PluginCandidate:
         """Distribution and version, for messages."""
         return f"{self.distribution} {self.version}"
 
+    @property
+    def package(self) -> str:
+        """The top-level package, or the module, that the entry point leads into."""
+        return self.target.partition(":")[0].partition(".")[0].strip()
+
     def is_called(self, name: str) -> bool:
         """Return whether `name` means this plugin: its own name or that of its distribution."""
         return canonical(name) in {canonical(self.name), canonical(self.distribution)}
@@ -177,9 +182,8 @@ def shadowing_file(candidate: PluginCandidate) -> str | None:
         return None
     if candidate.sources and here.is_relative_to(Path(candidate.sources).resolve()):
         return None
-    top = candidate.target.partition(":")[0].partition(".")[0]
     try:
-        spec = find_spec(top)
+        spec = find_spec(candidate.package)
     except (ImportError, ValueError):
         return None
     if spec is None:

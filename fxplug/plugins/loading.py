@@ -11,7 +11,7 @@ from fxplug.plugins import builtin, hookspecs
 from fxplug.plugins.call_log import logged
 from fxplug.plugins.discovery import PluginCandidate, canonical, excluding_range
 from fxplug.plugins.hook_table import HookTable, owned_prefix
-from fxplug.plugins.importing import import_plugin
+from fxplug.plugins.importing import forget_modules, import_plugin, unchanged_filters
 from fxplug.plugins.markers import PROJECT
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.ordering import PlacedPlugin, order_plugins
@@ -53,6 +53,8 @@ class LoadedPlugin:
     error: PluginError | None = None
     """What `strict` raises; its cause is what was raised while loading."""
     module: ModuleType | None = None
+    modules: frozenset[str] = frozenset()
+    """The modules of its own package that were imported for it."""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     programs: dict[str, str] = field(default_factory=dict[str, str])
@@ -144,6 +146,13 @@ class PluginLoader:
 
     def load(self) -> list[LoadedPlugin]:
         """Return the active plugins in order, what fxplug itself offers first."""
+        with unchanged_filters():
+            active = self._load()
+        self._forget_refused()
+        self._warn_of_deprecations()
+        return active
+
+    def _load(self) -> list[LoadedPlugin]:
         for plugin in self.plugins:
             self._select(plugin)
         self._refuse_shared_names()
@@ -163,7 +172,6 @@ class PluginLoader:
         for plugin in self._active():
             assert plugin.module is not None  # Only imported plugins are still active.
             plugin.idle_hooks = self._hooks.idle_hooks(plugin.module)
-        self._warn_of_deprecations()
         return [plugin for plugin in [self.core, *ordered] if plugin.is_active]
 
     @property
@@ -273,7 +281,7 @@ class PluginLoader:
 
     def _import(self, plugin: LoadedPlugin) -> None:
         try:
-            module = import_plugin(plugin.candidate)
+            module, plugin.modules = import_plugin(plugin.candidate)
         except Refused as refusal:
             plugin.refuse(str(refusal), cause=refusal.__cause__)
             return
@@ -338,6 +346,12 @@ class PluginLoader:
             plugin.refuse(f"looking for its hooks raised {type(error).__name__}: {reason}", cause=error)
         else:
             self._deprecations += [(plugin, deprecation) for deprecation in deprecations]
+
+    def _forget_refused(self) -> None:
+        in_use = {plugin.candidate.package for plugin in self._active()}
+        for plugin in self.plugins:
+            if plugin.error is not None and plugin.modules and plugin.candidate.package not in in_use:
+                forget_modules(plugin.modules)
 
     def _warn_of_deprecations(self) -> None:
         for plugin, deprecation in self._deprecations:

@@ -92,6 +92,60 @@ def test_a_failed_import_takes_its_warning_filters_along(site):
         assert list(warnings.filters) == before
 
 
+SILENT = "import warnings\nwarnings.filterwarnings('ignore')\nfrom fxplug import hookimpl, PassRecord\n"
+REFUSED_LATER = {
+    "a misspelt hook": "@hookimpl\ndef fxplug_is_laef_module(module): pass\n",
+    "a wrong record": "@hookimpl\ndef fxplug_register_passes(): return [1]\n",
+    "a wrong order": "PLUGIN_BEFORE = 3\n",
+    "a wrong declaration": "PLUGIN_HOOKSPECS = 3\n",
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED_LATER.values(), ids=REFUSED_LATER)
+def test_a_plugin_that_is_refused_behind_its_import_leaves_neither_filters_nor_modules(site, fault):
+    package = write_package(site, "quiet", f"from . import helper\n{SILENT}{fault}", helper="")
+    site.install("broken", "import missing_library")
+    before = list(warnings.filters)
+
+    with pytest.warns(PluginWarning) as caught:
+        site.manager()
+
+    text = " ".join(str(entry.message) for entry in caught)
+    assert "'quiet'" in text
+    assert "'broken'" in text
+    assert list(warnings.filters)[-len(before) :] == before
+    assert not [name for name in sys.modules if name.startswith("fake_plugin_pkg_quiet")]
+
+    (package / "plugin.py").write_text(f"# repaired\n{HOOK}")
+    importlib.invalidate_caches()
+    assert site.manager(disable=["broken"]).plugin_info("quiet").hooks == ("fxplug_is_leaf_module",)
+
+
+def test_a_plugin_that_takes_part_changes_no_filters_and_silences_nobody(site):
+    site.install("quiet", SILENT + HOOK + "@hookimpl\ndef fxplug_register_passes():\n    " + SILENT.splitlines()[1])
+    site.install("broken", "import missing_library")
+    before = list(warnings.filters)
+
+    with pytest.warns(PluginWarning, match="'broken'"):
+        manager = site.manager()
+
+    assert manager.plugin_info("quiet").status == "active"
+    assert list(warnings.filters) == before
+
+
+def test_modules_that_a_plugin_shares_with_one_that_takes_part_stay(site):
+    write_package(
+        site, "both", "from . import tools\nPLUGIN_BEFORE = 3\n", tools="VALUE = 1\n", other="from . import tools\n"
+    )
+    site.install("twin", target="fake_plugin_pkg_both.other")
+
+    with pytest.warns(PluginWarning, match="'both'"):
+        manager = site.manager()
+
+    assert manager.plugin_info("twin").status == "active"
+    assert "fake_plugin_pkg_both.tools" in sys.modules
+
+
 def test_what_is_no_exception_is_isolated_too(site):
     site.install("panic", "class Panic(BaseException): pass\nraise Panic('the engine gave up')")
     site.install("good", HOOK)
