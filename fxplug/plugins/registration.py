@@ -6,6 +6,7 @@ import functools
 import inspect
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import PluginError
@@ -149,6 +150,7 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
     for attribute in dir(module):
         options = manager.parse_hookimpl_opts(module, attribute)
         if options is None:
+            _check_unmarked(attribute, vars(module).get(attribute), declared)
             continue
         hook = options.get("specname") or attribute
         if hook in declared:
@@ -158,6 +160,21 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
         elif not options.get("optionalhook"):
             raise Refused(_unknown_hook(hook, declared))
     return sorted(implemented)
+
+
+def _check_unmarked(name: str, value: Any, declared: Iterable[str]) -> None:
+    """Refuse a function that has the name of a hook of fxplug, and that nobody would ever call."""
+    if not name.startswith(f"{PROJECT}_") or not isinstance(value, FunctionType) or hasattr(value, f"{PROJECT}_impl"):
+        return
+    if f"{value.__module__}.".startswith(f"{PROJECT}."):
+        return  # What fxplug itself defines may be called whatever the plugin likes.
+    if name in declared:
+        raise Refused(f"its {name!r} is not marked as the implementation of a hook; add @{PROJECT}.hookimpl")
+    nearest = get_close_matches(name, declared, n=1, cutoff=0.0)
+    raise Refused(
+        f"its function {name!r} has a name that belongs to hooks of fxplug, and there is no such hook; rename it, or "
+        f"write {nearest[0]!r} with @{PROJECT}.hookimpl if that is meant"
+    )
 
 
 def _unknown_hook(hook: str, declared: Iterable[str]) -> str:
