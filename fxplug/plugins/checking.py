@@ -65,7 +65,7 @@ def check_config(
         environ: Environment variables; by default those of the process.
         start: Where the search for a file begins.
         candidates: The plugins there are; by default those that are installed.
-        version: The version of fxplug that plugins must accept; by default the installed one.
+        version: The version of fxplug that plugins must accept; by default the running one.
         root: A model; globs of modules have to match one of its modules.
     """
     host = examine_host(path, environ=environ, start=start, candidates=candidates, version=version)

@@ -16,11 +16,13 @@ from urllib.request import url2pathname
 
 import importlib_metadata
 
+import fxplug
 from fxplug.errors import PluginLoadError
 from fxplug.plugins.markers import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
     from packaging.requirements import Requirement
@@ -32,6 +34,9 @@ __all__ = [
     "core_version",
     "discover",
     "excluding_range",
+    "foreign_working_directory",
+    "is_path_of_installations",
+    "place_of",
     "shadowing_file",
 ]
 
@@ -177,19 +182,50 @@ def shadowing_file(candidate: PluginCandidate) -> str | None:
     The working directory is often on the path, so that a file of the user there can have the name of a package that
     is installed. Nothing is imported here. Sources of an editable installation shadow nothing: they are the plugin.
     """
-    here = _working_directory()
-    if not candidate.location or here is None or here in _installation_folders():
-        return None
-    if candidate.sources and here.is_relative_to(Path(candidate.sources).resolve()):
+    here = foreign_working_directory(candidate)
+    if here is None:
         return None
     try:
         spec = find_spec(candidate.package)
     except (ImportError, ValueError):
         return None
+    return place_of(spec, here)
+
+
+def foreign_working_directory(candidate: PluginCandidate) -> Path | None:
+    """Return the working directory if nothing that belongs to a plugin is installed there, otherwise None.
+
+    Args:
+        candidate: The plugin.
+    """
+    here = _working_directory()
+    if not candidate.location or here is None or here in _installation_folders():
+        return None
+    if candidate.sources and here.is_relative_to(Path(candidate.sources).resolve()):
+        return None
+    return here
+
+
+def place_of(spec: ModuleSpec | None, folder: Path) -> str | None:
+    """Return the file or folder right in `folder` that a module would come from, None when it comes from elsewhere."""
     if spec is None:
         return None
     places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-    return next((place for place in places if place and Path(place).resolve().parent == here), None)
+    return next((place for place in places if place and Path(place).resolve().parent == folder), None)
+
+
+def is_path_of_installations(folder: Path) -> bool:
+    """Return whether a file in the folders of installed packages puts a folder on the path, as editable ones do."""
+    for installed in _installation_folders():
+        for file in installed.glob("*.pth") if installed.is_dir() else ():
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            if any((installed / line.strip()).resolve() == folder for line in lines if _is_path(line)):
+                return True
+    return False
+
+
+def _is_path(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith(("#", "import ", "import\t"))
 
 
 def _installation_folders() -> set[Path]:
@@ -198,12 +234,9 @@ def _installation_folders() -> set[Path]:
     return {Path(folder).resolve() for folder in folders}
 
 
-def core_version() -> str | None:
-    """Return the installed version of fxplug, None in a checkout that was never installed."""
-    try:
-        return importlib_metadata.version(PROJECT)
-    except importlib_metadata.PackageNotFoundError:
-        return None
+def core_version() -> str:
+    """Return the version of the fxplug that is running, whatever metadata lies around."""
+    return fxplug.__version__
 
 
 def excluding_range(candidate: PluginCandidate, version: str) -> str | None:

@@ -122,7 +122,7 @@ class PluginLoader:
     Args:
         candidates: Every plugin that is installed.
         selection: Which of them may take part.
-        version: The running version of fxplug; None leaves ranges unchecked.
+        version: The running version of fxplug.
         logs_calls: Whether every call of a hook is logged.
     """
 
@@ -130,7 +130,7 @@ class PluginLoader:
         self,
         candidates: Sequence[PluginCandidate],
         selection: Selection,
-        version: str | None,
+        version: str,
         *,
         logs_calls: bool = False,
     ) -> None:
@@ -141,7 +141,7 @@ class PluginLoader:
         self._deprecations: list[tuple[LoadedPlugin, warnings.WarningMessage]] = []
         self.plugins = [LoadedPlugin(candidate) for candidate in candidates]
         self.core = LoadedPlugin(
-            PluginCandidate.of_module(builtin, CORE, distribution=PROJECT, version=version or "")
+            PluginCandidate.of_module(builtin, CORE, distribution=PROJECT, version=version)
         )
 
     def load(self) -> list[LoadedPlugin]:
@@ -239,7 +239,7 @@ class PluginLoader:
         if reason:
             plugin.disable(reason)
             return
-        wanted = excluding_range(plugin.candidate, self._version) if self._version is not None else None
+        wanted = excluding_range(plugin.candidate, self._version)
         if wanted is not None:
             plugin.refuse(
                 f"it requires fxplug {wanted}, but fxplug {self._version} is running; it was not imported",

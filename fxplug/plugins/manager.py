@@ -84,7 +84,7 @@ class PluginManager:
         candidates: The plugins there are; by default those that are installed. An empty list refuses
             discovery.
         environ: Environment variables; by default those of the process.
-        version: The version of fxplug that plugins must accept; by default the installed one.
+        version: The version of fxplug that plugins must accept; by default the running one.
 
     Raises:
         UnknownNameError: A selection names a plugin that is not installed.

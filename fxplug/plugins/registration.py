@@ -164,7 +164,11 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
 
 def _check_unmarked(name: str, value: Any, declared: Iterable[str]) -> None:
     """Refuse a function that has the name of a hook of fxplug, and that nobody would ever call."""
-    if not name.startswith(f"{PROJECT}_") or not isinstance(value, FunctionType) or hasattr(value, f"{PROJECT}_impl"):
+    if (
+        not name.startswith(f"{PROJECT}_")
+        or not isinstance(value, FunctionType)
+        or hasattr(value, f"{PROJECT}_impl")
+    ):
         return
     if f"{value.__module__}.".startswith(f"{PROJECT}."):
         return  # What fxplug itself defines may be called whatever the plugin likes.

@@ -97,7 +97,9 @@ def _may_select(table: dict[str, Any], key: Key) -> bool:
     known = {entry.name for entry in fields(Settings)}
     if key[:1] != ("plugins",) and key[0] in known:
         return False
-    if key[:2] in {("plugins", "require"), ("plugins", "strict")} or (key[:2] == ("plugins", "disable") and key[2:]):
+    if key[:2] in {("plugins", "require"), ("plugins", "strict")} or (
+        key[:2] == ("plugins", "disable") and key[2:]
+    ):
         return False  # The other names of the list are understood.
     value: Any = table
     for part in key:

@@ -56,7 +56,9 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
     discover = manager.discover
     for module in (manager, checking):
         monkeypatch.setattr(
-            module, "discover", lambda: [found for found in discover() if found.target.startswith("fxp_test_")]
+            module,
+            "discover",
+            lambda: [found for found in discover() if found.target.startswith("fxp_test_")],
         )
     site = folder / "site"
     site.mkdir()

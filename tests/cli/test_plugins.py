@@ -270,8 +270,13 @@ def test_the_doctor_imports_no_plugin_that_is_switched_off_whatever_else_is_wron
 
 @pytest.mark.parametrize(
     "text",
-    ['[plugins\ndisable = ["off"]\n', '[plugins]\ndisabel = ["off"]\n', '[plugins]\ndisable = "off"\n']
-    + ['[pluginz]\ndisable = ["off"]\n', 'disable = ["off"]\n'],
+    [
+        '[plugins\ndisable = ["off"]\n',
+        '[plugins]\ndisabel = ["off"]\n',
+        '[plugins]\ndisable = "off"\n',
+        '[pluginz]\ndisable = ["off"]\n',
+        'disable = ["off"]\n',
+    ],
 )
 def test_the_doctor_imports_nothing_when_it_cannot_tell_what_is_switched_off(fxplug, install, folder, text):
     install("off", OFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import sys
 import warnings
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import fxplug
 from fxplug.capture import Tracer, is_tracing
 from fxplug.errors import FxplugError, PluginError
 from fxplug.ir import Graph
@@ -122,7 +124,9 @@ def test_a_plugin_that_is_refused_behind_its_import_leaves_neither_filters_nor_m
 
 
 def test_a_plugin_that_takes_part_changes_no_filters_and_silences_nobody(site):
-    site.install("quiet", SILENT + HOOK + "@hookimpl\ndef fxplug_register_passes():\n    " + SILENT.splitlines()[1])
+    site.install(
+        "quiet", SILENT + HOOK + "@hookimpl\ndef fxplug_register_passes():\n    " + SILENT.splitlines()[1]
+    )
     site.install("broken", "import missing_library")
     before = list(warnings.filters)
 
@@ -135,7 +139,11 @@ def test_a_plugin_that_takes_part_changes_no_filters_and_silences_nobody(site):
 
 def test_modules_that_a_plugin_shares_with_one_that_takes_part_stay(site):
     write_package(
-        site, "both", "from . import tools\nPLUGIN_BEFORE = 3\n", tools="VALUE = 1\n", other="from . import tools\n"
+        site,
+        "both",
+        "from . import tools\nPLUGIN_BEFORE = 3\n",
+        tools="VALUE = 1\n",
+        other="from . import tools\n",
     )
     site.install("twin", target="fake_plugin_pkg_both.other")
 
@@ -228,6 +236,102 @@ def test_a_file_that_takes_the_place_of_an_installed_plugin_is_not_imported(
     monkeypatch.chdir(tmp_path)
     importlib.invalidate_caches()
     assert site.manager().plugin_info("good").status == "active"
+
+
+@pytest.mark.parametrize("entry", ["", ".", "absolute"])
+def test_what_a_plugin_imports_does_not_come_from_the_working_directory(site, tmp_path, monkeypatch, entry):
+    site.install("needy", f"import fake_plugin_missing\n{HOOK}")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "fake_plugin_missing.py").write_text("raise AssertionError('imported')\n")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project) if entry == "absolute" else entry)
+    finders = list(sys.meta_path)
+
+    with pytest.warns(
+        PluginWarning,
+        match="No module named 'fake_plugin_missing' is installed; .* in the working directory does not count",
+    ):
+        manager = site.manager()
+
+    assert manager.plugin_info("needy").status == "failed"
+    assert sys.meta_path == finders
+    (site.folder / "fake_plugin_missing.py").write_text("")
+    importlib.invalidate_caches()
+    assert site.manager().plugin_info("needy").status == "active", "the installed one counts"
+
+
+@pytest.mark.parametrize("way", ["a path file", "a finder"])
+def test_what_is_installed_in_the_working_directory_may_be_imported(site, tmp_path, monkeypatch, way):
+    site.install("needy", f"import fake_plugin_library\n{HOOK}")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "fake_plugin_library.py").write_text("")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    if way == "a path file":
+        monkeypatch.setattr("site.getsitepackages", lambda: [str(site.folder)])
+        (site.folder / "library.pth").write_text(f"# a library\nimport os\n{project}\n")
+    else:
+        where = importlib.machinery.PathFinder.find_spec("fake_plugin_library", [str(project)])
+
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                return where if name == "fake_plugin_library" else None
+
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+
+    assert site.manager(strict=True).plugin_info("needy").status == "active"
+
+
+def test_other_threads_import_from_the_working_directory_meanwhile(site, tmp_path, monkeypatch):
+    site.install(
+        "slow",
+        """
+        import importlib, threading
+        found = []
+        thread = threading.Thread(target=lambda: found.append(importlib.import_module("fake_plugin_local")))
+        thread.start()
+        thread.join()
+        assert found
+        """,
+    )
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "fake_plugin_local.py").write_text("")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend("")
+
+    assert site.manager(strict=True).plugin_info("slow").status == "active"
+
+
+@pytest.mark.parametrize("metadata", ["fxplug-9.9.dist-info/METADATA", "fxplug.egg-info/PKG-INFO"])
+def test_metadata_of_another_fxplug_in_the_working_directory_does_not_count(
+    site, tmp_path, monkeypatch, metadata
+):
+    site.install("good", HOOK, requires=[f"fxplug=={fxplug.__version__}"])
+    project = tmp_path / "project"
+    (project / metadata).parent.mkdir(parents=True)
+    (project / metadata).write_text("Metadata-Version: 2.1\nName: fxplug\nVersion: 9.9\n")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend("")
+
+    assert site.manager(version=None, strict=True).plugin_info("good").status == "active"
+
+
+def test_ranges_are_checked_also_where_fxplug_was_never_installed(site, monkeypatch):
+    site.install("old", HOOK, requires=["fxplug<0.0.1"])
+    candidates = site.candidates()
+    monkeypatch.setattr("importlib_metadata.distributions", lambda **_: [])
+    monkeypatch.setattr("importlib_metadata.Distribution.discover", lambda **_: [])
+
+    with pytest.warns(
+        PluginWarning, match=f"requires fxplug <0.0.1, but fxplug {fxplug.__version__} is running"
+    ):
+        manager = site.manager(version=None, candidates=candidates)
+
+    assert manager.plugin_info("old").status == "incompatible"
 
 
 def test_an_editable_installation_works_in_the_folder_of_its_sources(site, tmp_path, monkeypatch):

@@ -403,7 +403,9 @@ def test_a_function_that_is_called_as_a_hook_and_not_marked_is_refused(site, sou
 def test_a_misspelt_function_that_is_not_marked_is_told_the_nearest_hook(site):
     site.install("deaf", "def fxplug_is_laef_module(module):\n    return True\n")
 
-    with pytest.warns(PluginWarning, match=r"rename it, or write 'fxplug_is_leaf_module' with @fxplug\.hookimpl"):
+    with pytest.warns(
+        PluginWarning, match=r"rename it, or write 'fxplug_is_leaf_module' with @fxplug\.hookimpl"
+    ):
         site.manager()
 
 

@@ -239,7 +239,9 @@ def offering_both():
 def test_a_file_never_calls_the_constructor_of_a_class_that_a_plugin_names(path, change, tampered):
     tampered(path, lambda data: data["graphs"][0]["nodes"][2].update(change))
 
-    with pytest.raises(StorageError, match=r"'@mine:scaled' is a class of modules\. A file may hold its instances"):
+    with pytest.raises(
+        StorageError, match=r"'@mine:scaled' is a class of modules\. A file may hold its instances"
+    ):
         load(path, provisions=offering_both)
 
 
