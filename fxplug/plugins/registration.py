@@ -77,6 +77,11 @@ class Implementation:
         failure = HookFailure(self.hook, reason)
         if failure not in self.failures:  # A hot hook fails in the same way again and again.
             self.failures.append(failure)
+        if self.plugin == CORE:
+            return PluginError(
+                f"Hook {self.hook!r} of {self.provider} itself {reason}. Report it to the authors of fxplug.",
+                code="FXP-H004",
+            )
         return PluginError(
             f"Hook {self.hook!r} of plugin {self.plugin!r} ({self.provider}) {reason}. Report it to its "
             f"authors, or switch the plugin off: FXPLUG_DISABLE_PLUGINS={self.plugin}.",
@@ -84,16 +89,28 @@ class Implementation:
         )
 
 
-def blaming(implementation: Implementation) -> Callable[..., Any]:
-    """Return the function of an implementation so that an error in it says whose it is."""
+def blaming(
+    implementation: Implementation, fault: Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None]
+) -> Callable[..., Any]:
+    """Return the function of an implementation so that an error in it says whose it is.
+
+    Args:
+        implementation: Holds the function.
+        fault: Given an answer with the positional and keyword arguments, says what is allowed instead; None for an
+            answer that is.
+    """
     function = implementation.function
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
+            answer = function(*args, **kwargs)
         except Exception as error:
             raise implementation.failed(error) from error
+        allowed = fault(answer, args, kwargs)
+        if allowed is not None:
+            raise implementation.refused(answer, allowed)
+        return answer
 
     return call
 
