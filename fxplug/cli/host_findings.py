@@ -57,7 +57,7 @@ def _find_plugins(manager: PluginManager, findings: Findings) -> None:
         for info in infos
     ]
     findings.problems += [
-        f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. {info.remedy}"
+        f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.explanation}"
         for info in infos
         if info.status in {"failed", "incompatible"}
     ]
@@ -69,6 +69,8 @@ def _find_conflicts(manager: PluginManager, findings: Findings) -> None:
         ("pass", manager.passes().values()),
         ("backend", manager.backends().values()),
         ("command", manager.commands().values()),
+        ("device", manager.devices().values()),
+        ("report section", manager.report_sections().values()),
     )
     for kind, offers in kinds:
         by_name: dict[str, list[Offer[Any]]] = {}

@@ -176,8 +176,8 @@ def _failed_plugins(host: ExaminedHost) -> Iterator[ConfigFinding]:
         if info.status in {"failed", "incompatible"}:
             yield ConfigFinding(
                 "error" if host.strict else "warning",
-                f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. "
-                f"{info.remedy}",
+                f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: "
+                f"{info.explanation}",
             )
 
 

@@ -16,6 +16,7 @@ from fxplug.plugins.markers import PROJECT
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.ordering import PlacedPlugin, order_plugins
 from fxplug.plugins.records import HookFailure, PluginStatus
+from fxplug.plugins.refusal import in_sentences
 from fxplug.plugins.registration import (
     Implementation,
     Refused,
@@ -81,7 +82,7 @@ class LoadedPlugin:
     @property
     def explanation(self) -> str:
         """Reason and remedy, as sentences."""
-        return f"{self.reason}{'' if self.reason.endswith('?') else '.'} {self.remedy}"
+        return in_sentences(self.reason, self.remedy)
 
     def disable(self, reason: str) -> None:
         """Leave the plugin out because somebody wants that."""

@@ -49,7 +49,7 @@ from fxplug.plugins.records import (
     PluginWarning,
     ReportSectionRecord,
 )
-from fxplug.plugins.registration import Implementation, blaming
+from fxplug.plugins.registration import FAILURES, Implementation, blaming
 from fxplug.plugins.requirements import check_required, requirement_errors
 from fxplug.plugins.selection import Selection
 from fxplug.plugins.settings import Config, ConfigFinding
@@ -438,7 +438,7 @@ class PluginManager:
         for implementation in self._implementations(hook):
             try:
                 answer = implementation.function(*(arguments[name] for name in declared))
-            except Exception as error:
+            except FAILURES as error:
                 failure = implementation.failed(error)
                 if self.strict:
                     raise failure from error

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "FAILURES",
     "RECORDS",
     "Implementation",
     "Refused",
@@ -48,6 +49,10 @@ __all__ = [
     "program_table",
     "wants_subject_alone",
 ]
+
+
+FAILURES = (Exception, SystemExit)
+"""How a hook fails: leaving the process is not for a plugin to decide."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Implementation:
     short: Callable[..., Any] | None = None
     """Takes the first argument alone, where the implementation asks for no more: one call less."""
 
-    def failed(self, error: Exception) -> PluginError:
+    def failed(self, error: BaseException) -> PluginError:
         """Note that a call raised `error`, and return the error to be raised instead."""
         return self._failure(f"raised {type(error).__name__}: {error}")
 
@@ -105,7 +110,7 @@ def blaming(
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             answer = function(*args, **kwargs)
-        except Exception as error:
+        except FAILURES as error:
             raise implementation.failed(error) from error
         allowed = fault(answer, args, kwargs)
         if allowed is not None:

@@ -128,7 +128,7 @@ def test_disabled_plugins_are_counted_and_shown_with_all(fxplug, install, monkey
     monkeypatch.setenv("FXPLUG_DISABLE_PLUGINS", "good")
 
     assert fxplug("plugins", "list").stdout == "No plugin takes part.\n1 disabled (good); --all shows why.\n"
-    assert "disabled by FXPLUG_DISABLE_PLUGINS" in fxplug("plugins", "list", "--all").stdout
+    assert "switched off by FXPLUG_DISABLE_PLUGINS" in fxplug("plugins", "list", "--all").stdout
 
 
 def test_json_says_the_same_to_programs(fxplug, install):

@@ -43,12 +43,12 @@ def example_of(hook: str) -> str:
     return "\n".join(line[8:] for line in lines) + "\n"
 
 
-def manager_with(*modules: ModuleType) -> PluginManager:
+def manager_with(*modules: ModuleType, strict: bool = True) -> PluginManager:
     candidates = [
         PluginCandidate.of_module(module, module.__name__.removeprefix("example_"), version="1.0")
         for module in modules
     ]
-    return PluginManager(candidates=candidates, environ={}, version="0.1.0", strict=True)
+    return PluginManager(candidates=candidates, environ={}, version="0.1.0", strict=strict)
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_register_report_sections(load_example, tmp_path):
             fxplug.ReportSectionRecord("odd", lambda context: [("a",), ("b", "c")], "Odd rows"),
         ]
     )
-    both = manager_with(sys.modules["example_sample"], broken)
+    both = manager_with(sys.modules["example_sample"], broken, strict=False)
     model, inputs = nn.Sequential(nn.Linear(2, 2)).eval(), (torch.ones(1, 2),)
     result = fxplug.optimize(model, inputs, manager=both, measure=False)
     job = Job("model", "Sequential", 6, inputs, ("float32[1, 2]",), None)
@@ -291,6 +291,13 @@ def test_register_report_sections(load_example, tmp_path):
     assert [section["name"] for section in sections] == ["broken:fails", "broken:odd", "sample:opcodes"]
     assert sections[0]["error"] == failure
     assert sections[-1]["rows"][0] == ["opcode", "nodes"]
+
+    strict = manager_with(sys.modules["example_sample"], broken)
+    with pytest.raises(
+        PluginError,
+        match=r"Cannot write the report section 'broken:fails' of fxplug-broken 1\.0: it raised ValueError",
+    ):
+        write_files(tmp_path, job, result, (), strict)
 
 
 # -- what is known of calls and values -----------------------------------------------------------------------
@@ -360,10 +367,10 @@ def test_a_decomposition_that_returns_none_for_a_value_that_is_used_is_blamed(pl
 
 @pytest.mark.parametrize("wrong", [["a"], "a", 3, [torch.sin]])
 def test_decompositions_that_are_none_are_refused(wrong):
-    traced = fxplug.symbolic_trace(lambda x: torch.sin(x), manager=NONE)
+    traced = fxplug.symbolic_trace(lambda x: torch.sin(x) + 1, manager=NONE)
 
     with pytest.raises(
-        InvalidArgumentError, match="Cannot decompose by .*: decompositions holds records only"
+        InvalidArgumentError, match=r"Cannot decompose by .*: decompositions holds records only"
     ):
         fxplug.decompose(traced, decompositions=wrong)
 
@@ -376,9 +383,9 @@ def test_a_formula_that_returns_no_cost_is_blamed(plugin_module, answer):
 
     with pytest.raises(
         PluginError,
-        match=r"'fxplug_register_flop_formulas' of plugin 'x' \(fxplug-x 1\.0\) returned .*; it may return a whole number",
+        match=r"'fxplug_register_flop_formulas' of plugin 'x' \(fxplug-x 1\.0\) returned .*; it may return a whole",
     ):
-        fxplug.cost(lambda x: torch.sin(x), (torch.ones(2),), manager=manager)
+        fxplug.cost(lambda x: torch.sin(x) + 1, (torch.ones(2),), manager=manager)
 
     assert manager.plugin_info("x").failures[0].hook == "fxplug_register_flop_formulas"
 

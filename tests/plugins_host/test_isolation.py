@@ -395,3 +395,22 @@ def test_an_observer_that_fails_is_a_warning_and_the_trace_goes_on(site, hook):
     assert isinstance(graph, Graph)
     with pytest.raises(PluginError, match="by zero"):
         Tracer(policy=site.manager(strict=True).trace_policy()).trace(Model())
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "def fxplug_is_leaf_module(module):",
+        "def fxplug_node_created(node):",
+        "def fxplug_unwrap_module(module):",
+        "def fxplug_leaf_functions():",
+        "def fxplug_trace_started(event):",
+    ],
+)
+def test_a_hook_that_leaves_the_process_is_one_that_fails(site, definition):
+    site.install("leaver", f"@hookimpl\n{definition}\n    raise SystemExit('bye')\n")
+
+    with pytest.raises(
+        PluginError, match=r"of plugin 'leaver' \(fxplug-leaver 1\.0\) raised SystemExit: bye"
+    ):
+        fxplug.symbolic_trace(Model(), manager=site.manager(strict=True))
