@@ -183,7 +183,7 @@ def _load_named(path: Path, note: str) -> _Found:
     if path.name != "pyproject.toml":
         return _Found(path, text, table, ())
     if "fxplug" not in _table(table, "tool"):
-        meant = "".join(f" Did you mean it by [tool.{name}]?" for name, _ in _misspelt_tables(text))
+        meant = "".join(f" Rename [tool.{name}] if that is meant." for name, _ in _misspelt_tables(text))
         raise ConfigError(f"Cannot use the configuration {path}: it has no table [tool.fxplug].{meant}{note}")
     return _Found(path, text, table["tool"]["fxplug"], ("tool", "fxplug"))
 
@@ -191,7 +191,7 @@ def _load_named(path: Path, note: str) -> _Found:
 def _load_from_folder(folder: Path, notes: list[ConfigFinding]) -> _Found | None:
     own = folder / "fxplug.toml"
     project = folder / "pyproject.toml"
-    settings = None
+    text, settings = "", None
     if project.is_file():
         text = _read(project, "")
         notes += [_misspelt(name, ConfigSource(project, line)) for name, line in _misspelt_tables(text)]

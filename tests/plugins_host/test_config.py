@@ -286,7 +286,7 @@ def test_a_table_with_nearly_the_name_is_pointed_out(tmp_path, name):
         f"{path}:3: warning: {text}"
     ]
     with pytest.raises(
-        ConfigError, match=rf"no table \[tool\.fxplug\]\. Did you mean it by \[tool\.{name}\]\?"
+        ConfigError, match=rf"no table \[tool\.fxplug\]\. Rename \[tool\.{name}\] if"
     ):
         load_config(path)
 
