@@ -16,7 +16,6 @@ from urllib.request import url2pathname
 
 import importlib_metadata
 
-import fxplug
 from fxplug.errors import PluginLoadError
 from fxplug.plugins.markers import PROJECT
 
@@ -236,7 +235,8 @@ def _installation_folders() -> set[Path]:
 
 def core_version() -> str:
     """Return the version of the fxplug that is running, whatever metadata lies around."""
-    return fxplug.__version__
+    # The package around this module is loaded already; none of the names that it hands on is asked for.
+    return sys.modules[PROJECT].__version__
 
 
 def excluding_range(candidate: PluginCandidate, version: str) -> str | None:

@@ -285,9 +285,7 @@ def test_a_table_with_nearly_the_name_is_pointed_out(tmp_path, name):
     assert [str(finding) for finding in examine_config(environ={}, start=tmp_path)[1]] == [
         f"{path}:3: warning: {text}"
     ]
-    with pytest.raises(
-        ConfigError, match=rf"no table \[tool\.fxplug\]\. Rename \[tool\.{name}\] if"
-    ):
+    with pytest.raises(ConfigError, match=rf"no table \[tool\.fxplug\]\. Rename \[tool\.{name}\] if"):
         load_config(path)
 
 
