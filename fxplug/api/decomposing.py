@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Any
 
 from fxplug.errors import InvalidArgumentError
 from fxplug.execute import GraphModule
 from fxplug.plugins import PluginManager, default_manager
+from fxplug.rewrite import DecompositionRecord
 from fxplug.rewrite import decompose as decompose_graph
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from fxplug.rewrite import DecompositionRecord
 
 __all__ = ["decompose"]
 
@@ -39,6 +36,7 @@ def decompose(
         A new module. It computes the same, up to rounding, as far as the decompositions do.
 
     Raises:
+        InvalidArgumentError: `module` is no graph module, or `decompositions` holds something else than records.
         DecompositionError: A decomposition fails, or leads back to itself.
 
     Example:
@@ -53,4 +51,22 @@ def decompose(
         )
     if decompositions is None:
         decompositions = (default_manager() if manager is None else manager).decompositions()
+    else:
+        decompositions = _checked(decompositions)
     return decompose_graph(module, decompositions)
+
+
+def _checked(decompositions: Any) -> list[DecompositionRecord]:
+    """Return decompositions as a list.
+
+    Raises:
+        InvalidArgumentError: There is something else among them.
+    """
+    records: list[Any] = list(decompositions) if isinstance(decompositions, Iterable) else [decompositions]
+    for record in records:
+        if not isinstance(record, DecompositionRecord):
+            raise InvalidArgumentError(
+                f"Cannot decompose by {record!r}: decompositions holds records only, such as "
+                f"fxplug.DecompositionRecord(target, function)."
+            )
+    return records

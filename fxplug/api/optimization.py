@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.passes import PassReport, Pipeline
 
-__all__ = ["DEFAULT_PIPELINE", "ExampleError", "OptimizationResult", "optimize"]
+__all__ = ["DEFAULT_PIPELINE", "ExampleError", "OptimizationResult", "example_error", "optimize"]
 
 DEFAULT_PIPELINE = "inference"
 """The pipeline that runs where neither a pipeline nor passes are named."""
@@ -234,7 +234,7 @@ class _Job:
             try:
                 run = _observe(self._module, self._inputs, self.original)
             except (Exception, SystemExit) as error:
-                raise _example_error(self._module, self._inputs, error) from error
+                raise example_error(self._module, self._inputs, error) from error
             stage.summary = _describe_all(run.output)
         return run
 
@@ -419,7 +419,8 @@ def _mismatch(module: nn.Module, check: Check) -> MismatchError:
     )
 
 
-def _example_error(module: nn.Module, inputs: tuple[Any, ...], error: BaseException) -> ExampleError:
+def example_error(module: nn.Module, inputs: tuple[Any, ...], error: BaseException) -> ExampleError:
+    """Return the error for a model that itself raises `error` on its example inputs."""
     return ExampleError(
         f"Cannot run {type(module).__name__} on the example inputs ({_describe_all(inputs)}): the model raises "
         f"{error_with_place(error)}. Give inputs that the model accepts."

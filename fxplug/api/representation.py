@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from fxplug.errors import PluginError
-from fxplug.execute import show_in_notebooks
+from fxplug.errors import InvalidArgumentError, PluginError
+from fxplug.execute import GraphModule, show_in_notebooks
 from fxplug.plugins import PluginManager, default_manager
-
-if TYPE_CHECKING:
-    from fxplug.execute import GraphModule
 
 __all__ = ["represent"]
 
@@ -35,6 +30,7 @@ def represent(
         manager: The plugins that are asked; by default those that are installed and selected.
 
     Raises:
+        InvalidArgumentError: `module` is no graph module.
         PluginError: Nobody knows the format, or a plugin failed.
 
     Example:
@@ -42,6 +38,11 @@ def represent(
 
             print(fxplug.represent(fxplug.symbolic_trace(model)))
     """
+    if not isinstance(module, GraphModule):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgumentError(
+            f"Cannot represent a {type(module).__module__}.{type(module).__qualname__}: pass a fxplug.GraphModule, "
+            "such as fxplug.symbolic_trace(...) returns."
+        )
     plugins = default_manager() if manager is None else manager
     answer = plugins.represent(module, format)
     if answer is None:

@@ -26,7 +26,8 @@ class ConstantRecord:
     """Returns what a file keeps: plain values, torch's constants, tensors, and lists, tuples and dicts of them. Without
     it such a value cannot be stored."""
     decode: Callable[[Any], Any] | None = None
-    """Returns the value for what `encode` returned."""
+    """Returns the value for what `encode` returned. What it is given comes from a file: it is of those kinds, never a
+    function, and may otherwise be anything."""
     summary: str = ""
     """One line for people."""
 

@@ -19,9 +19,13 @@ from fxplug.cli.output import OutputError, OutputFolder
 from fxplug.cli.terminal import print_table
 from fxplug.errors import ConfigError
 from fxplug.plugins import discover
+from fxplug.plugins.markers import PROJECT
+from fxplug.plugins.refusal import in_sentences
 from fxplug.plugins.registration import Refused, check_plugin_name
 
 __all__ = ["plugins"]
+
+_LONGEST_NAME = 60
 
 _STYLES = {"passed": "green", "skipped": "yellow", "failed": "bold red"}
 
@@ -54,7 +58,7 @@ def check_plugin(name: str, *, as_json: bool) -> None:
         click.echo(json.dumps(report.to_data(), indent=2))
     else:
         rows = [
-            (finding.check, finding.subject, finding.outcome, _text_of(finding.reason, finding.remedy))
+            (finding.check, finding.subject, finding.outcome, in_sentences(finding.reason, finding.remedy))
             for finding in report.findings
         ]
         print_table(("check", "of", "outcome", "what was found, and what to do"), rows, _STYLES)
@@ -65,11 +69,6 @@ def check_plugin(name: str, *, as_json: bool) -> None:
         )
     if not report.passed:
         sys.exit(FAILED)
-
-
-def _text_of(reason: str, remedy: str) -> str:
-    ends = not remedy or reason.endswith((".", "?"))
-    return f"{reason}{'' if ends else '.'} {remedy}".strip()
 
 
 @plugins.command("new")
@@ -88,7 +87,13 @@ def new_plugin(name: str, directory: Path) -> None:
     """
     _check_name(name)
     target = directory / f"fxplug-{name}"
-    if target.exists() or target.is_symlink():
+    try:
+        exists = target.exists() or target.is_symlink()
+    except OSError as error:
+        raise OutputError(
+            f"Cannot write {str(target)!r}: {error.strerror}. Give another folder: --directory."
+        ) from error
+    if exists:
         raise OutputError(
             f"Cannot make the plugin {name!r}: {str(target)!r} exists already. Choose another name, remove it, or "
             f"give another folder: --directory."
@@ -117,12 +122,26 @@ def _check_name(name: str) -> None:
         raise ConfigError(
             f"Cannot make a plugin that {reason}. Choose a name such as 'my-passes'."
         ) from refusal
+    fault = _name_fault(name)
+    if fault:
+        raise ConfigError(f"Cannot make a plugin named {name!r}: {fault}. Choose a name such as 'my-passes'.")
     for candidate in discover():
         if candidate.is_called(name):
             raise ConfigError(
                 f"Cannot make a plugin named {name!r}: {candidate.provider} is installed and has that name. Choose "
                 f"another one, or uninstall it."
             )
+
+
+def _name_fault(name: str) -> str:
+    """Return what is wrong with a name that the host would take, a clause; empty for nothing."""
+    if name == PROJECT:
+        return "that is fxplug itself"
+    if name[0].isdigit():
+        return "names of the hooks that it could declare would begin with a digit"
+    if len(name) > _LONGEST_NAME:
+        return f"it has {len(name)} letters, and files are named after it; {_LONGEST_NAME} are enough"
+    return ""
 
 
 def _write(folder: Path, name: str) -> list[str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from fxplug.cli.environment import installed_version
-from fxplug.errors import FxplugError
-from fxplug.plugins import Config, PluginManager, PluginWarning, load_config
+from fxplug.plugins.checking import examine_host
 from fxplug.plugins.resolved import VARIABLES
 
 if TYPE_CHECKING:
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fxplug.cli.findings import Findings
-    from fxplug.plugins import Offer
+    from fxplug.plugins import ConfigFinding, Offer, PluginManager
 
 __all__ = ["find_about_plugins"]
 
@@ -29,8 +27,11 @@ def find_about_plugins(config: Path | None, findings: Findings) -> None:
         config: The configuration file, by default the one that is found.
         findings: Receives it.
     """
-    manager = _manager(config, findings)
-    rows = [{"what": "file", "value": str(manager.config.file or "none")}]
+    host = examine_host(config)
+    manager = host.manager
+    for finding in [*host.findings, *manager.config_findings(host.config)]:
+        (findings.problems if finding.severity == "error" else findings.notes).append(_text_of(finding))
+    rows = [{"what": "file", "value": str(host.config.file or "none")}]
     rows += [{"what": name, "value": repr(os.environ[name])} for name in VARIABLES if name in os.environ]
     findings.sections["Configuration"] = rows
     _find_plugins(manager, findings)
@@ -39,24 +40,9 @@ def find_about_plugins(config: Path | None, findings: Findings) -> None:
     _find_programs(manager, findings)
 
 
-def _manager(config: Path | None, findings: Findings) -> PluginManager:
-    """Return a manager that knows as much as possible, however much is wrong."""
-    settings = Config()
-    try:
-        settings = load_config(config)
-        return _lenient_manager(settings)
-    except FxplugError as error:
-        findings.problems.append(error.message)
-    # Without what selects plugins, which is what may be wrong.
-    without_selection = {name: text for name, text in os.environ.items() if name not in VARIABLES}
-    return _lenient_manager(Config(), without_selection)
-
-
-def _lenient_manager(settings: Config, environ: dict[str, str] | None = None) -> PluginManager:
-    with warnings.catch_warnings():
-        # The table of plugins says the same.
-        warnings.simplefilter("ignore", PluginWarning)
-        return PluginManager(config=settings, strict=False, environ=environ)
+def _text_of(finding: ConfigFinding) -> str:
+    # An error about a value of a variable names it.
+    return finding.message if finding.source.file is None else f"{finding.source}: {finding.message}"
 
 
 def _find_plugins(manager: PluginManager, findings: Findings) -> None:
@@ -71,7 +57,7 @@ def _find_plugins(manager: PluginManager, findings: Findings) -> None:
         for info in infos
     ]
     findings.problems += [
-        f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. {info.remedy}"
+        f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.explanation}"
         for info in infos
         if info.status in {"failed", "incompatible"}
     ]
@@ -83,6 +69,8 @@ def _find_conflicts(manager: PluginManager, findings: Findings) -> None:
         ("pass", manager.passes().values()),
         ("backend", manager.backends().values()),
         ("command", manager.commands().values()),
+        ("device", manager.devices().values()),
+        ("report section", manager.report_sections().values()),
     )
     for kind, offers in kinds:
         by_name: dict[str, list[Offer[Any]]] = {}

@@ -58,7 +58,7 @@ def list_plugins(config: Path | None, *, as_json: bool, with_disabled: bool) -> 
 
 def _plugin_notes(info: PluginInfo) -> str:
     if info.status != "active":
-        return f"{info.reason}. {info.remedy}".strip()
+        return info.explanation
     parts = [
         f"{kind} {', '.join(names)}"
         for kind, names in (("passes", info.passes), ("backends", info.backends), ("commands", info.commands))
@@ -110,7 +110,7 @@ def _plugin_facts(info: PluginInfo) -> list[tuple[str, list[str]]]:
     return [
         ("plugin", [info.name]),
         ("distribution", [f"{info.distribution} {info.version}"]),
-        ("status", [f"{info.status}: {info.reason}. {info.remedy}".strip() if info.reason else info.status]),
+        ("status", [f"{info.status}: {info.explanation}" if info.reason else info.status]),
         ("module", [f"{info.target}, {info.path}" if info.path else info.target]),
         ("requires", [f"fxplug {info.core_range}".strip() if info.core_range else "any fxplug"]),
         ("place", place),

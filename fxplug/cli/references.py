@@ -155,7 +155,7 @@ class _ScriptLoader(importlib.machinery.SourceFileLoader):
 
 def _free_module_name(path: Path) -> str:
     """Return the name under which a file is imported: its own unless that belongs to another module."""
-    name = path.stem
+    name = path.stem.replace(".", "_")  # A dot would make it a module of a package.
     while True:
         loaded = sys.modules.get(name)
         if loaded is not None:

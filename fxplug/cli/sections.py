@@ -64,12 +64,15 @@ def make_sections(manager: PluginManager, context: ReportContext) -> list[Sectio
     Args:
         manager: Who is asked.
         context: What is reported on.
+
+    Raises:
+        PluginError: A section fails, and the manager is strict.
     """
-    made = (_make(offer, context) for offer in manager.report_sections().values())
+    made = (_make(offer, context, strict=manager.strict) for offer in manager.report_sections().values())
     return [section for section in made if section is not None]
 
 
-def _make(offer: ReportSectionOffer, context: ReportContext) -> Section | None:
+def _make(offer: ReportSectionOffer, context: ReportContext, *, strict: bool) -> Section | None:
     title = offer.record.summary.rstrip(".") or offer.name
     try:
         answer: Any = offer.record.factory(context)
@@ -83,6 +86,11 @@ def _make(offer: ReportSectionOffer, context: ReportContext) -> Section | None:
         reason = (
             error.message if isinstance(error, PluginError) else f"raised {type(error).__name__}: {error}"
         )
+        if strict:
+            raise PluginError(
+                f"Cannot write the report section {offer.name!r} of {offer.provider}: it {reason}. Report it to the "
+                f"authors of {offer.distribution}, or switch the plugin off: FXPLUG_DISABLE_PLUGINS={offer.plugin}."
+            ) from error
         return Section(
             offer.name,
             offer.provider,

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fxplug.api import trace as capture
+from fxplug.api.optimization import example_error
 from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.references import load_model
 from fxplug.cli.terminal import console, print_table
+from fxplug.errors import FxplugError
 from fxplug.ir import TABLE_HEADER, Node, format_table, node_rows, qualified_name
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch import nn
 
     from fxplug.execute import GraphModule
 
@@ -52,7 +56,14 @@ def trace(
     manager = manager_for(config)
     model = load_model(context, reference)
     inputs = example_inputs(context, examples, example_from)
-    module = capture(model, inputs, mode=mode, manager=manager)
+    try:
+        module = capture(model, inputs, mode=mode, manager=manager)
+    except FxplugError:
+        raise
+    except Exception as error:
+        if inputs is None or _runs(model, inputs):
+            raise
+        raise example_error(model, inputs, error) from error
     if form == "guards":
         click.echo("\n".join(module.assumptions) or "Nothing was assumed.")
     elif form == "tabular":
@@ -61,6 +72,15 @@ def trace(
         click.echo(json.dumps(_as_data(module, type(model).__name__), indent=2))
     else:
         click.echo(str(module.graph) if form == "graph" else module.code.rstrip())
+
+
+def _runs(model: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Return whether a model runs where nobody captures it."""
+    try:
+        model(*inputs)
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def _print_table(module: GraphModule) -> None:

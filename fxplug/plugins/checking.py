@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fxplug.errors import ConfigError, FxplugError, did_you_mean
+from fxplug.plugins.call_log import CALL_LOG_VARIABLE
 from fxplug.plugins.config import STRICT_VARIABLE, examine_config, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, discover
 from fxplug.plugins.leaf_functions import reason_against
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["ConfigReport", "check_config"]
+__all__ = ["ConfigReport", "ExaminedHost", "check_config", "examine_host"]
+
+HIDDEN_SELECTION = (
+    "No plugin was imported: which ones are switched off cannot be told until the configuration is corrected."
+)
 
 
 @dataclass(frozen=True)
@@ -60,40 +65,89 @@ def check_config(
         environ: Environment variables; by default those of the process.
         start: Where the search for a file begins.
         candidates: The plugins there are; by default those that are installed.
-        version: The version of fxplug that plugins must accept; by default the installed one.
+        version: The version of fxplug that plugins must accept; by default the running one.
         root: A model; globs of modules have to match one of its modules.
     """
+    host = examine_host(path, environ=environ, start=start, candidates=candidates, version=version)
+    if host.is_unreadable:
+        return ConfigReport(None, host.findings[:1], ())
+    findings = [*host.findings, *_failed_plugins(host), *host.manager.config_findings(host.config)]
+    findings += _leaf_functions(host.config)
+    findings += [] if root is None else _module_globs(host.config, root)
+    return ConfigReport(host.config.file, tuple(findings), tuple(_checked(host.config, host.manager)))
+
+
+@dataclass(frozen=True)
+class ExaminedHost:
+    """The plugins that take part as far as that can be told, and what is wrong with what says so."""
+
+    config: Config
+    """The configuration without what is wrong in it."""
+    manager: PluginManager
+    """It requires no plugin."""
+    strict: bool
+    findings: tuple[ConfigFinding, ...]
+    is_unreadable: bool
+    """Whether the file could not be read, or is no TOML."""
+
+
+def examine_host(
+    path: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    start: Path | None = None,
+    candidates: Sequence[PluginCandidate] | None = None,
+    version: str | None = None,
+) -> ExaminedHost:
+    """Load the plugins that take part, however much is wrong in configuration and environment.
+
+    What can be understood counts: a plugin that is switched off is not imported because something else is wrong. When
+    nobody can tell which plugins were switched off, none is imported.
+
+    Args:
+        path: As for `check_config`, like all the others.
+        environ: Environment variables.
+        start: Where the search for a file begins.
+        candidates: The plugins there are.
+        version: The version of fxplug.
+    """
     variables = dict(os.environ if environ is None else environ)
+    is_unreadable = False
     try:
         config, findings = examine_config(path, environ=variables, start=start)
     except ConfigError as error:
-        return ConfigReport(None, (ConfigFinding("error", error.message),), ())
+        config, is_unreadable = Config(), True
+        findings = [ConfigFinding("error", error.message, hides_selection=True)]
     found = list(discover() if candidates is None else candidates)
-    strict = _strictness(config, variables, findings)
+    strict = bool(_flag(STRICT_VARIABLE, variables, findings, default=config.plugins.strict))
+    _flag(CALL_LOG_VARIABLE, variables, findings, default=False)
     selected, known_variables = _without_unknown_plugins(config, variables, found, findings)
+    # That variable alone decides where it is set.
+    is_hidden = LOAD_VARIABLE not in variables and any(finding.hides_selection for finding in findings)
+    if is_hidden and found:
+        findings.append(ConfigFinding("warning", HIDDEN_SELECTION))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PluginWarning)  # They are findings.
+        warnings.simplefilter("ignore", PluginWarning)  # The status of each plugin says the same.
         manager = PluginManager(
             config=replace(selected, plugins=replace(selected.plugins, require=())),
+            load=() if is_hidden else None,
             strict=False,
             candidates=found,
             environ=known_variables,
             version=version,
         )
-    findings += _failed_plugins(manager, strict=strict)
-    findings += manager.config_findings(config)
-    findings += _leaf_functions(config)
-    findings += [] if root is None else _module_globs(config, root)
-    return ConfigReport(config.file, tuple(findings), tuple(_checked(config, manager)))
+    return ExaminedHost(config, manager, strict, tuple(findings), is_unreadable)
 
 
-def _strictness(config: Config, variables: dict[str, str], findings: list[ConfigFinding]) -> bool:
+def _flag(variable: str, variables: dict[str, str], findings: list[ConfigFinding], *, default: bool) -> bool:
+    """Return what a yes-or-no variable says; one that says neither is noted and taken out."""
     try:
-        flag = flag_from_environment(variables, STRICT_VARIABLE)
+        flag = flag_from_environment(variables, variable)
     except ConfigError as error:
-        findings.append(ConfigFinding("error", error.message, ConfigSource(variable=STRICT_VARIABLE)))
+        findings.append(ConfigFinding("error", error.message, ConfigSource(variable=variable)))
+        del variables[variable]
         flag = None
-    return config.plugins.strict if flag is None else flag
+    return default if flag is None else flag
 
 
 def _without_unknown_plugins(
@@ -117,13 +171,13 @@ def _without_unknown_plugins(
     return replace(config, plugins=replace(config.plugins, disable=disable)), left
 
 
-def _failed_plugins(manager: PluginManager, *, strict: bool) -> Iterator[ConfigFinding]:
-    for info in manager.plugin_infos():
+def _failed_plugins(host: ExaminedHost) -> Iterator[ConfigFinding]:
+    for info in host.manager.plugin_infos():
         if info.status in {"failed", "incompatible"}:
             yield ConfigFinding(
-                "error" if strict else "warning",
-                f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: {info.reason}. "
-                f"{info.remedy}",
+                "error" if host.strict else "warning",
+                f"Plugin {info.name!r} ({info.distribution} {info.version}) is {info.status}: "
+                f"{info.explanation}",
             )
 
 

@@ -9,13 +9,17 @@ top: ``[plugins]``, ``[trace]``.
 from __future__ import annotations
 
 import os
+import re
 import sys
+import warnings
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ConfigError
 from fxplug.plugins.locations import line_of, lines_of, lines_without
-from fxplug.plugins.settings import Config, ConfigSource
+from fxplug.plugins.records import PluginWarning
+from fxplug.plugins.settings import Config, ConfigFinding, ConfigSource
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,12 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from fxplug.plugins.locations import Key
-    from fxplug.plugins.settings import ConfigFinding, Settings
+    from fxplug.plugins.settings import Settings
 
 __all__ = ["CONFIG_VARIABLE", "STRICT_VARIABLE", "examine_config", "flag_from_environment", "load_config"]
 
 CONFIG_VARIABLE = "FXPLUG_CONFIG"
 STRICT_VARIABLE = "FXPLUG_STRICT"
+
+_TOOL_TABLE = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*[\"']?([\w-]+)", re.MULTILINE)
+_NEARLY = 0.82
+"""How like the name of fxplug a name must be to be taken for it: one letter wrong, missing or too many."""
 
 
 def load_config(
@@ -50,7 +58,10 @@ def load_config(
     Raises:
         ConfigError: The file cannot be read, is not TOML, or says something that fxplug does not understand.
     """
-    found = _find(path, os.environ if environ is None else environ, start)
+    notes: list[ConfigFinding] = []
+    found = _find(path, os.environ if environ is None else environ, start, notes)
+    for note in notes:
+        warnings.warn(f"{note.source}: {note.message}", PluginWarning, stacklevel=2)
     if found is None:
         return Config()
     # pydantic loads only when there is something to validate.
@@ -74,13 +85,14 @@ def examine_config(
     Raises:
         ConfigError: The file cannot be read, or is not TOML.
     """
-    found = _find(path, os.environ if environ is None else environ, start)
+    notes: list[ConfigFinding] = []
+    found = _find(path, os.environ if environ is None else environ, start, notes)
     if found is None:
-        return Config(), []
+        return Config(), notes
     from fxplug.plugins.validation import examine_settings  # noqa: PLC0415
 
     settings, findings = examine_settings(found.table, found.locate, found.forget)
-    return found.config(settings), findings
+    return found.config(settings), [*notes, *findings]
 
 
 def flag_from_environment(environ: Mapping[str, str], variable: str) -> bool | None:
@@ -140,14 +152,17 @@ class _Found:
         )
 
 
-def _find(path: str | Path | None, variables: Mapping[str, str], start: Path | None) -> _Found | None:
+def _find(
+    path: str | Path | None, variables: Mapping[str, str], start: Path | None, notes: list[ConfigFinding]
+) -> _Found | None:
+    """Return what the sources give, and note tables on the way that were probably meant."""
     if path is not None:
         return _load_named(Path(path), "")
     named = variables.get(CONFIG_VARIABLE)
     if named is not None:
         return _load_named(Path(named), f" {CONFIG_VARIABLE} names it.") if named else None
     for folder in _upwards(start):
-        found = _load_from_folder(folder)
+        found = _load_from_folder(folder, notes)
         if found is not None:
             return found
     return None
@@ -168,14 +183,19 @@ def _load_named(path: Path, note: str) -> _Found:
     if path.name != "pyproject.toml":
         return _Found(path, text, table, ())
     if "fxplug" not in _table(table, "tool"):
-        raise ConfigError(f"Cannot use the configuration {path}: it has no table [tool.fxplug].{note}")
+        meant = "".join(f" Rename [tool.{name}] if that is meant." for name, _ in _misspelt_tables(text))
+        raise ConfigError(f"Cannot use the configuration {path}: it has no table [tool.fxplug].{meant}{note}")
     return _Found(path, text, table["tool"]["fxplug"], ("tool", "fxplug"))
 
 
-def _load_from_folder(folder: Path) -> _Found | None:
+def _load_from_folder(folder: Path, notes: list[ConfigFinding]) -> _Found | None:
     own = folder / "fxplug.toml"
     project = folder / "pyproject.toml"
-    settings = _project_table(project) if project.is_file() else None
+    text, settings = "", None
+    if project.is_file():
+        text = _read(project, "")
+        notes += [_misspelt(name, ConfigSource(project, line)) for name, line in _misspelt_tables(text)]
+        settings = _project_table(project, text)
     if own.is_file():
         if settings is not None:
             raise ConfigError(
@@ -185,11 +205,26 @@ def _load_from_folder(folder: Path) -> _Found | None:
         return _load_named(own, "")
     if settings is None:
         return None
-    return _Found(project, _read(project, ""), settings, ("tool", "fxplug"))
+    return _Found(project, text, settings, ("tool", "fxplug"))
 
 
-def _project_table(path: Path) -> Any:
-    text = _read(path, "")
+def _misspelt_tables(text: str) -> Iterator[tuple[str, int]]:
+    """Yield name and line of each tool whose name is nearly fxplug's; tools of plugins begin with it and a hyphen."""
+    seen = {"fxplug"}
+    for match in _TOOL_TABLE.finditer(text):
+        name = match[1]
+        is_near = SequenceMatcher(None, name.lower(), "fxplug").ratio() > _NEARLY
+        if is_near and name not in seen and not name.startswith(("fxplug-", "fxplug_")):
+            seen.add(name)
+            yield name, text.count("\n", 0, match.start(1)) + 1
+
+
+def _misspelt(name: str, source: ConfigSource) -> ConfigFinding:
+    message = f"the table [tool.{name}] is nobody's that fxplug knows of. Did you mean [tool.fxplug]?"
+    return ConfigFinding("warning", message, source)
+
+
+def _project_table(path: Path, text: str) -> Any:
     if "fxplug" not in text:  # Spares the parsing, and the errors in files that do not concern us.
         return None
     return _table(_parse(path, text), "tool").get("fxplug")

@@ -21,6 +21,7 @@ from fxplug.plugins.markers import PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
     from packaging.requirements import Requirement
@@ -32,6 +33,9 @@ __all__ = [
     "core_version",
     "discover",
     "excluding_range",
+    "foreign_working_directory",
+    "is_path_of_installations",
+    "place_of",
     "shadowing_file",
 ]
 
@@ -81,6 +85,11 @@ class PluginCandidate:
     def provider(self) -> str:
         """Distribution and version, for messages."""
         return f"{self.distribution} {self.version}"
+
+    @property
+    def package(self) -> str:
+        """The top-level package, or the module, that the entry point leads into."""
+        return self.target.partition(":")[0].partition(".")[0].strip()
 
     def is_called(self, name: str) -> bool:
         """Return whether `name` means this plugin: its own name or that of its distribution."""
@@ -172,20 +181,50 @@ def shadowing_file(candidate: PluginCandidate) -> str | None:
     The working directory is often on the path, so that a file of the user there can have the name of a package that
     is installed. Nothing is imported here. Sources of an editable installation shadow nothing: they are the plugin.
     """
+    here = foreign_working_directory(candidate)
+    if here is None:
+        return None
+    try:
+        spec = find_spec(candidate.package)
+    except (ImportError, ValueError):
+        return None
+    return place_of(spec, here)
+
+
+def foreign_working_directory(candidate: PluginCandidate) -> Path | None:
+    """Return the working directory if nothing that belongs to a plugin is installed there, otherwise None.
+
+    Args:
+        candidate: The plugin.
+    """
     here = _working_directory()
     if not candidate.location or here is None or here in _installation_folders():
         return None
     if candidate.sources and here.is_relative_to(Path(candidate.sources).resolve()):
         return None
-    top = candidate.target.partition(":")[0].partition(".")[0]
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
-        return None
+    return here
+
+
+def place_of(spec: ModuleSpec | None, folder: Path) -> str | None:
+    """Return the file or folder right in `folder` that a module would come from, None when it comes from elsewhere."""
     if spec is None:
         return None
     places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
-    return next((place for place in places if place and Path(place).resolve().parent == here), None)
+    return next((place for place in places if place and Path(place).resolve().parent == folder), None)
+
+
+def is_path_of_installations(folder: Path) -> bool:
+    """Return whether a file in the folders of installed packages puts a folder on the path, as editable ones do."""
+    for installed in _installation_folders():
+        for file in installed.glob("*.pth") if installed.is_dir() else ():
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            if any((installed / line.strip()).resolve() == folder for line in lines if _is_path(line)):
+                return True
+    return False
+
+
+def _is_path(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith(("#", "import ", "import\t"))
 
 
 def _installation_folders() -> set[Path]:
@@ -194,12 +233,10 @@ def _installation_folders() -> set[Path]:
     return {Path(folder).resolve() for folder in folders}
 
 
-def core_version() -> str | None:
-    """Return the installed version of fxplug, None in a checkout that was never installed."""
-    try:
-        return importlib_metadata.version(PROJECT)
-    except importlib_metadata.PackageNotFoundError:
-        return None
+def core_version() -> str:
+    """Return the version of the fxplug that is running, whatever metadata lies around."""
+    # The package around this module is loaded already; none of the names that it hands on is asked for.
+    return sys.modules[PROJECT].__version__
 
 
 def excluding_range(candidate: PluginCandidate, version: str) -> str | None:

@@ -464,7 +464,7 @@ def fxplug_register_report_sections() -> Iterable[ReportSectionRecord] | None:
 
     Errors:
         An error, or a record that is not sound, makes the host skip the plugin. A section that fails is left out; the
-        report and a warning say which and why.
+        report and a warning say which and why. Where plugins are strict, it is a `PluginError`.
 
     Example:
         ::

@@ -1,27 +1,38 @@
-"""Importing the entry module of a plugin so that an import that fails leaves nothing behind."""
+"""Importing the entry module of a plugin so that one that is refused leaves nothing behind."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import threading
 import warnings
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from fxplug.plugins.discovery import shadowing_file
+from fxplug.plugins.discovery import (
+    foreign_working_directory,
+    is_path_of_installations,
+    place_of,
+    shadowing_file,
+)
 from fxplug.plugins.registration import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+
     from fxplug.plugins.discovery import PluginCandidate
 
-__all__ = ["import_plugin"]
+__all__ = ["forget_modules", "import_plugin", "unchanged_filters"]
 
 
-def import_plugin(candidate: PluginCandidate) -> ModuleType:
-    """Return the entry module of a plugin.
+def import_plugin(candidate: PluginCandidate) -> tuple[ModuleType, frozenset[str]]:
+    """Return the entry module of a plugin, and the names of the modules of its own package that were imported for it.
 
-    When the import fails, the modules of the plugin's own package that it brought are forgotten, so that a repaired
-    plugin can be imported by the same process, and so are the filters for warnings that it set.
+    When the import fails, those modules are forgotten, so that a repaired plugin can be imported by the same process.
 
     Args:
         candidate: The plugin.
@@ -36,27 +47,91 @@ def import_plugin(candidate: PluginCandidate) -> ModuleType:
             f"{shadow} in the working directory has the name of its package, and nothing is loaded from there; "
             f"rename that file, or work in another directory"
         )
-    modules, filters = set(sys.modules), list(warnings.filters)
+    former = set(sys.modules)
     try:
-        module = candidate.load()
+        with unchanged_filters(), _without_working_directory(candidate):
+            module = candidate.load()
     except BaseException as error:
-        _forget(candidate, modules)
-        if warnings.filters != filters:
-            warnings.resetwarnings()
-            warnings.filters.extend(filters)  # pyright: ignore[reportAttributeAccessIssue] - a list, typed as a sequence
+        forget_modules(_brought(candidate, former))
         if isinstance(error, KeyboardInterrupt):
             raise
         # Libraries with compiled parts raise what is no Exception, and leaving the process is not theirs to decide.
         text = str(error).rstrip(".") or "no message"
         raise Refused(f"importing {candidate.target} raised {type(error).__name__}: {text}") from error
+    brought = _brought(candidate, former)
     if not isinstance(module, ModuleType):
+        forget_modules(brought)
         raise Refused(f"its entry point {candidate.target!r} gives {module!r}, which is not a module")
-    return module
+    return module, brought
 
 
-def _forget(candidate: PluginCandidate, former: set[str]) -> None:
-    top = candidate.target.partition(":")[0].partition(".")[0]
-    for name in set(sys.modules) - former:
-        if name == top or name.startswith(f"{top}."):
-            del sys.modules[name]
+def _brought(candidate: PluginCandidate, former: set[str]) -> frozenset[str]:
+    top = candidate.package
+    return frozenset(name for name in set(sys.modules) - former if name == top or name.startswith(f"{top}."))
+
+
+def forget_modules(names: Iterable[str]) -> None:
+    """Let the next import of these modules run them again."""
+    for name in names:
+        sys.modules.pop(name, None)
     importlib.invalidate_caches()
+
+
+@contextmanager
+def unchanged_filters() -> Generator[None]:
+    """Put the filters for warnings back at the end: what is shown is for the user to decide, and no plugin."""
+    filters = list(warnings.filters)
+    try:
+        yield
+    finally:
+        if warnings.filters != filters:
+            warnings.resetwarnings()
+            warnings.filters.extend(filters)  # pyright: ignore[reportAttributeAccessIssue] - a list, typed as a sequence
+
+
+@contextmanager
+def _without_working_directory(candidate: PluginCandidate) -> Generator[None]:
+    """Let nothing that a plugin imports come from the working directory, unless it is installed there."""
+    here = foreign_working_directory(candidate)
+    if here is None or is_path_of_installations(here):
+        yield
+        return
+    finder = _FinderElsewhere(here)
+    place = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+    sys.meta_path.insert(place, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _FinderElsewhere:
+    """Finds what Python would find in a folder somewhere else on the path, or not at all.
+
+    Only for the thread that made it: others may want their own modules meanwhile.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._thread = threading.get_ident()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a top-level module is if it would come from the folder, otherwise None: others find it."""
+        if path is not None or threading.get_ident() != self._thread:
+            return None
+        place = place_of(PathFinder.find_spec(name, None, target), self._folder)
+        if place is None:
+            return None
+        elsewhere = [entry for entry in sys.path if Path(entry).resolve() != self._folder]
+        found = PathFinder.find_spec(name, elsewhere, target)
+        # Some editable installations bring a finder of their own instead of an entry of the path.
+        others = (finder for finder in sys.meta_path if finder is not self and finder is not PathFinder)
+        found = found or next(filter(None, (finder.find_spec(name, None, target) for finder in others)), None)
+        if found is None:
+            raise ModuleNotFoundError(
+                f"No module named {name!r} is installed; {place} in the working directory does not count",
+                name=name,
+            )
+        return found

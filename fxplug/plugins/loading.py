@@ -11,11 +11,12 @@ from fxplug.plugins import builtin, hookspecs
 from fxplug.plugins.call_log import logged
 from fxplug.plugins.discovery import PluginCandidate, canonical, excluding_range
 from fxplug.plugins.hook_table import HookTable, owned_prefix
-from fxplug.plugins.importing import import_plugin
+from fxplug.plugins.importing import forget_modules, import_plugin, unchanged_filters
 from fxplug.plugins.markers import PROJECT
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.ordering import PlacedPlugin, order_plugins
 from fxplug.plugins.records import HookFailure, PluginStatus
+from fxplug.plugins.refusal import in_sentences
 from fxplug.plugins.registration import (
     Implementation,
     Refused,
@@ -53,6 +54,8 @@ class LoadedPlugin:
     error: PluginError | None = None
     """What `strict` raises; its cause is what was raised while loading."""
     module: ModuleType | None = None
+    modules: frozenset[str] = frozenset()
+    """The modules of its own package that were imported for it."""
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     programs: dict[str, str] = field(default_factory=dict[str, str])
@@ -79,7 +82,7 @@ class LoadedPlugin:
     @property
     def explanation(self) -> str:
         """Reason and remedy, as sentences."""
-        return f"{self.reason}{'' if self.reason.endswith('?') else '.'} {self.remedy}"
+        return in_sentences(self.reason, self.remedy)
 
     def disable(self, reason: str) -> None:
         """Leave the plugin out because somebody wants that."""
@@ -120,7 +123,7 @@ class PluginLoader:
     Args:
         candidates: Every plugin that is installed.
         selection: Which of them may take part.
-        version: The running version of fxplug; None leaves ranges unchecked.
+        version: The running version of fxplug.
         logs_calls: Whether every call of a hook is logged.
     """
 
@@ -128,7 +131,7 @@ class PluginLoader:
         self,
         candidates: Sequence[PluginCandidate],
         selection: Selection,
-        version: str | None,
+        version: str,
         *,
         logs_calls: bool = False,
     ) -> None:
@@ -139,11 +142,18 @@ class PluginLoader:
         self._deprecations: list[tuple[LoadedPlugin, warnings.WarningMessage]] = []
         self.plugins = [LoadedPlugin(candidate) for candidate in candidates]
         self.core = LoadedPlugin(
-            PluginCandidate.of_module(builtin, CORE, distribution=PROJECT, version=version or "")
+            PluginCandidate.of_module(builtin, CORE, distribution=PROJECT, version=version)
         )
 
     def load(self) -> list[LoadedPlugin]:
         """Return the active plugins in order, what fxplug itself offers first."""
+        with unchanged_filters():
+            active = self._load()
+        self._forget_refused()
+        self._warn_of_deprecations()
+        return active
+
+    def _load(self) -> list[LoadedPlugin]:
         for plugin in self.plugins:
             self._select(plugin)
         self._refuse_shared_names()
@@ -163,7 +173,6 @@ class PluginLoader:
         for plugin in self._active():
             assert plugin.module is not None  # Only imported plugins are still active.
             plugin.idle_hooks = self._hooks.idle_hooks(plugin.module)
-        self._warn_of_deprecations()
         return [plugin for plugin in [self.core, *ordered] if plugin.is_active]
 
     @property
@@ -231,7 +240,7 @@ class PluginLoader:
         if reason:
             plugin.disable(reason)
             return
-        wanted = excluding_range(plugin.candidate, self._version) if self._version is not None else None
+        wanted = excluding_range(plugin.candidate, self._version)
         if wanted is not None:
             plugin.refuse(
                 f"it requires fxplug {wanted}, but fxplug {self._version} is running; it was not imported",
@@ -273,7 +282,7 @@ class PluginLoader:
 
     def _import(self, plugin: LoadedPlugin) -> None:
         try:
-            module = import_plugin(plugin.candidate)
+            module, plugin.modules = import_plugin(plugin.candidate)
         except Refused as refusal:
             plugin.refuse(str(refusal), cause=refusal.__cause__)
             return
@@ -338,6 +347,12 @@ class PluginLoader:
             plugin.refuse(f"looking for its hooks raised {type(error).__name__}: {reason}", cause=error)
         else:
             self._deprecations += [(plugin, deprecation) for deprecation in deprecations]
+
+    def _forget_refused(self) -> None:
+        in_use = {plugin.candidate.package for plugin in self._active()}
+        for plugin in self.plugins:
+            if plugin.error is not None and plugin.modules and plugin.candidate.package not in in_use:
+                forget_modules(plugin.modules)
 
     def _warn_of_deprecations(self) -> None:
         for plugin, deprecation in self._deprecations:

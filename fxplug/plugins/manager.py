@@ -34,6 +34,7 @@ from fxplug.plugins.pipelines import (
     resolve_pipeline,
 )
 from fxplug.plugins.policy import create_policy, first_answer, observer
+from fxplug.plugins.record_checks import cost_fault, decomposition_fault
 from fxplug.plugins.records import (
     BackendRecord,
     CommandRecord,
@@ -48,7 +49,7 @@ from fxplug.plugins.records import (
     PluginWarning,
     ReportSectionRecord,
 )
-from fxplug.plugins.registration import Implementation, blaming
+from fxplug.plugins.registration import FAILURES, Implementation, blaming
 from fxplug.plugins.requirements import check_required, requirement_errors
 from fxplug.plugins.selection import Selection
 from fxplug.plugins.settings import Config, ConfigFinding
@@ -84,7 +85,7 @@ class PluginManager:
         candidates: The plugins there are; by default those that are installed. An empty list refuses
             discovery.
         environ: Environment variables; by default those of the process.
-        version: The version of fxplug that plugins must accept; by default the installed one.
+        version: The version of fxplug that plugins must accept; by default the running one.
 
     Raises:
         UnknownNameError: A selection names a plugin that is not installed.
@@ -269,7 +270,7 @@ class PluginManager:
         return tuple(
             record
             if plugin is self._loader.core
-            else replace(record, function=self._blamed(hook, plugin, record.function))
+            else replace(record, function=self._blamed(hook, plugin, record.function, decomposition_fault))
             for plugin, record in self._loader.records(hook, self._active)
         )
 
@@ -279,7 +280,7 @@ class PluginManager:
         return tuple(
             record
             if plugin is self._loader.core
-            else replace(record, formula=self._blamed(hook, plugin, record.formula))
+            else replace(record, formula=self._blamed(hook, plugin, record.formula, cost_fault))
             for plugin, record in self._loader.records(hook, self._active)
         )
 
@@ -301,9 +302,16 @@ class PluginManager:
             },
         )
 
-    def _blamed(self, hook: str, plugin: LoadedPlugin, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _blamed(
+        self,
+        hook: str,
+        plugin: LoadedPlugin,
+        function: Callable[..., Any],
+        fault: Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None],
+    ) -> Callable[..., Any]:
         candidate = plugin.candidate
-        return blaming(Implementation(hook, candidate.name, candidate.provider, function, plugin.failures))
+        implementation = Implementation(hook, candidate.name, candidate.provider, function, plugin.failures)
+        return blaming(implementation, fault)
 
     def represents(self) -> bool:
         """Return whether a plugin takes part in `represent`."""
@@ -430,7 +438,7 @@ class PluginManager:
         for implementation in self._implementations(hook):
             try:
                 answer = implementation.function(*(arguments[name] for name in declared))
-            except Exception as error:
+            except FAILURES as error:
                 failure = implementation.failed(error)
                 if self.strict:
                     raise failure from error

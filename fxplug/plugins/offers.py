@@ -76,7 +76,7 @@ class Offer(Generic[RecordT]):
             return factory(**options)
         except FxplugError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
                 f"Cannot make {self.name!r} of plugin {self.plugin!r} ({self.provider}): its factory raised "
                 f"{type(error).__name__}: {error}. Report it to the authors of {self.distribution}."

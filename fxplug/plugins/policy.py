@@ -21,6 +21,7 @@ from fxplug.capture import Proxy, TraceContext, TracePolicy, lifting
 from fxplug.plugins.leaf_functions import functions_named
 from fxplug.plugins.offers import CORE
 from fxplug.plugins.records import PluginWarning
+from fxplug.plugins.registration import FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -200,7 +201,7 @@ def _ask_one(implementations: Sequence[Implementation], judge: _Judge) -> Callab
         for function, implementation in functions:
             try:
                 answer = function(subject)
-            except Exception as error:
+            except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is not None:
                 return judge(answer, subject, implementation)
@@ -216,7 +217,7 @@ def _ask_three(implementations: Sequence[Implementation], judge: _Judge) -> Call
         for short, function, implementation in functions:
             try:
                 answer = short(subject) if short is not None else function(subject, second, third)
-            except Exception as error:
+            except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is not None:
                 return judge(answer, subject, implementation)
@@ -232,7 +233,7 @@ def _ask_any(implementations: Sequence[Implementation], judge: _Judge) -> Callab
         for function, implementation in functions:
             try:
                 answer = function(subject, *others)
-            except Exception as error:
+            except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is not None:
                 return judge(answer, subject, implementation)
@@ -289,7 +290,7 @@ def _function_question(
             try:
                 answer = implementation.function()
                 answers = None if answer is None else list(answer)
-            except Exception as error:
+            except FAILURES as error:
                 raise implementation.failed(error) from error
             if answers is None:
                 continue
@@ -314,7 +315,7 @@ def _note_question(
         for short, function, implementation in functions:
             try:
                 answer = short(node) if short is not None else function(node, context)
-            except Exception as error:
+            except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is None:
                 continue
@@ -345,7 +346,7 @@ def _mixin_question(
         for implementation in implementations:
             try:
                 answer = implementation.function(node, kind, context)
-            except Exception as error:
+            except FAILURES as error:
                 raise implementation.failed(error) from error
             if answer is not None:
                 if not isinstance(answer, type) or issubclass(answer, Proxy):
@@ -393,7 +394,7 @@ def observer(implementations: Sequence[Implementation], *, strict: bool) -> Call
         for implementation in implementations:
             try:
                 implementation.function(event)
-            except Exception as error:
+            except FAILURES as error:
                 failure: PluginError = implementation.failed(error)
                 if strict:
                     raise failure from error

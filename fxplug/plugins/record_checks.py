@@ -1,4 +1,4 @@
-"""Checking one record of a plugin, so that whoever uses it later finds what the record promises."""
+"""Checking one record of a plugin, and what its functions return: whoever uses it finds what the record promises."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from fxplug.analyze import CallCost
+from fxplug.capture import Proxy
+from fxplug.ir import iterate_leaves
 from fxplug.ir.effects import Effect
 from fxplug.passes import PHASES
 from fxplug.plugins.records import (
@@ -23,7 +26,7 @@ from fxplug.plugins.records import (
 )
 from fxplug.plugins.refusal import Refused, check_name, is_text_list
 
-__all__ = ["check_record"]
+__all__ = ["check_record", "cost_fault", "decomposition_fault"]
 
 _HELD_BY_GRAPHS = (
     int,
@@ -167,3 +170,26 @@ _CHECKS: dict[type[Any], Callable[[Any], object]] = {
     FlopFormulaRecord: _check_formula,
     StorageTargetRecord: _check_storage_target,
 }
+
+
+# -- what functions of records return --------------------------------------------------------------------------
+
+
+def cost_fault(answer: Any, _: tuple[Any, ...], __: dict[str, Any]) -> str | None:
+    """Return what a formula may return if `answer` is something else."""
+    count, kinds = (answer.multiply_adds, (int, float)) if isinstance(answer, CallCost) else (answer, (int,))
+    is_number = isinstance(count, kinds) and not isinstance(count, bool)
+    if answer is None or (is_number and 0 <= count < math.inf):
+        return None
+    return "a whole number of multiply-adds that is not negative, a fxplug.CallCost, or None"
+
+
+def decomposition_fault(answer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return what a decomposition may return if `answer` is None and somebody uses the value of the call."""
+    if answer is not None:
+        return None
+    tracer = next((leaf.tracer for leaf in iterate_leaves((args, kwargs)) if isinstance(leaf, Proxy)), None)
+    node = getattr(tracer, "current", None)  # The call that is being replaced.
+    if node is None or not node.users:
+        return None
+    return "what takes the place of a value that is used, or NotImplemented to leave the call as it is"

@@ -9,6 +9,7 @@ from fxplug.analyze import DeviceRecord, FlopFormulaRecord
 from fxplug.capture import ConstantRecord, TraceContext, TraceEvent
 from fxplug.lower import BackendRecord
 from fxplug.passes import PassEvent, PassRecord
+from fxplug.plugins.refusal import in_sentences
 from fxplug.rewrite import DecompositionRecord
 from fxplug.storage import StorageTargetRecord
 
@@ -161,3 +162,8 @@ class PluginInfo:
     """Programs outside Python that it can use (``PLUGIN_PROGRAMS``) -> what for."""
     error: BaseException | None = field(default=None, compare=False, repr=False)
     """What was raised while it was loaded, with its traceback."""
+
+    @property
+    def explanation(self) -> str:
+        """Reason and remedy, as sentences; empty for an active plugin."""
+        return in_sentences(self.reason, self.remedy)

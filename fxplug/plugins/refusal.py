@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["Refused", "check_name", "is_text_list"]
+__all__ = ["Refused", "check_name", "in_sentences", "is_text_list"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -31,3 +31,9 @@ def check_name(name: Any, what: str) -> None:
 def is_text_list(value: Any) -> bool:
     """Return whether a value is a list or tuple of texts."""
     return isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+
+
+def in_sentences(reason: str, remedy: str) -> str:
+    """Return a reason, which may be a clause or end in a question, and what to do about it, as sentences."""
+    ends = not remedy or reason.endswith((".", "?"))
+    return f"{reason}{'' if ends else '.'} {remedy}".strip()

@@ -6,6 +6,7 @@ import functools
 import inspect
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import PluginError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "FAILURES",
     "RECORDS",
     "Implementation",
     "Refused",
@@ -47,6 +49,10 @@ __all__ = [
     "program_table",
     "wants_subject_alone",
 ]
+
+
+FAILURES = (Exception, SystemExit)
+"""How a hook fails: leaving the process is not for a plugin to decide."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Implementation:
     short: Callable[..., Any] | None = None
     """Takes the first argument alone, where the implementation asks for no more: one call less."""
 
-    def failed(self, error: Exception) -> PluginError:
+    def failed(self, error: BaseException) -> PluginError:
         """Note that a call raised `error`, and return the error to be raised instead."""
         return self._failure(f"raised {type(error).__name__}: {error}")
 
@@ -76,6 +82,11 @@ class Implementation:
         failure = HookFailure(self.hook, reason)
         if failure not in self.failures:  # A hot hook fails in the same way again and again.
             self.failures.append(failure)
+        if self.plugin == CORE:
+            return PluginError(
+                f"Hook {self.hook!r} of {self.provider} itself {reason}. Report it to the authors of fxplug.",
+                code="FXP-H004",
+            )
         return PluginError(
             f"Hook {self.hook!r} of plugin {self.plugin!r} ({self.provider}) {reason}. Report it to its "
             f"authors, or switch the plugin off: FXPLUG_DISABLE_PLUGINS={self.plugin}.",
@@ -83,16 +94,28 @@ class Implementation:
         )
 
 
-def blaming(implementation: Implementation) -> Callable[..., Any]:
-    """Return the function of an implementation so that an error in it says whose it is."""
+def blaming(
+    implementation: Implementation, fault: Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None]
+) -> Callable[..., Any]:
+    """Return the function of an implementation so that an error in it says whose it is.
+
+    Args:
+        implementation: Holds the function.
+        fault: Given an answer with the positional and keyword arguments, says what is allowed instead; None for an
+            answer that is.
+    """
     function = implementation.function
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return function(*args, **kwargs)
-        except Exception as error:
+            answer = function(*args, **kwargs)
+        except FAILURES as error:
             raise implementation.failed(error) from error
+        allowed = fault(answer, args, kwargs)
+        if allowed is not None:
+            raise implementation.refused(answer, allowed)
+        return answer
 
     return call
 
@@ -149,6 +172,7 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
     for attribute in dir(module):
         options = manager.parse_hookimpl_opts(module, attribute)
         if options is None:
+            _check_unmarked(attribute, vars(module).get(attribute), declared)
             continue
         hook = options.get("specname") or attribute
         if hook in declared:
@@ -158,6 +182,25 @@ def implementations_of(manager: pluggy.PluginManager, module: ModuleType) -> lis
         elif not options.get("optionalhook"):
             raise Refused(_unknown_hook(hook, declared))
     return sorted(implemented)
+
+
+def _check_unmarked(name: str, value: Any, declared: Iterable[str]) -> None:
+    """Refuse a function that has the name of a hook of fxplug, and that nobody would ever call."""
+    if (
+        not name.startswith(f"{PROJECT}_")
+        or not isinstance(value, FunctionType)
+        or hasattr(value, f"{PROJECT}_impl")
+    ):
+        return
+    if f"{value.__module__}.".startswith(f"{PROJECT}."):
+        return  # What fxplug itself defines may be called whatever the plugin likes.
+    if name in declared:
+        raise Refused(f"its {name!r} is not marked as the implementation of a hook; add @{PROJECT}.hookimpl")
+    nearest = get_close_matches(name, declared, n=1, cutoff=0.0)
+    raise Refused(
+        f"its function {name!r} has a name that belongs to hooks of fxplug, and there is no such hook; rename it, or "
+        f"write {nearest[0]!r} with @{PROJECT}.hookimpl if that is meant"
+    )
 
 
 def _unknown_hook(hook: str, declared: Iterable[str]) -> str:

@@ -97,7 +97,7 @@ class Selection:
             if rule.loads:
                 return "" if named else f"it is not among those that {rule.source} lists"
             if named:
-                return f"disabled by {rule.source}"
+                return f"switched off by {rule.source}"
         return ""
 
 

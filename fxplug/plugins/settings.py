@@ -107,6 +107,8 @@ class ConfigFinding:
     """What is wrong, on which named thing, and what to do."""
     source: ConfigSource = field(default_factory=ConfigSource)
     """Where it stands."""
+    hides_selection: bool = False
+    """Whether it may have said which plugins take part, so that nobody can tell any more which were switched off."""
 
     def __str__(self) -> str:
         place = "" if self.source == ConfigSource() else f"{self.source}: "

@@ -63,14 +63,17 @@ def examine_settings(
     """
     if not isinstance(table, dict):
         (problem,) = _examine(table)[1]
-        return Settings(), [ConfigFinding("error", problem.text, locate(()))]
+        return Settings(), [ConfigFinding("error", problem.text, locate(()), hides_selection=True)]
     left: dict[str, Any] = copy.deepcopy(cast("dict[str, Any]", table))
     findings: list[ConfigFinding] = []
     while True:
         settings, problems = _examine(left)
         if not problems:
             return settings, sorted(findings, key=lambda finding: finding.source.line or 0)
-        findings += [ConfigFinding("error", problem.text, locate(problem.key)) for problem in problems]
+        findings += [
+            ConfigFinding("error", problem.text, locate(problem.key), _may_select(left, problem.key))
+            for problem in problems
+        ]
         # Elements at the end of a list first, so that the others keep their positions until they are taken out.
         for key in sorted({problem.key for problem in problems}, key=_position_order, reverse=True):
             forget(_remove(left, key))
@@ -85,6 +88,23 @@ def _examine(table: Any) -> tuple[Settings, list[_Problem]]:
     except ValidationError as error:
         return Settings(), _from_pydantic(error)
     return settings, list(_malformed_values(settings))
+
+
+def _may_select(table: dict[str, Any], key: Key) -> bool:
+    """Return whether what is wrong at a key may have said which plugins take part."""
+    if not key:
+        return True
+    known = {entry.name for entry in fields(Settings)}
+    if key[:1] != ("plugins",) and key[0] in known:
+        return False
+    if key[:2] in {("plugins", "require"), ("plugins", "strict")} or (
+        key[:2] == ("plugins", "disable") and key[2:]
+    ):
+        return False  # The other names of the list are understood.
+    value: Any = table
+    for part in key:
+        value = value.get(part) if isinstance(value, dict) else None
+    return bool(value) and isinstance(value, (str, list, dict))  # Nothing else holds names.
 
 
 def _position_order(key: Key) -> list[tuple[int, str]]:

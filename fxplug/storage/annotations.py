@@ -61,7 +61,7 @@ def encode_annotation(annotation: Any, targets: TargetTable, depth: int = 0) -> 
         return {"$ellipsis": None}
     args = typing.get_args(annotation)
     if not args:
-        return {"$name": targets.name_of(annotation)}
+        return {"$name": targets.annotation_name(annotation)}
     for name, origin in _ORIGINS.items() if depth < _DEEPEST else ():
         if _matches(origin, args, annotation):
             return {
@@ -82,7 +82,7 @@ def decode_annotation(data: Any, targets: TargetTable, depth: int = 0) -> Any:
         raise Refusal(f"an annotation is written as {str(data)[:80]!r}. The file is damaged.")
     ((tag, content),) = data.items()
     if tag == "$name":
-        return targets.resolve(content)
+        return targets.resolve_annotation(content)
     if tag == "$ellipsis":
         return ...
     parts = checked(content, list, "An annotation") if tag == "$generic" else []

@@ -34,7 +34,7 @@ class StorageTargetRecord:
     target: Callable[..., Any]
     """The function: a file may call it with any arguments, so it must not read files or run what it is given. Or a
     class of modules, whose instances files hold: parameters, buffers, submodules and plain attributes are kept, and
-    given to an instance that was made without its constructor, as pickle does."""
+    given to an instance that was made without its constructor, as pickle does. A file cannot call the class."""
     summary: str = ""
     """One line for people."""
 

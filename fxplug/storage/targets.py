@@ -303,7 +303,18 @@ class TargetTable:
         self._names: dict[int, tuple[Any, str]] = {}
 
     def resolve(self, name: Any) -> Any:
-        """Return the callable with this name.
+        """Return the callable with this name, which a graph may call or hand on.
+
+        Raises:
+            Refusal: It is neither in the closed table, nor brought by a plugin to be called, nor allowed.
+        """
+        found = self.resolve_annotation(name)
+        if isinstance(name, str) and self.provision.is_name(name) and _is_module_class(found):
+            raise _uncallable(name)
+        return found
+
+    def resolve_annotation(self, name: Any) -> Any:
+        """Return what an annotation names: what `resolve` does, and classes of modules that plugins bring.
 
         Raises:
             Refusal: It is neither in the closed table, nor brought by a plugin, nor allowed.
@@ -327,6 +338,17 @@ class TargetTable:
 
     def name_of(self, target: Any) -> str:
         """Return the name from which `resolve` finds `target` again.
+
+        Raises:
+            Refusal: There is none, or it would have to be allowed.
+        """
+        name = self.annotation_name(target)
+        if self.provision.is_name(name) and _is_module_class(target):
+            raise _uncallable(name)
+        return name
+
+    def annotation_name(self, target: Any) -> str:
+        """Return the name from which `resolve_annotation` finds `target` again.
 
         Raises:
             Refusal: There is none, or it would have to be allowed.
@@ -408,6 +430,17 @@ class TargetTable:
                 f"it reads the attribute {attribute!r}. A stored graph may only read attributes whose names "
                 f"are literal and public: read the value in the model before the graph needs it."
             )
+
+
+def _is_module_class(target: Any) -> bool:
+    return isinstance(target, type) and issubclass(target, torch.nn.Module)
+
+
+def _uncallable(name: str) -> Refusal:
+    return Refusal(
+        f"{name!r} is a class of modules. A file may hold its instances, which are made without its constructor, and "
+        f"neither call the class nor hand it on: make the module outside of the graph."
+    )
 
 
 def _import(name: str) -> Any:

@@ -76,6 +76,7 @@ class Encoder:
         """Names functions, and knows what plugins bring."""
         self._add_tensor = add_tensor
         self._constants: dict[int, tuple[Any, int]] = {}
+        self._is_in_constant = False
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """Return `value` as JSON.
@@ -94,7 +95,8 @@ class Encoder:
         constant = self._constant_of_plugin(value, depth)
         if constant is not None:
             return constant
-        if callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor)):
+        is_named = callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor))
+        if is_named and not self._is_in_constant:
             return {"$name": self.targets.name_of(value)}
         raise Refusal(
             f"a value of type {kind.__module__}.{kind.__qualname__} cannot be stored. Use tensors of the "
@@ -111,7 +113,18 @@ class Encoder:
         # The value is kept too, so that no other one gets its id.
         number = self._constants.setdefault(id(value), (value, len(self._constants)))[1]
         name, content = self.targets.provision.encode(offer, value)
-        return {"$constant": [name, number, *self._all([content], depth)]}
+        is_outermost, self._is_in_constant = not self._is_in_constant, True
+        try:
+            return {"$constant": [name, number, *self._all([content], depth)]}
+        except Refusal as refusal:
+            if not is_outermost:
+                raise
+            raise Refusal(
+                f"encode of the constant {name!r} returned what a file cannot keep: {refusal} Report it to the "
+                f"authors of {offer.distribution} {offer.version}."
+            ) from refusal
+        finally:
+            self._is_in_constant = not is_outermost
 
     def _all(self, values: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
@@ -174,6 +187,7 @@ class Decoder:
         """Names functions, and knows what plugins bring."""
         self._fetch_tensor = fetch_tensor
         self._constants: dict[int, tuple[str, Any]] = {}
+        self._is_in_constant = False
 
     def decode(self, data: Any, depth: int = 0) -> Any:
         """Return the value that `data` stands for.
@@ -222,6 +236,19 @@ class Decoder:
         if len(result) != len(pairs):
             raise Refusal("a dict has the same key twice. The file is damaged.")
         return result
+
+    def _node(self, data: Any, _: int) -> NodeRef:
+        self._check_not_in_constant("a node")
+        return NodeRef(checked(data, int, "The number of a node"))
+
+    def _named(self, data: Any, _: int) -> Any:
+        self._check_not_in_constant("a function")
+        return self.targets.resolve(data)
+
+    def _check_not_in_constant(self, what: str) -> None:
+        # What decodes a constant is a plugin's, and was promised plain values.
+        if self._is_in_constant:
+            raise Refusal(f"a constant is made of {what}, and not of plain values. The file is damaged.")
 
     def _tensor(self, data: Any, _: int) -> torch.Tensor:
         if self._fetch_tensor is None:
@@ -288,7 +315,11 @@ class Decoder:
             raise Refusal("a constant is not what one can be, or not where one can be. The file is damaged.")
         name, number = checked(parts[0], str, "The name of a constant"), checked(parts[1], int, "Its number")
         if number not in self._constants:
-            content = self._all(parts[2:], depth)[0]
+            is_outermost, self._is_in_constant = not self._is_in_constant, True
+            try:
+                content = self._all(parts[2:], depth)[0]
+            finally:
+                self._is_in_constant = not is_outermost
             self._constants[number] = name, self.targets.provision.decode(name, content)
         known, value = self._constants[number]
         if known != name:
@@ -297,7 +328,7 @@ class Decoder:
 
     # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
     _decoders: ClassVar[dict[str, Callable[[Any, Any, int], Any]]] = {
-        "$node": lambda _self, data, _: NodeRef(checked(data, int, "The number of a node")),
+        "$node": _node,
         "$tensor": _tensor,
         "$tuple": lambda self, data, depth: tuple(self._all(data, depth)),
         "$size": lambda self, data, depth: torch.Size(self._ints(data, depth)),
@@ -315,5 +346,5 @@ class Decoder:
         "$iinfo": lambda self, data, _: torch.iinfo(self._dtype(data)),
         "$record": _record,
         "$constant": _constant_of_plugin,
-        "$name": lambda self, data, _: self.targets.resolve(data),
+        "$name": _named,
     }

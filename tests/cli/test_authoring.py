@@ -131,6 +131,12 @@ def test_what_is_written_passes_the_checks(fxplug, folder, monkeypatch):
         ("../up", "names are lower-case words joined by hyphens"),
         ("", "names are lower-case words joined by hyphens"),
         ("core", "Cannot make a plugin that is named 'core', which is reserved for fxplug itself."),
+        ("fxplug", "Cannot make a plugin named 'fxplug': that is fxplug itself. Choose a name such as"),
+        (
+            "1x",
+            "Cannot make a plugin named '1x': names of the hooks that it could declare would begin with a digit.",
+        ),
+        ("a" * 300, "it has 300 letters, and files are named after it; 60 are enough. Choose a name such as"),
         ("fxplug-demo", "'fxplug-' is put in front by itself. Run: fxplug plugins new demo"),
     ],
 )

@@ -387,3 +387,24 @@ def test_a_tolerance_without_a_bound_is_refused(refused, value):
     message = refused("models.py:net", *FAST, f"--atol={value}", exit_code=WRONG_USAGE)
 
     assert "atol" in message
+
+
+@pytest.mark.parametrize(("model", "name"), [("stack", "Sequential"), ("net", "Net")])
+def test_a_model_that_raises_on_its_examples_is_said_to_raise(fxplug, folder, model, name):
+    (folder / "narrow.py").write_text(
+        "from torch import nn\n"
+        "def stack():\n    return nn.Sequential(nn.Linear(4, 2))\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.linear = nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n        return self.linear(x)\n"
+        "def net():\n    return Net()\n"
+    )
+    result = fxplug("trace", f"narrow.py:{model}", "--example", "1x5")
+    message = " ".join(result.stderr.split())
+
+    assert result.exit_code == 1
+    assert (
+        f"Cannot run {name} on the example inputs (float32[1, 5]): the model raises RuntimeError: mat1 and mat2 shapes"
+        in message
+    )
+    assert "did not expect" not in message

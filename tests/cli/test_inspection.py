@@ -51,12 +51,15 @@ def quant_converters():
 @pytest.fixture
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Puts a plugin where Python finds it, and hides all others."""
-    from fxplug.plugins import manager
+    from fxplug.plugins import checking, manager
 
     discover = manager.discover
-    monkeypatch.setattr(
-        manager, "discover", lambda: [found for found in discover() if found.target.startswith("fxp_test_")]
-    )
+    for module in (manager, checking):
+        monkeypatch.setattr(
+            module,
+            "discover",
+            lambda: [found for found in discover() if found.target.startswith("fxp_test_")],
+        )
     site = folder / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
@@ -168,6 +171,32 @@ def test_the_doctor_notes_what_is_missing_and_what_is_unsettled_without_calling_
         in text
     )
     assert "Nothing is broken." in text
+
+
+DEVICE = """
+import fxplug
+
+@fxplug.hookimpl
+def fxplug_register_devices():
+    return [fxplug.DeviceRecord("npu", {"float32": 1e9}, 1e9, 1e9, "A test.")]
+
+@fxplug.hookimpl
+def fxplug_register_report_sections():
+    return [fxplug.ReportSectionRecord("sizes", lambda context: None, "Sizes.")]
+"""
+
+
+def test_the_doctor_lists_devices_and_sections_that_several_plugins_claim(fxplug, install):
+    install("one", DEVICE)
+    install("two", DEVICE)
+
+    text = " ".join(fxplug("doctor").stdout.split())
+
+    assert "device npu one:npu (fxplug-one 1.2), two:npu (fxplug-two 1.2)" in text
+    assert "report section sizes one:sizes (fxplug-one 1.2), two:sizes (fxplug-two 1.2)" in text
+    assert (
+        "Note: The device name 'npu' is claimed by one:npu and two:npu. Write one of these full names" in text
+    )
 
 
 def test_a_broken_installation_is_told_what_to_type_next(fxplug, install):

@@ -128,7 +128,7 @@ def test_disabled_plugins_are_counted_and_shown_with_all(fxplug, install, monkey
     monkeypatch.setenv("FXPLUG_DISABLE_PLUGINS", "good")
 
     assert fxplug("plugins", "list").stdout == "No plugin takes part.\n1 disabled (good); --all shows why.\n"
-    assert "disabled by FXPLUG_DISABLE_PLUGINS" in fxplug("plugins", "list", "--all").stdout
+    assert "switched off by FXPLUG_DISABLE_PLUGINS" in fxplug("plugins", "list", "--all").stdout
 
 
 def test_json_says_the_same_to_programs(fxplug, install):
@@ -235,6 +235,58 @@ def test_the_doctor_goes_on_after_an_unknown_name_in_the_environment(fxplug, ins
         "There is no plugin named 'goood'. Did you mean 'good'? The name stands in FXPLUG_DISABLE_PLUGINS."
         in (result.stdout)
     )
+
+
+OFF = "raise SystemExit('a plugin that is switched off was imported')\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "variables"),
+    [
+        ('[trace]\nmodee = "x"\n', {"FXPLUG_DISABLE_PLUGINS": "off"}),
+        ('[plugins]\ndisable = ["off", "oof"]\n', {}),
+        ('[plugins]\ndisable = ["off", 3]\n', {}),
+        ('[plugins]\ndisable = ["off"]\nrequire = ["absent"]\n', {}),
+        ('[plugins]\ndisable = ["off"]\n', {"FXPLUG_CALL_LOG": "perhaps", "FXPLUG_STRICT": "perhaps"}),
+        ("", {"FXPLUG_DISABLE_PLUGINS": "off,oof"}),
+        ("", {"FXPLUG_LOAD_PLUGINS": "good,oof"}),
+        ("[plugins\n", {"FXPLUG_LOAD_PLUGINS": "good"}),
+    ],
+)
+def test_the_doctor_imports_no_plugin_that_is_switched_off_whatever_else_is_wrong(
+    fxplug, install, folder, monkeypatch, text, variables
+):
+    install("good", GOOD)
+    install("off", OFF)
+    (folder / "mine.toml").write_text(text)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    result = fxplug("doctor", "--config", "mine.toml")
+
+    assert result.exit_code == 1
+    assert "good    fxplug-good 1.2  active" in result.stdout
+    assert "off     fxplug-off 1.2   disabled" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[plugins\ndisable = ["off"]\n',
+        '[plugins]\ndisabel = ["off"]\n',
+        '[plugins]\ndisable = "off"\n',
+        '[pluginz]\ndisable = ["off"]\n',
+        'disable = ["off"]\n',
+    ],
+)
+def test_the_doctor_imports_nothing_when_it_cannot_tell_what_is_switched_off(fxplug, install, folder, text):
+    install("off", OFF)
+    (folder / "mine.toml").write_text(text)
+    result = fxplug("doctor", "--config", "mine.toml")
+
+    assert result.exit_code == 1
+    assert "1 thing is broken:" in result.stdout
+    assert "No plugin was imported: which ones are switched off cannot be told until" in result.stdout
+    assert "off     fxplug-off 1.2  disabled" in result.stdout
 
 
 # -- commands of plugins

@@ -15,6 +15,18 @@ def test_code_is_printed_by_default(fxplug):
     assert fxplug("trace", "models.py:net", "--code").stdout == result.stdout
 
 
+@pytest.mark.parametrize("name", ["net.v1.5.py", "re.py", "net-1.py", ".hidden.py"])
+def test_a_file_may_have_any_name(fxplug, folder, name):
+    (folder / name).write_text((folder / "models.py").read_text())
+    # What the file would be called without its dots is another module.
+    (folder / "net_v1_5.py").write_text("raise AssertionError('imported')\n")
+
+    result = fxplug("trace", f"{name}:net")
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == fxplug("trace", "models.py:net").stdout
+
+
 def test_a_table_has_one_line_for_each_node(fxplug):
     lines = fxplug("trace", "models.py:net", "--tabular").stdout.splitlines()
 

@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 
 from fxplug.errors import ConfigError
-from fxplug.plugins import Config, load_config
-from fxplug.plugins.config import flag_from_environment
+from fxplug.plugins import Config, PluginWarning, load_config
+from fxplug.plugins.config import examine_config, flag_from_environment
 
 EVERYTHING = """
 [project]
@@ -269,3 +269,29 @@ def test_a_flag_that_is_neither_yes_nor_no_is_an_error():
     assert str(caught.value) == (
         "Cannot read the environment variable FXPLUG_STRICT: it is 'perhaps'. Set it to 1 or 0. [FXP-F000]"
     )
+
+
+@pytest.mark.parametrize("name", ["fxplugg", "fxplg", "fxpulg", "FXplug", "fx_plug"])
+def test_a_table_with_nearly_the_name_is_pointed_out(tmp_path, name):
+    path = tmp_path / "pyproject.toml"
+    path.write_text(f"[project]\nname = 'x'\n[tool.{name}.plugins]\ndisable = ['a']\n[tool.{name}.trace]\n")
+    text = f"the table [tool.{name}] is nobody's that fxplug knows of. Did you mean [tool.fxplug]?"
+
+    with pytest.warns(PluginWarning) as caught:
+        config = load_config(environ={}, start=tmp_path)
+
+    assert [str(entry.message) for entry in caught] == [f"{path}:3: {text}"]
+    assert config.plugins.disable == ()
+    assert [str(finding) for finding in examine_config(environ={}, start=tmp_path)[1]] == [
+        f"{path}:3: warning: {text}"
+    ]
+    with pytest.raises(ConfigError, match=rf"no table \[tool\.fxplug\]\. Rename \[tool\.{name}\] if"):
+        load_config(path)
+
+
+def test_tables_of_others_are_no_matter(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        "[tool.fxplug-quant]\n[tool.ruff]\n[tool.plugin]\n[tool.fxplug.plugins]\nstrict = true\n[tool.fixup]\n"
+    )
+
+    assert load_config(environ={}, start=tmp_path).plugins.strict

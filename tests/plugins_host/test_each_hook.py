@@ -18,7 +18,14 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import DecompositionError, PluginError, StorageError, TraceError, UnknownNameError
+from fxplug.errors import (
+    DecompositionError,
+    InvalidArgumentError,
+    PluginError,
+    StorageError,
+    TraceError,
+    UnknownNameError,
+)
 from fxplug.passes import PassContext
 from fxplug.plugins import PluginCandidate, PluginManager, PluginWarning, hookspecs
 
@@ -36,12 +43,12 @@ def example_of(hook: str) -> str:
     return "\n".join(line[8:] for line in lines) + "\n"
 
 
-def manager_with(*modules: ModuleType) -> PluginManager:
+def manager_with(*modules: ModuleType, strict: bool = True) -> PluginManager:
     candidates = [
         PluginCandidate.of_module(module, module.__name__.removeprefix("example_"), version="1.0")
         for module in modules
     ]
-    return PluginManager(candidates=candidates, environ={}, version="0.1.0", strict=True)
+    return PluginManager(candidates=candidates, environ={}, version="0.1.0", strict=strict)
 
 
 @pytest.fixture
@@ -265,7 +272,7 @@ def test_register_report_sections(load_example, tmp_path):
             fxplug.ReportSectionRecord("odd", lambda context: [("a",), ("b", "c")], "Odd rows"),
         ]
     )
-    both = manager_with(sys.modules["example_sample"], broken)
+    both = manager_with(sys.modules["example_sample"], broken, strict=False)
     model, inputs = nn.Sequential(nn.Linear(2, 2)).eval(), (torch.ones(1, 2),)
     result = fxplug.optimize(model, inputs, manager=both, measure=False)
     job = Job("model", "Sequential", 6, inputs, ("float32[1, 2]",), None)
@@ -284,6 +291,13 @@ def test_register_report_sections(load_example, tmp_path):
     assert [section["name"] for section in sections] == ["broken:fails", "broken:odd", "sample:opcodes"]
     assert sections[0]["error"] == failure
     assert sections[-1]["rows"][0] == ["opcode", "nodes"]
+
+    strict = manager_with(sys.modules["example_sample"], broken)
+    with pytest.raises(
+        PluginError,
+        match=r"Cannot write the report section 'broken:fails' of fxplug-broken 1\.0: it raised ValueError",
+    ):
+        write_files(tmp_path, job, result, (), strict)
 
 
 # -- what is known of calls and values -----------------------------------------------------------------------
@@ -334,6 +348,46 @@ def test_a_decomposition_of_a_plugin_comes_before_that_of_fxplug_and_is_blamed_w
         fxplug.decompose(traced, manager=manager)
     (info,) = manager.plugin_infos()
     assert info.failures[0].hook == "fxplug_register_decompositions"
+
+
+def test_a_decomposition_that_returns_none_for_a_value_that_is_used_is_blamed(plugin_module):
+    record = fxplug.DecompositionRecord(torch.sin, lambda x: None)
+    register = fxplug.hookimpl(specname="fxplug_register_decompositions")(lambda: [record])
+    manager = manager_with(plugin_module("x", __name__="example_x", fxplug_register_decompositions=register))
+
+    with pytest.raises(
+        DecompositionError,
+        match=r"'fxplug_register_decompositions' of plugin 'x' \(fxplug-x 1\.0\) returned None; it may return what",
+    ):
+        fxplug.decompose(fxplug.symbolic_trace(lambda x: torch.sin(x) + 1, manager=NONE), manager=manager)
+
+    unused = fxplug.symbolic_trace(lambda x: (torch.sin(x), x)[1], manager=NONE)
+    assert calls_of(fxplug.decompose(unused, manager=manager)) == []
+
+
+@pytest.mark.parametrize("wrong", [["a"], "a", 3, [torch.sin]])
+def test_decompositions_that_are_none_are_refused(wrong):
+    traced = fxplug.symbolic_trace(lambda x: torch.sin(x) + 1, manager=NONE)
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"Cannot decompose by .*: decompositions holds records only"
+    ):
+        fxplug.decompose(traced, decompositions=wrong)
+
+
+@pytest.mark.parametrize("answer", [-5, "x", True, 1.5, fxplug.CallCost(-1), fxplug.CallCost("x")])
+def test_a_formula_that_returns_no_cost_is_blamed(plugin_module, answer):
+    record = fxplug.FlopFormulaRecord(torch.sin, lambda call: answer)
+    register = fxplug.hookimpl(specname="fxplug_register_flop_formulas")(lambda: [record])
+    manager = manager_with(plugin_module("x", __name__="example_x", fxplug_register_flop_formulas=register))
+
+    with pytest.raises(
+        PluginError,
+        match=r"'fxplug_register_flop_formulas' of plugin 'x' \(fxplug-x 1\.0\) returned .*; it may return a whole",
+    ):
+        fxplug.cost(lambda x: torch.sin(x) + 1, (torch.ones(2),), manager=manager)
+
+    assert manager.plugin_info("x").failures[0].hook == "fxplug_register_flop_formulas"
 
 
 def test_register_flop_formulas(load_example):
@@ -442,6 +496,22 @@ def test_constants_are_lifted_in_every_mode_unless_a_traced_value_is_a_part_of_t
 
 
 # -- pictures and observers ----------------------------------------------------------------------------------
+
+
+def test_only_graph_modules_are_represented():
+    with pytest.raises(
+        InvalidArgumentError, match=r"Cannot represent a torch\.nn\.modules\.linear\.Linear: pass a"
+    ):
+        fxplug.represent(nn.Linear(2, 2), "text", manager=NONE)
+
+
+def test_nobody_is_told_to_switch_fxplug_off():
+    (ours,) = NONE._implementations("fxplug_represent")
+
+    message = ours.failed(ValueError("x")).message
+
+    assert f"of fxplug {fxplug.__version__} itself raised ValueError: x. Report it to the authors" in message
+    assert "FXPLUG_DISABLE_PLUGINS" not in message
 
 
 def test_represent(load_example):

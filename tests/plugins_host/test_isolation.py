@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
 import sys
 import warnings
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import fxplug
 from fxplug.capture import Tracer, is_tracing
 from fxplug.errors import FxplugError, PluginError
 from fxplug.ir import Graph
@@ -90,6 +92,66 @@ def test_a_failed_import_takes_its_warning_filters_along(site):
         before = list(warnings.filters)
         site.manager()
         assert list(warnings.filters) == before
+
+
+SILENT = "import warnings\nwarnings.filterwarnings('ignore')\nfrom fxplug import hookimpl, PassRecord\n"
+REFUSED_LATER = {
+    "a misspelt hook": "@hookimpl\ndef fxplug_is_laef_module(module): pass\n",
+    "a wrong record": "@hookimpl\ndef fxplug_register_passes(): return [1]\n",
+    "a wrong order": "PLUGIN_BEFORE = 3\n",
+    "a wrong declaration": "PLUGIN_HOOKSPECS = 3\n",
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED_LATER.values(), ids=REFUSED_LATER)
+def test_a_plugin_that_is_refused_behind_its_import_leaves_neither_filters_nor_modules(site, fault):
+    package = write_package(site, "quiet", f"from . import helper\n{SILENT}{fault}", helper="")
+    site.install("broken", "import missing_library")
+    before = list(warnings.filters)
+
+    with pytest.warns(PluginWarning) as caught:
+        site.manager()
+
+    text = " ".join(str(entry.message) for entry in caught)
+    assert "'quiet'" in text
+    assert "'broken'" in text
+    assert list(warnings.filters)[-len(before) :] == before
+    assert not [name for name in sys.modules if name.startswith("fake_plugin_pkg_quiet")]
+
+    (package / "plugin.py").write_text(f"# repaired\n{HOOK}")
+    importlib.invalidate_caches()
+    assert site.manager(disable=["broken"]).plugin_info("quiet").hooks == ("fxplug_is_leaf_module",)
+
+
+def test_a_plugin_that_takes_part_changes_no_filters_and_silences_nobody(site):
+    site.install(
+        "quiet", SILENT + HOOK + "@hookimpl\ndef fxplug_register_passes():\n    " + SILENT.splitlines()[1]
+    )
+    site.install("broken", "import missing_library")
+    before = list(warnings.filters)
+
+    with pytest.warns(PluginWarning, match="'broken'"):
+        manager = site.manager()
+
+    assert manager.plugin_info("quiet").status == "active"
+    assert list(warnings.filters) == before
+
+
+def test_modules_that_a_plugin_shares_with_one_that_takes_part_stay(site):
+    write_package(
+        site,
+        "both",
+        "from . import tools\nPLUGIN_BEFORE = 3\n",
+        tools="VALUE = 1\n",
+        other="from . import tools\n",
+    )
+    site.install("twin", target="fake_plugin_pkg_both.other")
+
+    with pytest.warns(PluginWarning, match="'both'"):
+        manager = site.manager()
+
+    assert manager.plugin_info("twin").status == "active"
+    assert "fake_plugin_pkg_both.tools" in sys.modules
 
 
 def test_what_is_no_exception_is_isolated_too(site):
@@ -176,6 +238,102 @@ def test_a_file_that_takes_the_place_of_an_installed_plugin_is_not_imported(
     assert site.manager().plugin_info("good").status == "active"
 
 
+@pytest.mark.parametrize("entry", ["", ".", "absolute"])
+def test_what_a_plugin_imports_does_not_come_from_the_working_directory(site, tmp_path, monkeypatch, entry):
+    site.install("needy", f"import fake_plugin_missing\n{HOOK}")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "fake_plugin_missing.py").write_text("raise AssertionError('imported')\n")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project) if entry == "absolute" else entry)
+    finders = list(sys.meta_path)
+
+    with pytest.warns(
+        PluginWarning,
+        match="No module named 'fake_plugin_missing' is installed; .* in the working directory does not count",
+    ):
+        manager = site.manager()
+
+    assert manager.plugin_info("needy").status == "failed"
+    assert sys.meta_path == finders
+    (site.folder / "fake_plugin_missing.py").write_text("")
+    importlib.invalidate_caches()
+    assert site.manager().plugin_info("needy").status == "active", "the installed one counts"
+
+
+@pytest.mark.parametrize("way", ["a path file", "a finder"])
+def test_what_is_installed_in_the_working_directory_may_be_imported(site, tmp_path, monkeypatch, way):
+    site.install("needy", f"import fake_plugin_library\n{HOOK}")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "fake_plugin_library.py").write_text("")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    if way == "a path file":
+        monkeypatch.setattr("site.getsitepackages", lambda: [str(site.folder)])
+        (site.folder / "library.pth").write_text(f"# a library\nimport os\n{project}\n")
+    else:
+        where = importlib.machinery.PathFinder.find_spec("fake_plugin_library", [str(project)])
+
+        class Finder:
+            @staticmethod
+            def find_spec(name, path=None, target=None):
+                return where if name == "fake_plugin_library" else None
+
+        monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+
+    assert site.manager(strict=True).plugin_info("needy").status == "active"
+
+
+def test_other_threads_import_from_the_working_directory_meanwhile(site, tmp_path, monkeypatch):
+    site.install(
+        "slow",
+        """
+        import importlib, threading
+        found = []
+        thread = threading.Thread(target=lambda: found.append(importlib.import_module("fake_plugin_local")))
+        thread.start()
+        thread.join()
+        assert found
+        """,
+    )
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "fake_plugin_local.py").write_text("")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend("")
+
+    assert site.manager(strict=True).plugin_info("slow").status == "active"
+
+
+@pytest.mark.parametrize("metadata", ["fxplug-9.9.dist-info/METADATA", "fxplug.egg-info/PKG-INFO"])
+def test_metadata_of_another_fxplug_in_the_working_directory_does_not_count(
+    site, tmp_path, monkeypatch, metadata
+):
+    site.install("good", HOOK, requires=[f"fxplug=={fxplug.__version__}"])
+    project = tmp_path / "project"
+    (project / metadata).parent.mkdir(parents=True)
+    (project / metadata).write_text("Metadata-Version: 2.1\nName: fxplug\nVersion: 9.9\n")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend("")
+
+    assert site.manager(version=None, strict=True).plugin_info("good").status == "active"
+
+
+def test_ranges_are_checked_also_where_fxplug_was_never_installed(site, monkeypatch):
+    site.install("old", HOOK, requires=["fxplug<0.0.1"])
+    candidates = site.candidates()
+    monkeypatch.setattr("importlib_metadata.distributions", lambda **_: [])
+    monkeypatch.setattr("importlib_metadata.Distribution.discover", lambda **_: [])
+
+    with pytest.warns(
+        PluginWarning, match=f"requires fxplug <0.0.1, but fxplug {fxplug.__version__} is running"
+    ):
+        manager = site.manager(version=None, candidates=candidates)
+
+    assert manager.plugin_info("old").status == "incompatible"
+
+
 def test_an_editable_installation_works_in_the_folder_of_its_sources(site, tmp_path, monkeypatch):
     module = site.install("mine", HOOK)
     project = tmp_path / "a project"
@@ -237,3 +395,22 @@ def test_an_observer_that_fails_is_a_warning_and_the_trace_goes_on(site, hook):
     assert isinstance(graph, Graph)
     with pytest.raises(PluginError, match="by zero"):
         Tracer(policy=site.manager(strict=True).trace_policy()).trace(Model())
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "def fxplug_is_leaf_module(module):",
+        "def fxplug_node_created(node):",
+        "def fxplug_unwrap_module(module):",
+        "def fxplug_leaf_functions():",
+        "def fxplug_trace_started(event):",
+    ],
+)
+def test_a_hook_that_leaves_the_process_is_one_that_fails(site, definition):
+    site.install("leaver", f"@hookimpl\n{definition}\n    raise SystemExit('bye')\n")
+
+    with pytest.raises(
+        PluginError, match=r"of plugin 'leaver' \(fxplug-leaver 1\.0\) raised SystemExit: bye"
+    ):
+        fxplug.symbolic_trace(Model(), manager=site.manager(strict=True))

@@ -375,3 +375,58 @@ def test_an_empty_list_of_candidates_refuses_discovery(site, monkeypatch):
     assert manager.plugin_infos() == []
     with pytest.raises(LookupError, match="There is no plugin named 'good'"):
         manager.plugin_info("good")
+
+
+# -- functions that are not marked -------------------------------------------------------------------------------
+
+
+UNMARKED = "def fxplug_is_leaf_module(module):\n    return True\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [UNMARKED, f"import pluggy\n@pluggy.HookimplMarker('other')\n{UNMARKED}"],
+    ids=["not marked", "marked for another project"],
+)
+def test_a_function_that_is_called_as_a_hook_and_not_marked_is_refused(site, source):
+    site.install("deaf", source)
+
+    with pytest.warns(
+        PluginWarning,
+        match=r"its 'fxplug_is_leaf_module' is not marked as the implementation of a hook; add @fxplug\.hookimpl",
+    ):
+        manager = site.manager()
+
+    assert manager.plugin_info("deaf").status == "failed"
+
+
+def test_a_misspelt_function_that_is_not_marked_is_told_the_nearest_hook(site):
+    site.install("deaf", "def fxplug_is_laef_module(module):\n    return True\n")
+
+    with pytest.warns(
+        PluginWarning, match=r"rename it, or write 'fxplug_is_leaf_module' with @fxplug\.hookimpl"
+    ):
+        site.manager()
+
+
+def test_functions_that_only_look_like_hooks_are_nobodys_fault(site):
+    site.install(
+        "helper",
+        """
+        import sys
+        from types import ModuleType
+        from fxplug import trace as fxplug_trace, hookspec
+        from fxplug.capture import is_leaf_by_class as fxplug_is_leaf_module
+        import fxplug as fxplug_host
+        fxplug_limit = 3
+        PLUGIN_HOOKSPECS = ModuleType("declarations")
+        def helper_convert(node): pass
+        PLUGIN_HOOKSPECS.helper_convert = hookspec(helper_convert)
+        """,
+    )
+    site.install("user", "def helper_convert(node):\n    return node\n")
+
+    manager = site.manager(strict=True)
+
+    assert [info.status for info in manager.plugin_infos()] == ["active", "active"]
+    assert manager.plugin_info("user").hooks == ()

@@ -58,8 +58,8 @@ def test_variable_and_configuration_disable_together(three):
     manager = three.manager(environ={"FXPLUG_DISABLE_PLUGINS": "alpha"}, config=disabling("beta"))
 
     assert active(manager) == ["gamma"]
-    assert manager.plugin_info("alpha").reason == "disabled by FXPLUG_DISABLE_PLUGINS"
-    assert manager.plugin_info("beta").reason == "disabled by plugins.disable"
+    assert manager.plugin_info("alpha").reason == "switched off by FXPLUG_DISABLE_PLUGINS"
+    assert manager.plugin_info("beta").reason == "switched off by plugins.disable"
 
 
 def test_the_reason_names_file_and_line(three, config_file, tmp_path):
@@ -67,7 +67,7 @@ def test_the_reason_names_file_and_line(three, config_file, tmp_path):
 
     reason = three.manager(config=config).plugin_info("beta").reason
 
-    assert reason == f"disabled by plugins.disable at {tmp_path / 'pyproject.toml'}:2"
+    assert reason == f"switched off by plugins.disable at {tmp_path / 'pyproject.toml'}:2"
 
 
 def test_a_disabled_plugin_is_not_imported(site):

@@ -142,6 +142,9 @@ def test_a_hostile_table_of_providers_is_refused(path, providers, tampered):
         [3, 0, 1],
         "x",
         ["@mine:other", 0, 1],
+        ["@mine:window", 0, {"$name": "@mine:cut"}],
+        ["@mine:window", 0, {"$tuple": [{"$name": "builtins:getattr"}]}],
+        ["@mine:window", 0, {"$tuple": [{"$node": 0}]}],
         ["os:system", 0, 1],
     ],
 )
@@ -149,7 +152,11 @@ def test_a_hostile_constant_is_refused(path, constant, tampered):
     tampered(path, lambda data: data["graphs"][0]["lifted"].update(_window_constant0={"$constant": constant}))
 
     with pytest.raises(StorageError):
-        load(path, provisions=provisions())
+        load(path, provisions=provisions(decode=_no_decoder))
+
+
+def _no_decoder(_):
+    pytest.fail("a plugin was asked to decode what is no constant")
 
 
 def test_a_constant_where_no_file_has_one_is_refused(path, tampered):
@@ -205,6 +212,64 @@ def test_a_class_of_modules_that_a_plugin_names_is_kept(tmp_path):
         load(path)
     with pytest.raises(StorageError, match="'@mine:scaled' is no class of modules"):
         load(path, provisions=offering(cut))
+
+
+class Sentinel(torch.nn.Module):
+    def __init__(self, text):
+        raise AssertionError(f"the constructor was called with {text}")
+
+
+def offering_both():
+    both = [StorageTargetRecord("scaled", Sentinel), StorageTargetRecord("cut", cut)]
+    return Provisions(
+        tuple(ProvidedTarget(record, "mine", "fxplug-mine", "1.0") for record in both),
+        provisions()().constants,
+        {"mine": "fxplug-mine 1.0"},
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": "@mine:scaled", "args": ["EVIL"]},
+        {"target": "builtins:sorted", "args": [["EVIL"]], "kwargs": {"key": {"$name": "@mine:scaled"}}},
+        {"region": [["@mine:scaled", ["EVIL"]]]},
+    ],
+)
+def test_a_file_never_calls_the_constructor_of_a_class_that_a_plugin_names(path, change, tampered):
+    tampered(path, lambda data: data["graphs"][0]["nodes"][2].update(change))
+
+    with pytest.raises(
+        StorageError, match=r"'@mine:scaled' is a class of modules\. A file may hold its instances"
+    ):
+        load(path, provisions=offering_both)
+
+
+def test_a_graph_that_calls_a_class_that_a_plugin_names_is_not_saved(tmp_path):
+    module = traced()
+    next(node for node in module.graph.nodes if node.op == "call_function").target = Sentinel
+
+    with pytest.raises(StorageError, match="'@mine:scaled' is a class of modules"):
+        save(module, tmp_path / "m.fxplug", provisions=offering_both)
+
+
+def test_an_annotation_may_name_a_class_of_modules(tmp_path):
+    module = traced()
+    next(iter(module.graph.nodes)).type = Sentinel
+    save(module, tmp_path / "m.fxplug", provisions=offering_both)
+
+    loaded = load(tmp_path / "m.fxplug", provisions=offering_both)
+
+    assert next(iter(loaded.graph.nodes)).type is Sentinel
+
+
+@pytest.mark.parametrize("content", [object(), cut, [len]])
+def test_what_an_encoder_returns_and_no_file_can_keep_is_laid_at_its_plugin(tmp_path, content):
+    with pytest.raises(
+        StorageError,
+        match=r"encode of the constant '@mine:window' returned what a file cannot keep: .* fxplug-mine 1\.0",
+    ):
+        save(traced(), tmp_path / "m.fxplug", provisions=provisions(encode=lambda _: content))
 
 
 @pytest.fixture
