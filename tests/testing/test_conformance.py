@@ -48,11 +48,14 @@ def finding_of(report: Any, check: str) -> Any:
 
 
 def relus_of(module: Any) -> list[Any]:
-    """Return every relu of a relu."""
+    """Return every relu of a relu that nobody else reads or writes, neither before nor behind it."""
     return [
         node
         for node in module.graph.find_nodes(op="call_function", target=torch.relu)
-        if getattr(node.args[0], "target", None) is torch.relu
+        if node.args
+        and getattr(node.args[0], "target", None) is torch.relu
+        and list(node.args[0].users) == [node]
+        and not any(str(user.target).endswith("_") for user in node.users)
     ]
 
 
@@ -65,6 +68,28 @@ class SingleRelu(Pass):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
         return PassResult(bool(found))
+
+
+class TakesAnyRelu(Pass):
+    """Removes every relu of a relu, whatever is written between the two or behind them."""
+
+    def run(self, module, context):
+        found = 0
+        for node in module.graph.find_nodes(op="call_function", target=torch.relu):
+            inner = node.all_input_nodes[0]
+            if inner.target is torch.relu:
+                node.replace_all_uses_with(inner)
+                module.graph.erase_node(node)
+                found += 1
+        return PassResult(found > 0)
+
+
+class TakesAnyPosition(Pass):
+    """Believes that every argument comes by position."""
+
+    def run(self, module, context):
+        nodes = module.graph.find_nodes(op="call_function", target=torch.relu)
+        return PassResult(modified=not all(node.args[0] for node in nodes))
 
 
 class Whole(Backend):
@@ -85,8 +110,8 @@ def test_the_passes_of_fxplug_itself_keep_to_what_is_asked_of_others():
 
     report.raise_failures()
     runs = {finding.subject: finding.reason for finding in report.findings if finding.check == "pass-runs"}
-    assert runs["pass 'made:dead-code'"] == "changes 1 of 6 models"
-    assert runs["pass 'made:fuse-conv-bn'"] == "changes 1 of 6 models"
+    assert runs["pass 'made:dead-code'"] == "changes 1 of 12 models"
+    assert runs["pass 'made:fuse-conv-bn'"] == "changes 1 of 12 models"
 
 
 def test_a_sound_plugin_passes_every_check(site):
@@ -631,6 +656,44 @@ def test_a_pass_that_changes_values_is_found():
     assert "PassRecord(tolerance=0.01)" in report.failures[0].remedy
 
 
+def test_a_pass_that_overlooks_writes_is_found():
+    report = check_plugin(pass_plugin(TakesAnyRelu))
+
+    assert [finding.check for finding in report.failures] == ["pass-same-values"]
+    assert "on the model 'written-between' output[0] differs" in report.failures[0].reason
+    assert "on the model 'regions' output[1] differs" in report.failures[0].reason
+
+
+def test_a_pass_that_overlooks_keywords_is_found():
+    report = check_plugin(pass_plugin(TakesAnyPosition))
+
+    assert [finding.check for finding in report.failures] == ["pass-runs"]
+    assert "on the model 'spellings' it fails: IndexError" in report.failures[0].reason
+
+
+class MergesEqualCalls(Pass):
+    """Lets the first of several equal calls stand for all, whether something is written between or drawn."""
+
+    def run(self, module, context):
+        first: dict[str, Any] = {}
+        merged = 0
+        for node in list(module.graph.nodes):
+            text = f"{node.op} {node.target} {node.args} {node.kwargs}"
+            if node.op == "call_function" and first.setdefault(text, node) is not node:
+                node.replace_all_uses_with(first[text])
+                module.graph.erase_node(node)
+                merged += 1
+        return PassResult(merged > 0)
+
+
+def test_a_pass_that_overlooks_views_and_draws_is_found():
+    report = check_plugin(pass_plugin(MergesEqualCalls))
+
+    assert [finding.check for finding in report.failures] == ["pass-same-values"]
+    for model in ("views", "draws"):
+        assert f"on the model '{model}' output" in report.failures[0].reason
+
+
 def test_a_pass_is_held_to_the_tolerance_that_it_declares():
     # sin(x) is at most 2 from tanh(x), whose largest magnitude here is nearly 1.
     assert failures_of(pass_plugin(Rounds, tolerance=2.5)) == []
@@ -705,9 +768,9 @@ def test_a_pass_that_changes_no_model_is_told_to_bring_one():
     given = finding_of(check_plugin(module, models={"own": (Model(), (torch.randn(3),))}), "pass-runs")
 
     assert without.reason == (
-        "changes 0 of 6 models; give one that it changes: check_plugin(..., models=...)"
+        "changes 0 of 12 models; give one that it changes: check_plugin(..., models=...)"
     )
-    assert given.reason == "changes 1 of 7 models"
+    assert given.reason == "changes 1 of 13 models"
 
 
 # -- backends ---------------------------------------------------------------------------------------------------
@@ -823,7 +886,7 @@ def test_single_calls_that_a_backend_supports_are_compared_where_it_runs_no_whol
         for kind in (OnlyTanh, WrongTanh)
     )
 
-    assert (sound.outcome, sound.reason) == ("passed", "ran 1 of 7 whole models and single calls")
+    assert (sound.outcome, sound.reason) == ("passed", "ran 4 of 16 whole models and single calls")
     assert wrong.outcome == "failed"
     assert wrong.reason.startswith("for the call 'tanh' of the model 'two-outputs' output differs")
 
