@@ -13,6 +13,7 @@ from fxplug.testing.models import canned_samples
 from fxplug.testing.offers import check_factories, check_names, check_options, check_range
 from fxplug.testing.passes import check_passes
 from fxplug.testing.report import Findings, Report
+from fxplug.testing.state import kept_process
 from fxplug.testing.subject import GivenOptions, Subject, find_candidate, load_alone
 from fxplug.testing.tracing import check_traces
 
@@ -73,7 +74,7 @@ def check_plugin(
     check_import(subject, findings)
     check_options(subject, findings)
     check_factories(subject, findings)
-    with default_manager_is(manager):
+    with default_manager_is(manager), kept_process():
         check_traces(subject, findings)
         check_passes(subject, findings)
         check_backends(subject, findings)

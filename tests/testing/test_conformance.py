@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 import threading
 import types
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -182,6 +185,7 @@ def test_a_sound_plugin_passes_every_check(site):
         "pass-keeps-notes",
         "pass-same-values",
         "pass-deterministic",
+        "pass-effects",
         "pass-idempotent",
         "pass-threads",
         "backend-partition",
@@ -669,6 +673,126 @@ def test_a_pass_that_overlooks_keywords_is_found():
 
     assert [finding.check for finding in report.failures] == ["pass-runs"]
     assert "on the model 'spellings' it fails: IndexError" in report.failures[0].reason
+
+
+class Silently(Pass):
+    """Says that it changed nothing."""
+
+    def run(self, module, context):
+        self.act(module, context)
+        return PassResult(modified=False)
+
+    def act(self, module, context):
+        """Change something."""
+
+
+def silently(act: Any) -> Any:
+    return type("Acts", (Silently,), {"act": lambda self, module, context: act(module, context)})
+
+
+def freezes(module, context):
+    for parameter in module.parameters():
+        parameter.requires_grad_(requires_grad=False)
+
+
+def adds_hooks(module, context):
+    for part in module.modules():
+        part.register_forward_hook(lambda *_: None)
+
+
+def trains(module, context):
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            part.train()
+
+
+def sets_an_attribute(module, context):
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = 0.5
+
+
+@pytest.mark.parametrize("act", [freezes, adds_hooks, trains, sets_an_attribute])
+def test_a_pass_that_changes_modules_but_no_value_changes_something(act):
+    assert failures_of(pass_plugin(silently(act))) == ["pass-modified"]
+
+
+def test_a_pass_that_adds_hooks_at_each_run_is_not_idempotent():
+    assert "pass-idempotent" in failures_of(pass_plugin(silently(adds_hooks), idempotent=True))
+
+
+def clears_inputs(module, context):
+    for value in context.example_inputs or ():
+        value.zero_()
+
+
+def sets_a_variable(module, context):
+    os.environ["FXPLUG_THING"] = "1"
+
+
+def writes_a_file(module, context):
+    Path("thing").write_text("thing")
+
+
+def seeds(module, context):
+    torch.manual_seed(3)
+
+
+def draws(module, context):
+    torch.rand(3)
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (clears_inputs, "it changes the example inputs"),
+        (sets_a_variable, "it changes os.environ"),
+        (writes_a_file, "it writes the file 'thing'"),
+        (seeds, "it changes the random state of torch"),
+        (draws, "it changes the random state of torch"),
+    ],
+)
+def test_what_a_pass_does_besides_is_found_and_taken_back(act, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environ, drawn = dict(os.environ), torch.get_rng_state()
+
+    report = check_plugin(pass_plugin(silently(act)))
+
+    assert [finding.check for finding in report.failures] == ["pass-effects"]
+    assert f"on the model 'perceptron' {reason}" in report.failures[0].reason
+    assert dict(os.environ) == environ
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_pass_that_writes_only_to_memory_and_reads_files_has_no_effects(tmp_path, monkeypatch):
+    (tmp_path / "thing").write_text("thing")
+    monkeypatch.chdir(tmp_path)
+
+    def reads(module, context):
+        assert Path("thing").read_text() == "thing"
+
+    check_plugin(pass_plugin(silently(reads))).raise_failures()
+
+
+def test_a_pass_that_notes_the_time_is_found():
+    ticks = itertools.count()
+
+    def notes_the_time(module, context):
+        for node in module.graph.nodes:
+            node.meta["made.time"] = next(ticks)
+
+    assert set(failures_of(pass_plugin(silently(notes_the_time)))) == {"pass-deterministic", "pass-threads"}
+
+
+def test_a_pass_that_writes_notes_of_others_is_found():
+    def overwrites(module, context):
+        for node in module.graph.nodes:
+            node.meta.update(dict.fromkeys(node.meta, "mine"))
+
+    report = check_plugin(pass_plugin(silently(overwrites)))
+
+    assert [finding.check for finding in report.failures] == ["pass-keeps-notes"]
+    assert "has another value in a note that is not the plugin's own" in report.failures[0].reason
 
 
 class MergesEqualCalls(Pass):
