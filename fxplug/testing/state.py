@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
 
 from fxplug.api.isolation import forked_random_state
+from fxplug.capture import TraceContext, TraceEvent
+from fxplug.execute import GraphModule
+from fxplug.ir import Graph, Node
+from fxplug.passes import PassEvent
+from fxplug.semantics.internals import storage_of
 from fxplug.testing.probe import Watch, state
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from torch import nn
-
-    from fxplug.execute import GraphModule
-    from fxplug.ir import Graph, Node
+    from collections.abc import Generator, Iterable, Iterator
 
 __all__ = [
     "effects_besides",
@@ -121,6 +122,80 @@ def own_state(module: nn.Module) -> tuple[Any, ...]:
 def _digest(tensor: torch.Tensor) -> tuple[Any, ...]:
     # repr, so that one that is not a number equals itself.
     return tuple(map(repr, tensor.detach().flatten().tolist())) if tensor.device.type != "meta" else ()
+
+
+# -- what hooks are handed -----------------------------------------------------------------------------------
+
+
+class Seen:
+    """The nodes and modules that the arguments of a hook lead to, as they are now.
+
+    Args:
+        arguments: Of a hook.
+    """
+
+    def __init__(self, arguments: Iterable[Any]) -> None:
+        nodes: dict[Node, tuple[Any, ...]] = {}
+        modules: dict[int, nn.Module] = {}
+        for value in _reached(arguments):
+            if isinstance(value, Graph):
+                nodes.update((node, node_state(node)) for node in value.nodes)
+            elif isinstance(value, nn.Module):
+                modules[id(value)] = value
+        self._nodes = nodes
+        self._modules = [
+            {
+                f"{name!r} of the module {path!r}": state
+                for path, part in module.named_modules()
+                for name, state in _live_state(part)
+            }
+            for module in modules.values()
+        ]
+
+    def changed_nodes(self, after: Seen) -> list[str]:
+        """Return the names of the nodes that are others afterwards."""
+        nodes = {**after._nodes, **self._nodes}
+        return [
+            str(state[1]) for node, state in nodes.items() if self._nodes.get(node) != after._nodes.get(node)
+        ]
+
+    def changed_modules(self, after: Seen) -> list[str]:
+        """Return which attributes of which modules are others afterwards."""
+        return [
+            text
+            for old, new in zip(self._modules, after._modules, strict=False)
+            for text in {**old, **new}
+            if old.get(text) != new.get(text)
+        ]
+
+
+def _reached(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        yield value
+        if isinstance(value, (Node, GraphModule)):
+            yield value.graph
+        elif isinstance(value, TraceContext):
+            yield value.root
+        elif isinstance(value, TraceEvent):
+            yield from (value.context.root, value.graph)
+        elif isinstance(value, PassEvent):
+            yield from _reached((value.module,))
+
+
+def _live_state(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a module, each with what tells it from another one or from itself when it was changed."""
+    for name, value in vars(module).items():
+        if isinstance(value, dict):
+            for key, entry in cast("dict[Any, Any]", value).items():
+                yield str(key), _identity(entry)
+        else:
+            yield name, _identity(value)
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return id(value), storage_of(value), value._version, value.requires_grad
+    return id(value), plain_text(value)
 
 
 # -- the process ---------------------------------------------------------------------------------------------
