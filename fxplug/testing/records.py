@@ -48,8 +48,9 @@ def check_records(subject: Subject, findings: Findings) -> None:
     for record in subject.manager.decompositions():
         if record not in BUILTIN_DECOMPOSITIONS:
             _check_decomposition(subject, record, findings)
+    known = frozenset(builtin_formulas())
     for record in subject.manager.flop_formulas():
-        if record not in builtin_formulas():
+        if record not in known:
             _check_formula(subject, record, findings)
     for record in subject.manager.constants():
         _check_constant(subject, record, findings)
@@ -231,8 +232,10 @@ def _not_own(target: Any) -> list[str]:
         target = cast("Any", target).func
     if callable(target):
         target = inspect.unwrap(target)
-    holder = getattr(target, "__self__", None)
-    home = getattr(target, "__module__", None) or getattr(holder, "__name__", "") or type(holder).__module__
+    # What is written in C says where it belongs by the class that holds it, or by the module that it is bound to.
+    holder = getattr(target, "__objclass__", None) or getattr(target, "__self__", None)
+    home = getattr(target, "__module__", None) or getattr(holder, "__module__", None)
+    home = home or getattr(holder, "__name__", "")
     top = str(home).partition(".")[0]
     is_library = top in sys.stdlib_module_names and top not in _HARMLESS
     is_unsafe = any(home == name or str(home).startswith(f"{name}.") for name in _UNSAFE)

@@ -84,11 +84,14 @@ def test_the_project_file_names_entry_point_and_range(fxplug, folder, monkeypatc
     monkeypatch.setattr(package, "__version__", "0.7.3")
     fxplug("plugins", "new", "two-words")
 
-    project = tomllib.loads((folder / "fxplug-two-words" / "pyproject.toml").read_text())["project"]
+    written = tomllib.loads((folder / "fxplug-two-words" / "pyproject.toml").read_text())
+    project = written["project"]
 
     assert project["name"] == "fxplug-two-words"
     assert project["entry-points"] == {"fxplug": {"two-words": "fxplug_two_words.plugin"}}
     assert project["dependencies"] == ["fxplug>=0.7,<0.8"]
+    # Without it, ruff takes the package for somebody else's where it runs in another folder.
+    assert written["tool"]["ruff"]["src"] == ["src"]
 
 
 @pytest.mark.parametrize(

@@ -1148,15 +1148,17 @@ def test_decompositions_of_functions_methods_and_modules_are_tried_where_models_
     assert (skipped.outcome, skipped.reason) == ("skipped", reason)
 
 
+def formula_plugin(target: Any, formula: Any) -> ModuleType:
+    return plugin_of(fxplug_register_flop_formulas=lambda: [FlopFormulaRecord(target, formula)])
+
+
 @pytest.mark.parametrize(
     "formula",
     [lambda call: -5, lambda call: "x", fails, lambda call: CallCost(1, -1), lambda call: CallCost(1.5)],
     ids=["negative", "text", "fails", "negative-bytes", "fraction"],
 )
 def test_a_formula_that_gives_no_number_is_found(formula):
-    module = plugin_of(fxplug_register_flop_formulas=lambda: [FlopFormulaRecord(torch.relu, formula)])
-
-    assert failures_of(module) == ["formula-number"]
+    assert failures_of(formula_plugin(torch.relu, formula)) == ["formula-number"]
 
 
 def test_a_formula_may_answer_or_not_and_one_that_no_model_needs_is_skipped():
@@ -1165,8 +1167,7 @@ def test_a_formula_may_answer_or_not_and_one_that_no_model_needs_is_skipped():
         (nn.Linear, None, "passed"),
         (torch.outer, 7, "skipped"),
     ):
-        record = FlopFormulaRecord(target, lambda call, answer=answer: answer)
-        report = check_plugin(plugin_of(fxplug_register_flop_formulas=lambda record=record: [record]))
+        report = check_plugin(formula_plugin(target, lambda call, answer=answer: answer))
         report.raise_failures()
         assert finding_of(report, "formula-number").outcome == outcome
 
