@@ -248,7 +248,7 @@ def test_check_lists_every_finding(fxplug, site):
     assert ["loads", "the", "plugin", "passed", "hooks", "fxplug_is_leaf_module"] in lines
     assert (result.stdout + result.stderr).splitlines()[
         -1
-    ] == "sound (fxplug-sound 1.0): 7 passed, 0 skipped, 0 failed."
+    ] == "sound (fxplug-sound 1.0): 9 passed, 0 skipped, 0 failed."
 
 
 def test_check_fails_when_a_check_fails_and_says_what_to_do(fxplug, site):
