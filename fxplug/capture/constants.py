@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["ConstantKeeper", "Constants"]
 
 
+_SETTINGS = frozenset({torch._C._set_grad_enabled})
+"""Calls by which torch's contexts take effect: they draw nothing, whatever other threads draw meanwhile."""
+
+
 class Made:
     """A tensor that the program made while it was traced, and how."""
 
@@ -145,6 +149,8 @@ class ConstantKeeper(RootReader):
             )
         if isinstance(function, MethodWrapperType):
             return self._note_made(function(*args, **kwargs), function, args, kwargs)
+        if function in _SETTINGS:
+            return function(*args, **kwargs)
         effect = call_effect(function, args, kwargs)
         if effect.random:
             return self._record_plain(function, args, kwargs)

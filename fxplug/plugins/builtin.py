@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
+from fxplug import capture  # By its own name here, the rule would be a second implementation.
 from fxplug.analyze import BUILTIN_DEVICES, builtin_formulas
-from fxplug.capture import is_leaf_by_class
 from fxplug.lower import BUILTIN_BACKENDS
 from fxplug.passes import BUILTIN_PASSES
 from fxplug.plugins.markers import hookimpl
@@ -14,8 +14,6 @@ from fxplug.rewrite import BUILTIN_DECOMPOSITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.plugins.records import (
@@ -37,10 +35,8 @@ __all__ = [
 ]
 
 
-@hookimpl
-def fxplug_is_leaf_module(module: nn.Module) -> bool:
-    """Keep the classes that torch.nn ships, except containers."""
-    return is_leaf_by_class(module)
+fxplug_is_leaf_module = hookimpl(capture.is_leaf_by_class)
+"""Keeps the classes that torch.nn ships, except containers: the very function that every tracer asks at last."""
 
 
 @hookimpl

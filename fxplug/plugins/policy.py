@@ -152,7 +152,7 @@ def _leaf_question(
     implementations: Sequence[Implementation], config: TraceConfig
 ) -> Callable[[nn.Module, str, TraceContext], bool | None] | None:
     globs = ModuleGlobs(config.leaf_modules, config.through_modules)
-    # The rule of fxplug itself is that of every tracer, which comes last anyway and may be overridden there.
+    # The rule of fxplug itself is the function that every tracer asks at last, where a subclass may override it.
     plugins = [implementation for implementation in implementations if implementation.plugin != CORE]
     ask_plugins = first_answer(plugins, _is_bool, "True, False or None") if plugins else None
     if not globs:

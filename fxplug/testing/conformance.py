@@ -12,7 +12,10 @@ from fxplug.testing.importing import check_import
 from fxplug.testing.models import canned_samples
 from fxplug.testing.offers import check_factories, check_names, check_options, check_range
 from fxplug.testing.passes import check_passes
+from fxplug.testing.records import check_records
 from fxplug.testing.report import Findings, Report
+from fxplug.testing.showing import check_showing
+from fxplug.testing.state import kept_process
 from fxplug.testing.subject import GivenOptions, Subject, find_candidate, load_alone
 from fxplug.testing.tracing import check_traces
 
@@ -33,7 +36,7 @@ def check_plugin(
     options: GivenOptions | None = None,
     models: Mapping[str, tuple[nn.Module, tuple[Any, ...]]] | None = None,
 ) -> Report:
-    """Check a plugin: what the host asks of it, its import, options, factories, traces, passes and backends.
+    """Check a plugin: what the host asks of it, its import, options, factories, traces, passes, backends, records.
 
     The plugin is loaded alone, whatever else is installed, and without any configuration. Its passes and backends
     run on small models, and on those that are given. Its import is watched in a process of its own.
@@ -73,10 +76,12 @@ def check_plugin(
     check_import(subject, findings)
     check_options(subject, findings)
     check_factories(subject, findings)
-    with default_manager_is(manager):
+    with default_manager_is(manager), kept_process():
         check_traces(subject, findings)
         check_passes(subject, findings)
         check_backends(subject, findings)
+        check_records(subject, findings)
+        check_showing(subject, findings)
     return findings.report()
 
 

@@ -120,6 +120,91 @@ class _Needless(nn.Module):
         return self.identity(y).neg().neg() * 1 + 0
 
 
+class _WrittenBetween(nn.Module):
+    """Repeats a call, and writes between the two or behind them: to what the first returned, and to the second."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(x)
+        y.sub_(1)
+        z = torch.relu(y)
+        kept = torch.relu(torch.tanh(x))
+        copied = torch.relu(kept)
+        copied.add_(1)
+        return z, kept + copied
+
+
+class _Views(nn.Module):
+    """Reads a value before and after views of it, and views of those, are written."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x + 0.5
+        flat, column = y.view(-1), y[:, 0]
+        first = torch.relu(column)
+        flat[::2].mul_(-2)
+        second = torch.relu(column)
+        y.t().add_(1)
+        return first - second, flat.sum() + torch.relu(y)
+
+
+class _Spellings(nn.Module):
+    """Makes equal calls as functions, as methods and as submodules, by position and by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relu = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(input=torch.relu(x.neg())).neg()
+        z = functional.relu(input=y.relu(), inplace=False)
+        total = torch.add(input=torch.tanh(input=x), other=z, alpha=2)
+        return self.relu(self.relu(input=total)) + x.sum(dim=-1, keepdim=True).relu().relu()
+
+
+class _SharedActivations(nn.Module):
+    """Calls one submodule that writes in place, and one that does not, several times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = nn.ReLU(inplace=True)
+        self.again = self.writes
+        self.act = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.act(x)
+        z = self.act(y - 1)
+        y.mul_(-1)
+        return self.again(self.writes(y.add(z))) + self.act(self.act(y) + z)
+
+
+class _Regions(nn.Module):
+    """Computes within nested regions; what is read outside was computed inside."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        y = torch.relu(x)
+        with torch.no_grad():
+            z = torch.relu(y)
+            with torch.enable_grad():
+                read = torch.tanh(z) + y
+            z.mul_(0.5)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = torch.matmul(x, z.t())
+        return read, torch.relu(torch.relu(z)) + y, rounded
+
+
+class _Draws(nn.Module):
+    """Draws random numbers more than once, also where nobody uses them; dropout draws none in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = torch.rand_like(x)
+        torch.rand_like(x)
+        second = torch.rand_like(x)
+        return self.dropout(torch.relu(torch.relu(x))) + first - 2 * second
+
+
 _MODELS: dict[str, type[nn.Module]] = {
     "perceptron": _Perceptron,
     "convolution": _Convolution,
@@ -127,4 +212,10 @@ _MODELS: dict[str, type[nn.Module]] = {
     "two-outputs": _TwoOutputs,
     "shared": _Shared,
     "needless": _Needless,
+    "written-between": _WrittenBetween,
+    "views": _Views,
+    "spellings": _Spellings,
+    "shared-activations": _SharedActivations,
+    "regions": _Regions,
+    "draws": _Draws,
 }

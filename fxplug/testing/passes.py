@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.api import Tolerance
+from fxplug.api.comparison import compare
 from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug.testing.behaviour import differences, large_differences
+from fxplug.testing.state import effects_besides, fingerprint, kept_process, notes_text
 from fxplug.testing.subject import reason_of
 from fxplug.testing.threads import run_at_once
 
 if TYPE_CHECKING:
-    import torch
-
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
     from fxplug.plugins import PassOffer
@@ -39,6 +40,12 @@ class _Run:
     """Whether the graph or the state of the module is another one."""
     damaged: tuple[str, ...]
     """Nodes that lost notes or origin, each as a clause."""
+    effects: tuple[str, ...]
+    """What the run did besides, each as a clause."""
+
+    def outcome(self) -> tuple[Any, ...]:
+        """Return what equal models become equally."""
+        return (*fingerprint(self.module), notes_text(self.module.graph))
 
 
 def check_passes(subject: Subject, findings: Findings) -> None:
@@ -50,8 +57,9 @@ def check_passes(subject: Subject, findings: Findings) -> None:
             reason = f"the option {missing} has no default; give it: check_plugin(..., options=...)"
             findings.skipped("pass-runs", title, reason)
             continue
-        runs, problems = _run_all(subject, offer)
-        problems = problems or _without_inputs(subject, offer)
+        with kept_process():
+            runs, problems = _run_all(subject, offer)
+            problems = problems or _without_inputs(subject, offer)
         changed = sum(run.changed for run in runs)
         note = f"changes {changed} of {len(subject.samples)} models"
         if not changed and not problems:
@@ -70,12 +78,12 @@ def check_passes(subject: Subject, findings: Findings) -> None:
         _check_again(subject, offer, title, runs, findings)
 
 
-def _run_all(subject: Subject, offer: PassOffer) -> tuple[list[_Run], list[str]]:
+def _run_all(subject: Subject, offer: PassOffer, *, is_watched: bool = False) -> tuple[list[_Run], list[str]]:
     runs: list[_Run] = []
     problems: list[str] = []
     for sample in subject.samples:
         try:
-            runs.append(_run(subject, offer, sample))
+            runs.append(_run(subject, offer, sample, is_watched=is_watched))
         except Exception as error:  # Whatever a plugin raises is a finding.
             problems.append(f"on the model {sample.name!r} it fails: {reason_of(error)}")
     return runs, problems
@@ -93,18 +101,25 @@ def _without_inputs(subject: Subject, offer: PassOffer) -> list[str]:
     return []
 
 
-def _run(subject: Subject, offer: PassOffer, sample: Sample) -> _Run:
+def _run(subject: Subject, offer: PassOffer, sample: Sample, *, is_watched: bool) -> _Run:
     module = sample.trace(subject.manager)
     for node in module.graph.nodes:
         node.meta[_MARK] = node.name
     before, version, graph = fingerprint(module), module.graph.version, module.graph
-    nodes = list(graph.nodes)
-    result = _transform(subject, offer, module, sample.own_inputs())
+    names = {node: node.name for node in graph.nodes}
+    inputs = sample.own_inputs()
+    with effects_besides() if is_watched else nullcontext([]) as effects:
+        result = _transform(subject, offer, module, inputs)
+    if not _are_equal(sample.inputs, inputs):
+        effects.append("it changes the example inputs")
     edited = module.graph is not graph or module.graph.version != version or fingerprint(module) != before
     module.graph.lint()
-    return _Run(
-        sample, module, result, edited, tuple(_damages(module, nodes, same_graph=module.graph is graph))
-    )
+    damages = _damages(module, names, same_graph=module.graph is graph)
+    return _Run(sample, module, result, edited, tuple(damages), tuple(effects))
+
+
+def _are_equal(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return all(entry.passed for entry in compare(first, second, Tolerance(0, 0)))
 
 
 def _transform(
@@ -119,34 +134,19 @@ def _transform(
     return result
 
 
-def fingerprint(module: GraphModule) -> tuple[Any, ...]:
-    """Return what tells a module from another one: its graph, the kinds of its parts, and its tensors."""
-    tensors = [
-        *module.named_parameters(remove_duplicate=False),
-        *module.named_buffers(remove_duplicate=False),
-    ]
-    return (
-        str(module.graph),
-        tuple((path, type(part)) for path, part in module.named_modules() if path),
-        tuple((path, str(tensor.dtype), tuple(tensor.shape), _digest(tensor)) for path, tensor in tensors),
-    )
-
-
-def _digest(tensor: torch.Tensor) -> tuple[Any, ...]:
-    # repr, so that one that is not a number equals itself.
-    return tuple(map(repr, tensor.detach().flatten().tolist())) if tensor.device.type != "meta" else ()
-
-
-def _damages(module: GraphModule, nodes: list[Node], *, same_graph: bool) -> list[str]:
+def _damages(module: GraphModule, names: dict[Node, str], *, same_graph: bool) -> list[str]:
     """Return what became of the notes and origins of nodes that are still there, and of the origins of new ones."""
-    former: dict[Any, Node] = {(id(node) if same_graph else node.name): node for node in nodes}
+    kept = set(names.values())
     problems: list[str] = []
     for node in module.graph.nodes:
-        old = former.get(id(node) if same_graph else node.name)
-        if old is not None and _MARK not in node.meta:
+        # In another graph, a node may have the name that another one had before.
+        allowed = {names[node]} if node in names else kept if node.name in kept and not same_graph else None
+        if allowed is not None and _MARK not in node.meta:
             problems.append(f"node {node.name!r} lost its notes")
+        elif allowed is not None and node.meta[_MARK] not in allowed:
+            problems.append(f"node {node.name!r} has another value in a note that is not the plugin's own")
         elif not node.origins and node.op.startswith("call_"):
-            lost = "lost its origin" if old is not None else "is new and has no origin"
+            lost = "lost its origin" if allowed is not None else "is new and has no origin"
             problems.append(f"node {node.name!r} {lost}")
     return problems
 
@@ -200,15 +200,25 @@ def _difference(run: _Run, share: float) -> str:
 def _check_again(
     subject: Subject, offer: PassOffer, title: str, runs: list[_Run], findings: Findings
 ) -> None:
-    expected = [fingerprint(run.module) for run in runs]
-    again, problems = _run_all(subject, offer)
+    expected = [run.outcome() for run in runs]
+    # Behind what gives back: an effect that the first run had shows again.
+    with kept_process():
+        again, problems = _run_all(subject, offer, is_watched=True)
     if not problems:
         problems = _unlike(expected, again, "a second run on an equal model gives another result")
     findings.verdict(
         "pass-deterministic",
         title,
         problems,
-        "Iterate in the order of the graph instead of over sets, and draw no random numbers.",
+        "Iterate in the order of the graph instead of over sets; use neither random numbers nor the time.",
+    )
+    findings.verdict(
+        "pass-effects",
+        title,
+        # What the first runs import is imported by now.
+        [f"on the model {run.sample.name!r} {effect}" for run in again for effect in run.effects],
+        "Change the module and nothing else. Copy example inputs before they are used, draw random numbers in "
+        "torch.random.fork_rng(), and return what is to be said in the PassResult.",
     )
     _check_idempotent(subject, offer, title, again, findings)
     outcomes, failures = run_at_once(lambda: _run_all(subject, offer), _THREADS)
@@ -228,7 +238,7 @@ def _unlike(expected: list[Any], runs: list[_Run], text: str) -> list[str]:
     return [
         f"on the model {run.sample.name!r}, {text}"
         for run, right in zip(runs, expected, strict=True)
-        if fingerprint(run.module) != right
+        if run.outcome() != right
     ]
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fxplug.api import Tolerance
+from fxplug.api.isolation import copy_module
 from fxplug.capture import Tracer
 from fxplug.plugins import PluginWarning
 from fxplug.testing.behaviour import differences
+from fxplug.testing.state import Seen, notes_text
 from fxplug.testing.subject import reason_of
 from fxplug.testing.threads import run_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from fxplug.capture import TraceContext
-    from fxplug.ir import Graph, Node
+    from fxplug.capture import TracePolicy
+    from fxplug.ir import Graph
     from fxplug.testing.models import Sample
     from fxplug.testing.report import Findings
     from fxplug.testing.subject import Subject
@@ -38,6 +41,16 @@ _ASKED = frozenset(
         "fxplug_unwrap_module",
     }
 )
+_HOOKS = {
+    "is_leaf_module": "fxplug_is_leaf_module",
+    "create_argument": "fxplug_create_argument",
+    "proxy_mixins": "fxplug_create_proxy",
+    "node_created": "fxplug_node_created",
+    "unwrap_module": "fxplug_unwrap_module",
+    "trace_started": "fxplug_trace_started",
+    "trace_finished": "fxplug_trace_finished",
+}
+"""Questions of a policy that are asked about nodes or modules -> the hook of each."""
 
 
 def check_traces(subject: Subject, findings: Findings) -> None:
@@ -55,10 +68,10 @@ def check_traces(subject: Subject, findings: Findings) -> None:
             problems,
             "Answer with what the hook's page allows, and leave alone what the plugin does not know.",
         )
-        if problems:
-            return
-        _check_notes(subject, findings)
-        _check_threads(subject, findings)
+        # Also behind a failure: who changes a module makes the trace speak of the model instead.
+        _check_changes(subject, findings)
+        if not problems:
+            _check_threads(subject, findings)
 
 
 def _value_problem(subject: Subject, sample: Sample) -> str:
@@ -71,60 +84,75 @@ def _value_problem(subject: Subject, sample: Sample) -> str:
     return f"{where} {different[0].path} differs: {different[0].reason}" if different else ""
 
 
-# -- notes ---------------------------------------------------------------------------------------------------
+# -- what hooks leave as it is -------------------------------------------------------------------------------
 
 
-def _check_notes(subject: Subject, findings: Findings) -> None:
+def _check_changes(subject: Subject, findings: Findings) -> None:
     policy = subject.manager.trace_policy()
-    if policy.node_created is None:
-        return
-    watcher = _Watcher(policy.node_created, f"{subject.candidate.name}.")
+    watcher = _Watcher(f"{subject.candidate.name}.")
     for sample in subject.samples:
-        Tracer(policy=replace(policy, node_created=watcher)).trace(sample.model)
+        # The finding on values says what failed.
+        with suppress(Exception):
+            Tracer(policy=watcher.watched(policy)).trace(copy_module(sample.model))
     findings.verdict(
         "node-unchanged",
-        "fxplug_node_created",
-        watcher.changes,
-        "Return the notes instead of changing the node.",
+        _TITLE,
+        watcher.nodes,
+        "Return notes from fxplug_node_created instead of changing the node.",
     )
     findings.verdict(
-        "note-names",
-        "fxplug_node_created",
-        watcher.names,
-        f"Begin keys of notes with the plugin's name: '{subject.candidate.name}.…'.",
+        "module-unchanged",
+        _TITLE,
+        watcher.modules,
+        "Keep what the plugin knows of a module in a weakref.WeakKeyDictionary of its own.",
     )
+    if policy.node_created is not None:
+        findings.verdict(
+            "note-names",
+            "fxplug_node_created",
+            watcher.names,
+            f"Begin keys of notes with the plugin's name: '{subject.candidate.name}.…'.",
+        )
 
 
 class _Watcher:
-    """Asks the plugin for notes, and sees what it does to the node."""
+    """Asks the plugin in the tracer's place, and sees what that does to nodes and modules."""
 
-    def __init__(self, ask: Callable[[Node, TraceContext], Mapping[str, Any] | None], prefix: str) -> None:
-        self._ask = ask
+    def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.changes: list[str] = []
+        self.nodes: list[str] = []
+        self.modules: list[str] = []
         self.names: list[str] = []
 
-    def __call__(self, node: Node, context: TraceContext) -> Mapping[str, Any] | None:
-        before = _state_of(node)
-        notes = self._ask(node, context)
-        if _state_of(node) != before:
-            self.changes.append(f"it changes the node {node.name!r}")
-        self.names += [
-            f"its note {key!r} could be anybody's" for key in notes or () if not key.startswith(self._prefix)
-        ]
-        return notes
+    def watched(self, policy: TracePolicy) -> TracePolicy:
+        """Return a policy that answers the same."""
+        asked = {name: getattr(policy, name) for name in _HOOKS}
+        return replace(
+            policy,
+            **{
+                name: None if function is None else self._watched(_HOOKS[name], function)
+                for name, function in asked.items()
+            },
+        )
 
+    def _watched(self, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*arguments: Any) -> Any:
+            before = Seen(arguments)
+            try:
+                answer = function(*arguments)
+            finally:
+                after = Seen(arguments)
+                self.nodes += [f"{hook} changes the node {name!r}" for name in before.changed_nodes(after)]
+                self.modules += [f"{hook} changes {text}" for text in before.changed_modules(after)]
+            if hook == "fxplug_node_created":
+                self.names += [
+                    f"its note {key!r} could be anybody's"
+                    for key in answer or ()
+                    if not str(key).startswith(self._prefix)
+                ]
+            return answer
 
-def _state_of(node: Node) -> tuple[Any, ...]:
-    return (
-        node.op,
-        node.name,
-        str(node.target),
-        str(node.args),
-        str(node.kwargs),
-        sorted(node.meta),
-        node.origins,
-    )
+        return ask
 
 
 # -- threads -------------------------------------------------------------------------------------------------
@@ -153,12 +181,4 @@ def _check_threads(subject: Subject, findings: Findings) -> None:
 
 
 def _text_of(graph: Graph) -> str:
-    notes = [{key: _plain(value) for key, value in node.meta.items()} for node in graph.nodes]
-    return f"{graph}\n{notes}"
-
-
-def _plain(value: Any) -> str:
-    """Return the text of a plain value; that of others may hold an address."""
-    return (
-        repr(value) if isinstance(value, (str, int, float, bool, tuple, list, dict)) else type(value).__name__
-    )
+    return f"{graph}\n{notes_text(graph)}"

@@ -7,9 +7,11 @@ import json
 import re
 import sys
 from importlib import resources
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import fxplug as package
 from fxplug.cli import authoring
@@ -17,7 +19,6 @@ from fxplug.testing import FakeSite, check_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -83,11 +84,14 @@ def test_the_project_file_names_entry_point_and_range(fxplug, folder, monkeypatc
     monkeypatch.setattr(package, "__version__", "0.7.3")
     fxplug("plugins", "new", "two-words")
 
-    project = tomllib.loads((folder / "fxplug-two-words" / "pyproject.toml").read_text())["project"]
+    written = tomllib.loads((folder / "fxplug-two-words" / "pyproject.toml").read_text())
+    project = written["project"]
 
     assert project["name"] == "fxplug-two-words"
     assert project["entry-points"] == {"fxplug": {"two-words": "fxplug_two_words.plugin"}}
     assert project["dependencies"] == ["fxplug>=0.7,<0.8"]
+    # Without it, ruff takes the package for somebody else's where it runs in another folder.
+    assert written["tool"]["ruff"]["src"] == ["src"]
 
 
 @pytest.mark.parametrize(
@@ -115,9 +119,54 @@ def test_what_is_written_passes_the_checks(fxplug, folder, monkeypatch):
     report.raise_failures()
     assert report.plugin == "two-words"
     found = {finding.check: finding for finding in report.findings}
-    assert found["pass-runs"].reason == "changes 1 of 6 models"
+    assert found["pass-runs"].reason == "changes 4 of 12 models"
     assert found["pass-idempotent"].outcome == "passed"
     assert found["import-effects"].outcome == "passed"
+
+
+def sub_between(x):
+    y = torch.relu(x)
+    y.sub_(1)
+    return torch.relu(y)
+
+
+def add_behind(x):
+    y = torch.relu(x)
+    z = torch.relu(y)
+    z.add_(1)
+    return y + z
+
+
+def by_keyword(x):
+    return torch.relu(input=torch.relu(x)) + x.relu().relu().relu()
+
+
+def passes_for_authors() -> dict[str, str]:
+    """Return the source of every pass that authors begin with."""
+    template = resources.files("fxplug.cli").joinpath("template", "passes.py.tmpl")
+    page = Path(__file__).resolve().parents[2] / "docs" / "plugins" / "howto" / "write-a-pass.md"
+    return {
+        "template": template.read_text(encoding="utf-8"),
+        "howto": page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```\n")[0],
+    }
+
+
+@pytest.mark.parametrize(("program", "is_changed"), [(sub_between, 0), (add_behind, 0), (by_keyword, 1)])
+@pytest.mark.parametrize("source", passes_for_authors())
+def test_the_pass_that_authors_begin_with_keeps_the_values(source, program, is_changed):
+    namespace: dict[str, Any] = {}
+    exec(compile(passes_for_authors()[source], source, "exec", dont_inherit=True), namespace)
+    x = torch.tensor([-2.0, 0.0, 1.0, 2.0, 3.0])
+    module = package.symbolic_trace(program)
+
+    result = namespace["SingleRelu"]().run(module, package.PassContext())
+
+    assert result.modified is bool(is_changed)
+    assert module(x.clone()).tolist() == program(x.clone()).tolist()
+
+
+def test_a_pass_can_be_published_in_thirty_lines():
+    assert all(len(source.splitlines()) <= 30 for source in passes_for_authors().values())
 
 
 @pytest.mark.parametrize(
@@ -205,7 +254,7 @@ def test_check_lists_every_finding(fxplug, site):
     assert ["loads", "the", "plugin", "passed", "hooks", "fxplug_is_leaf_module"] in lines
     assert (result.stdout + result.stderr).splitlines()[
         -1
-    ] == "sound (fxplug-sound 1.0): 7 passed, 0 skipped, 0 failed."
+    ] == "sound (fxplug-sound 1.0): 9 passed, 0 skipped, 0 failed."
 
 
 def test_check_fails_when_a_check_fails_and_says_what_to_do(fxplug, site):

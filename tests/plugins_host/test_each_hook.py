@@ -9,7 +9,9 @@ import dataclasses
 import importlib.util
 import inspect
 import json
+import re
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +20,7 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.capture import tracer
 from fxplug.errors import (
     DecompositionError,
     InvalidArgumentError,
@@ -27,7 +30,7 @@ from fxplug.errors import (
     UnknownNameError,
 )
 from fxplug.passes import PassContext
-from fxplug.plugins import PluginCandidate, PluginManager, PluginWarning, hookspecs
+from fxplug.plugins import PluginCandidate, PluginManager, PluginWarning, builtin, hookspecs
 
 HOOKS = hookspecs.__all__
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -82,7 +85,29 @@ def calls_of(module) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_has_a_test_of_what_it_does(hook):
-    assert callable(globals().get(f"test_{hook.removeprefix('fxplug_')}"))
+    test = globals().get(f"test_{hook.removeprefix('fxplug_')}")
+
+    assert loads_example_and_asserts(test, hook)
+
+
+def loads_example_and_asserts(test, hook):
+    """Return whether a test loads the example of a hook as a plugin, and goes on to assert something."""
+    source = inspect.getsource(test) if callable(test) else ""
+    return re.search(rf'load_example\("{hook}"\).*\bassert\b', source, re.DOTALL) is not None
+
+
+def test_a_test_that_only_has_the_name_of_a_hook_is_none():
+    def idle(load_example):
+        assert True
+
+    def of_another(load_example):
+        load_example("fxplug_node_created")
+        assert True
+
+    assert not loads_example_and_asserts(None, "fxplug_represent")
+    assert not loads_example_and_asserts(idle, "fxplug_represent")
+    assert not loads_example_and_asserts(of_another, "fxplug_represent")
+    assert loads_example_and_asserts(of_another, "fxplug_node_created")
 
 
 @pytest.mark.parametrize("hook", HOOKS)
@@ -145,6 +170,30 @@ def test_the_leaf_rule_of_fxplug_answers_through_the_same_hook_and_costs_nothing
     assert entry.function(Attention(), "", None) is False
     # The tracer has the same rule at hand: nobody has to be asked.
     assert NONE.trace_policy().is_leaf_module is None
+
+
+def test_the_leaf_rule_of_the_hook_and_that_of_every_tracer_are_one_function(monkeypatch):
+    (entry,) = NONE._implementations("fxplug_is_leaf_module")
+    kinds = [
+        kind
+        for kind in vars(nn).values()
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and kind is not nn.Container
+    ]
+    with warnings.catch_warnings():
+        # Some classes are deprecated; their modules are leaves or not all the same.
+        warnings.simplefilter("ignore", FutureWarning)
+        modules = [kind.__new__(kind) for kind in [*kinds, Attention, WithAttention]]
+    answers = [entry.function(module, "", None) for module in modules]
+
+    assert builtin.fxplug_is_leaf_module is tracer.is_leaf_by_class
+    assert answers == [tracer.Tracer().is_leaf_module(module, "") for module in modules]
+    assert len(kinds) > 100
+    assert {True, False} == set(answers)
+
+    asked = []
+    monkeypatch.setattr(tracer, "is_leaf_by_class", lambda module: asked.append(module) or True)
+    assert calls_of(fxplug.symbolic_trace(nn.Sequential(Attention()), manager=NONE)) == [("call_module", "0")]
+    assert asked != []
 
 
 def test_a_hook_that_no_plugin_implements_is_no_question():

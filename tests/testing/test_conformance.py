@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
+import subprocess
 import sys
 import threading
 import types
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +18,16 @@ import pytest
 import torch
 from torch import nn
 
-from fxplug import symbolic_trace
+from fxplug import (
+    CallCost,
+    ConstantRecord,
+    DecompositionRecord,
+    FlopFormulaRecord,
+    ReportSectionRecord,
+    StorageTargetRecord,
+    symbolic_trace,
+    wrap,
+)
 from fxplug.errors import BackendError, PassError, UnknownNameError
 from fxplug.ir import PURE
 from fxplug.lower import Backend, Support
@@ -48,11 +62,14 @@ def finding_of(report: Any, check: str) -> Any:
 
 
 def relus_of(module: Any) -> list[Any]:
-    """Return every relu of a relu."""
+    """Return every relu of a relu that nobody else reads or writes, neither before nor behind it."""
     return [
         node
         for node in module.graph.find_nodes(op="call_function", target=torch.relu)
-        if getattr(node.args[0], "target", None) is torch.relu
+        if node.args
+        and getattr(node.args[0], "target", None) is torch.relu
+        and list(node.args[0].users) == [node]
+        and not any(str(user.target).endswith("_") for user in node.users)
     ]
 
 
@@ -65,6 +82,28 @@ class SingleRelu(Pass):
             node.replace_all_uses_with(node.args[0])
             module.graph.erase_node(node)
         return PassResult(bool(found))
+
+
+class TakesAnyRelu(Pass):
+    """Removes every relu of a relu, whatever is written between the two or behind them."""
+
+    def run(self, module, context):
+        found = 0
+        for node in module.graph.find_nodes(op="call_function", target=torch.relu):
+            inner = node.all_input_nodes[0]
+            if inner.target is torch.relu:
+                node.replace_all_uses_with(inner)
+                module.graph.erase_node(node)
+                found += 1
+        return PassResult(found > 0)
+
+
+class TakesAnyPosition(Pass):
+    """Believes that every argument comes by position."""
+
+    def run(self, module, context):
+        nodes = module.graph.find_nodes(op="call_function", target=torch.relu)
+        return PassResult(modified=not all(node.args[0] for node in nodes))
 
 
 class Whole(Backend):
@@ -85,8 +124,8 @@ def test_the_passes_of_fxplug_itself_keep_to_what_is_asked_of_others():
 
     report.raise_failures()
     runs = {finding.subject: finding.reason for finding in report.findings if finding.check == "pass-runs"}
-    assert runs["pass 'made:dead-code'"] == "changes 1 of 6 models"
-    assert runs["pass 'made:fuse-conv-bn'"] == "changes 1 of 6 models"
+    assert runs["pass 'made:dead-code'"] == "changes 1 of 12 models"
+    assert runs["pass 'made:fuse-conv-bn'"] == "changes 1 of 12 models"
 
 
 def test_a_sound_plugin_passes_every_check(site):
@@ -150,6 +189,7 @@ def test_a_sound_plugin_passes_every_check(site):
         "factory",
         "trace-same-values",
         "node-unchanged",
+        "module-unchanged",
         "note-names",
         "trace-threads",
         "pass-runs",
@@ -157,6 +197,7 @@ def test_a_sound_plugin_passes_every_check(site):
         "pass-keeps-notes",
         "pass-same-values",
         "pass-deterministic",
+        "pass-effects",
         "pass-idempotent",
         "pass-threads",
         "backend-partition",
@@ -484,6 +525,56 @@ def test_a_hook_that_changes_the_node_is_found():
     assert failures_of(plugin_of(fxplug_node_created=fxplug_node_created)) == ["node-unchanged"]
 
 
+def touches_a_note(event):
+    for node in event.graph.nodes if event.graph is not None else ():
+        node.meta["made.seen"] = True
+
+
+def renames_a_node(event):
+    if event.graph is not None:
+        event.graph.output_node().name = "renamed"
+
+
+@pytest.mark.parametrize("observe", [touches_a_note, renames_a_node])
+def test_an_observer_that_changes_nodes_is_found(observe):
+    def fxplug_trace_finished(event):
+        observe(event)
+
+    report = check_plugin(plugin_of(fxplug_trace_finished=fxplug_trace_finished))
+
+    assert [finding.check for finding in report.failures] == ["node-unchanged"]
+    assert "fxplug_trace_finished changes the node 'output'" in report.failures[0].reason
+
+
+def test_a_hook_that_changes_a_module_is_found_and_blamed():
+    def fxplug_is_leaf_module(module):
+        module.touched = getattr(module, "touched", 0) + 1
+
+    report = check_plugin(plugin_of(fxplug_is_leaf_module=fxplug_is_leaf_module))
+
+    finding = finding_of(report, "module-unchanged")
+    assert finding.outcome == "failed"
+    assert "fxplug_is_leaf_module changes 'touched' of the module ''" in finding.reason
+    assert "module-unchanged" in failures_of(plugin_of(fxplug_is_leaf_module=fxplug_is_leaf_module))
+
+
+def writes_a_weight(event):
+    for parameter in event.context.root.parameters():
+        parameter.data = parameter.data.clone()
+
+
+def adds_a_hook(event):
+    event.context.root.register_forward_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize("observe", [writes_a_weight, adds_a_hook])
+def test_an_observer_that_changes_the_model_is_found(observe):
+    def fxplug_trace_started(event):
+        observe(event)
+
+    assert "module-unchanged" in failures_of(plugin_of(fxplug_trace_started=fxplug_trace_started))
+
+
 def test_a_note_without_the_name_of_the_plugin_is_found():
     def fxplug_node_created(node):
         return {"op": node.op}
@@ -631,6 +722,164 @@ def test_a_pass_that_changes_values_is_found():
     assert "PassRecord(tolerance=0.01)" in report.failures[0].remedy
 
 
+def test_a_pass_that_overlooks_writes_is_found():
+    report = check_plugin(pass_plugin(TakesAnyRelu))
+
+    assert [finding.check for finding in report.failures] == ["pass-same-values"]
+    assert "on the model 'written-between' output[0] differs" in report.failures[0].reason
+    assert "on the model 'regions' output[1] differs" in report.failures[0].reason
+
+
+def test_a_pass_that_overlooks_keywords_is_found():
+    report = check_plugin(pass_plugin(TakesAnyPosition))
+
+    assert [finding.check for finding in report.failures] == ["pass-runs"]
+    assert "on the model 'spellings' it fails: IndexError" in report.failures[0].reason
+
+
+class Silently(Pass):
+    """Says that it changed nothing."""
+
+    def run(self, module, context):
+        self.act(module, context)
+        return PassResult(modified=False)
+
+    def act(self, module, context):
+        """Change something."""
+
+
+def silently(act: Any) -> Any:
+    return type("Acts", (Silently,), {"act": lambda self, module, context: act(module, context)})
+
+
+def freezes(module, context):
+    for parameter in module.parameters():
+        parameter.requires_grad_(requires_grad=False)
+
+
+def adds_hooks(module, context):
+    for part in module.modules():
+        part.register_forward_hook(lambda *_: None)
+
+
+def trains(module, context):
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            part.train()
+
+
+def sets_an_attribute(module, context):
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = 0.5
+
+
+@pytest.mark.parametrize("act", [freezes, adds_hooks, trains, sets_an_attribute])
+def test_a_pass_that_changes_modules_but_no_value_changes_something(act):
+    assert failures_of(pass_plugin(silently(act))) == ["pass-modified"]
+
+
+def test_a_pass_that_adds_hooks_at_each_run_is_not_idempotent():
+    assert "pass-idempotent" in failures_of(pass_plugin(silently(adds_hooks), idempotent=True))
+
+
+def clears_inputs(module, context):
+    for value in context.example_inputs or ():
+        value.zero_()
+
+
+def sets_a_variable(module, context):
+    os.environ["FXPLUG_THING"] = "1"
+
+
+def writes_a_file(module, context):
+    Path("thing").write_text("thing")
+
+
+def seeds(module, context):
+    torch.manual_seed(3)
+
+
+def draws(module, context):
+    torch.rand(3)
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (clears_inputs, "it changes the example inputs"),
+        (sets_a_variable, "it changes os.environ"),
+        (writes_a_file, "it writes the file 'thing'"),
+        (seeds, "it changes the random state of torch"),
+        (draws, "it changes the random state of torch"),
+    ],
+)
+def test_what_a_pass_does_besides_is_found_and_taken_back(act, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    environ, drawn = dict(os.environ), torch.get_rng_state()
+
+    report = check_plugin(pass_plugin(silently(act)))
+
+    assert [finding.check for finding in report.failures] == ["pass-effects"]
+    assert f"on the model 'perceptron' {reason}" in report.failures[0].reason
+    assert dict(os.environ) == environ
+    assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_pass_that_writes_only_to_memory_and_reads_files_has_no_effects(tmp_path, monkeypatch):
+    (tmp_path / "thing").write_text("thing")
+    monkeypatch.chdir(tmp_path)
+
+    def reads(module, context):
+        assert Path("thing").read_text() == "thing"
+
+    check_plugin(pass_plugin(silently(reads))).raise_failures()
+
+
+def test_a_pass_that_notes_the_time_is_found():
+    ticks = itertools.count()
+
+    def notes_the_time(module, context):
+        for node in module.graph.nodes:
+            node.meta["made.time"] = next(ticks)
+
+    assert set(failures_of(pass_plugin(silently(notes_the_time)))) == {"pass-deterministic", "pass-threads"}
+
+
+def test_a_pass_that_writes_notes_of_others_is_found():
+    def overwrites(module, context):
+        for node in module.graph.nodes:
+            node.meta.update(dict.fromkeys(node.meta, "mine"))
+
+    report = check_plugin(pass_plugin(silently(overwrites)))
+
+    assert [finding.check for finding in report.failures] == ["pass-keeps-notes"]
+    assert "has another value in a note that is not the plugin's own" in report.failures[0].reason
+
+
+class MergesEqualCalls(Pass):
+    """Lets the first of several equal calls stand for all, whether something is written between or drawn."""
+
+    def run(self, module, context):
+        first: dict[str, Any] = {}
+        merged = 0
+        for node in list(module.graph.nodes):
+            text = f"{node.op} {node.target} {node.args} {node.kwargs}"
+            if node.op == "call_function" and first.setdefault(text, node) is not node:
+                node.replace_all_uses_with(first[text])
+                module.graph.erase_node(node)
+                merged += 1
+        return PassResult(merged > 0)
+
+
+def test_a_pass_that_overlooks_views_and_draws_is_found():
+    report = check_plugin(pass_plugin(MergesEqualCalls))
+
+    assert [finding.check for finding in report.failures] == ["pass-same-values"]
+    for model in ("views", "draws"):
+        assert f"on the model '{model}' output" in report.failures[0].reason
+
+
 def test_a_pass_is_held_to_the_tolerance_that_it_declares():
     # sin(x) is at most 2 from tanh(x), whose largest magnitude here is nearly 1.
     assert failures_of(pass_plugin(Rounds, tolerance=2.5)) == []
@@ -705,9 +954,9 @@ def test_a_pass_that_changes_no_model_is_told_to_bring_one():
     given = finding_of(check_plugin(module, models={"own": (Model(), (torch.randn(3),))}), "pass-runs")
 
     assert without.reason == (
-        "changes 0 of 6 models; give one that it changes: check_plugin(..., models=...)"
+        "changes 0 of 12 models; give one that it changes: check_plugin(..., models=...)"
     )
-    assert given.reason == "changes 1 of 7 models"
+    assert given.reason == "changes 1 of 13 models"
 
 
 # -- backends ---------------------------------------------------------------------------------------------------
@@ -823,7 +1072,7 @@ def test_single_calls_that_a_backend_supports_are_compared_where_it_runs_no_whol
         for kind in (OnlyTanh, WrongTanh)
     )
 
-    assert (sound.outcome, sound.reason) == ("passed", "ran 1 of 7 whole models and single calls")
+    assert (sound.outcome, sound.reason) == ("passed", "ran 4 of 16 whole models and single calls")
     assert wrong.outcome == "failed"
     assert wrong.reason.startswith("for the call 'tanh' of the model 'two-outputs' output differs")
 
@@ -843,3 +1092,240 @@ def test_calls_are_handed_over_with_the_values_from_before_they_ran():
     assert list(parts) == ["add", "add_", "mul_"]
     assert [inputs[0].tolist() for _, inputs in parts.values()] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
     assert [part(*inputs).tolist() for part, inputs in parts.values()] == [[2.0, 2.0], [3.0, 3.0], [6.0, 6.0]]
+
+
+# -- records ----------------------------------------------------------------------------------------------------
+
+
+def decomposition_plugin(function: Any, target: Any = torch.relu) -> ModuleType:
+    return plugin_of(fxplug_register_decompositions=lambda: [DecompositionRecord(target, function)])
+
+
+def adds_a_hundred(input):  # noqa: A002 - torch's name for it
+    return input + 100
+
+
+def fails(*args):
+    raise ValueError("not today")
+
+
+def leads_back(input):  # noqa: A002 - torch's name for it
+    return torch.relu(torch.relu(input))
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (adds_a_hundred, "output differs"),
+        (fails, "ValueError: not today"),
+        (leads_back, "after 16 rounds"),
+    ],
+)
+def test_a_decomposition_that_does_not_compute_the_call_is_found(function, reason):
+    report = check_plugin(decomposition_plugin(function))
+
+    assert [finding.check for finding in report.failures] == ["decomposition-same-values"]
+    assert reason in report.failures[0].reason
+
+
+def test_decompositions_of_functions_methods_and_modules_are_tried_where_models_call_them():
+    def clamp(input):  # noqa: A002 - torch's name for it
+        return torch.clamp_min(input, 0)
+
+    def negate(input):  # noqa: A002 - torch's name for it
+        return input * -1
+
+    def sigmoid(module, input):  # noqa: A002 - torch's name for it
+        return 1 / (1 + torch.exp(-input))
+
+    for function, target in ((clamp, torch.relu), (negate, "neg"), (sigmoid, nn.Sigmoid)):
+        report = check_plugin(decomposition_plugin(function, target))
+        report.raise_failures()
+        assert finding_of(report, "decomposition-same-values").outcome == "passed"
+
+    reason = "no model calls it; give one that does: check_plugin(..., models=...)"
+    skipped = finding_of(check_plugin(decomposition_plugin(clamp, torch.rsqrt)), "decomposition-same-values")
+    assert (skipped.outcome, skipped.reason) == ("skipped", reason)
+
+
+def formula_plugin(target: Any, formula: Any) -> ModuleType:
+    return plugin_of(fxplug_register_flop_formulas=lambda: [FlopFormulaRecord(target, formula)])
+
+
+@pytest.mark.parametrize(
+    "formula",
+    [lambda call: -5, lambda call: "x", fails, lambda call: CallCost(1, -1), lambda call: CallCost(1.5)],
+    ids=["negative", "text", "fails", "negative-bytes", "fraction"],
+)
+def test_a_formula_that_gives_no_number_is_found(formula):
+    assert failures_of(formula_plugin(torch.relu, formula)) == ["formula-number"]
+
+
+def test_a_formula_may_answer_or_not_and_one_that_no_model_needs_is_skipped():
+    for target, answer, outcome in (
+        (torch.relu, 7, "passed"),
+        (nn.Linear, None, "passed"),
+        (torch.outer, 7, "skipped"),
+    ):
+        report = check_plugin(formula_plugin(target, lambda call, answer=answer: answer))
+        report.raise_failures()
+        assert finding_of(report, "formula-number").outcome == outcome
+
+
+class Window:
+    def __init__(self, size=3):
+        self.size = size
+
+
+class NeedsSize(Window):
+    def __init__(self, size):
+        super().__init__(size)
+
+
+def constant_plugin(kind: type, encode: Any, decode: Any) -> ModuleType:
+    record = ConstantRecord("window", kind, encode=encode, decode=decode)
+    return plugin_of(fxplug_register_constants=lambda: [record])
+
+
+@pytest.mark.parametrize(
+    ("encode", "decode", "reason"),
+    [
+        (lambda window: object(), Window, "encode returns a object, which no file holds"),
+        (lambda window: window.size, lambda data: 3, "decode returns a int instead of a Window"),
+        (lambda window: [window.size], lambda data: Window(4), "is encoded to something else"),
+        (fails, Window, "it fails: ValueError: not today"),
+    ],
+)
+def test_a_constant_that_does_not_come_back_is_found(encode, decode, reason):
+    report = check_plugin(constant_plugin(Window, encode, decode))
+
+    assert [finding.check for finding in report.failures] == ["constant-round-trip"]
+    assert reason in report.failures[0].reason
+
+
+def test_a_constant_is_tried_with_values_of_models_and_skipped_where_there_is_none():
+    def size_of(window):
+        return {"sizes": (window.size, torch.ones(2))}
+
+    sound = constant_plugin(Window, size_of, lambda data: Window(data["sizes"][0]))
+    needs = constant_plugin(NeedsSize, size_of, lambda data: NeedsSize(data["sizes"][0]))
+    wrong = constant_plugin(NeedsSize, size_of, lambda data: NeedsSize(1))
+
+    @wrap
+    def cut(x, window):
+        return x[: window.size]
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return cut(x, window)
+
+    window = NeedsSize(2)
+    models = {"windows": (Model(), (torch.ones(4),))}
+    outcomes = [
+        finding_of(check_plugin(plugin, models=given), "constant-round-trip").outcome
+        for plugin, given in ((sound, None), (needs, None), (needs, models), (wrong, models))
+    ]
+
+    assert outcomes == ["passed", "skipped", "passed", "failed"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [os.system, eval, subprocess.run, functools.partial(os.system), torch.load, torch.hub.load, open],
+    ids=["system", "eval", "run", "partial", "torch-load", "hub-load", "open"],
+)
+def test_a_storage_target_that_runs_what_it_is_given_is_found(target):
+    record = StorageTargetRecord("thing", target)
+
+    assert failures_of(plugin_of(fxplug_register_storage_targets=lambda: [record])) == ["storage-target-own"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [adds_a_hundred, Window, torch.relu, nn.ReLU, torch.Tensor.relu],
+    ids=["own-function", "own-class", "function", "module", "method"],
+)
+def test_functions_of_the_plugin_and_of_torch_may_be_named_in_files(target):
+    record = StorageTargetRecord("thing", target)
+
+    report = check_plugin(plugin_of(fxplug_register_storage_targets=lambda: [record]))
+
+    assert finding_of(report, "storage-target-own").outcome == "passed"
+
+
+# -- what is shown and heard ------------------------------------------------------------------------------------
+
+
+def section_plugin(factory: Any) -> ModuleType:
+    return plugin_of(
+        fxplug_register_report_sections=lambda: [ReportSectionRecord("thing", factory, "Things")]
+    )
+
+
+def edits(context):
+    context.module.graph.output_node().meta["made.seen"] = True
+    return "text"
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [fails, lambda context: 3, lambda context: [("a",), ("b", "c")], edits],
+    ids=["fails", "number", "odd-rows", "edits"],
+)
+def test_a_section_that_does_not_work_is_found(factory):
+    assert failures_of(section_plugin(factory)) == ["section-runs"]
+
+
+@pytest.mark.parametrize("answer", ["text", None, [("opcode", "nodes"), ("output", 1)]])
+def test_a_section_that_works_passes_and_one_that_needs_a_report_is_skipped(answer):
+    sound = finding_of(check_plugin(section_plugin(lambda context: answer)), "section-runs")
+    needs = finding_of(check_plugin(section_plugin(lambda context: context.data["passes"])), "section-runs")
+
+    assert sound.outcome == "passed"
+    assert needs.outcome == "skipped"
+    assert needs.reason.startswith("it reads 'passes' of a report, which only 'fxplug optimize' makes")
+
+
+def represents(act: Any) -> ModuleType:
+    def fxplug_represent(graph_module, format):  # noqa: A002 - the hook's name for it
+        return act(graph_module)
+
+    return plugin_of(fxplug_represent=fxplug_represent)
+
+
+def removes_a_node(module):
+    module.graph.eliminate_dead_code()
+
+
+@pytest.mark.parametrize("act", [fails, lambda module: 3, removes_a_node])
+def test_a_picture_that_fails_or_changes_the_module_is_found(act):
+    assert failures_of(represents(act)) == ["represent-runs"]
+
+
+def lacks_a_program(module):
+    raise BackendError("Cannot draw: the program 'dot' is missing.")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [lambda module: None, lambda module: "text", lacks_a_program],
+    ids=["not-known", "text", "lacks-a-program"],
+)
+def test_a_picture_may_be_refused_in_a_sentence(act):
+    check_plugin(represents(act)).raise_failures()
+
+
+@pytest.mark.parametrize("hook", ["fxplug_pass_started", "fxplug_pass_finished", "fxplug_trace_finished"])
+def test_an_observer_that_falls_over_an_event_is_found(hook):
+    def observe(event):
+        # Of a pass nobody has a graph, and of a trace that failed neither.
+        return event.graph.nodes
+
+    assert failures_of(plugin_of(**{hook: observe})) == ["observers-run"]
+
+
+def test_an_observer_that_changes_the_module_is_found():
+    def fxplug_pass_started(event):
+        removes_a_node(event.module)
+
+    assert failures_of(plugin_of(fxplug_pass_started=fxplug_pass_started)) == ["observers-run"]

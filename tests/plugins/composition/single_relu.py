@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fxplug import Pass, PassRecord, PassResult, hookimpl
+from fxplug import Pass, PassRecord, PassResult, hookimpl, replace_pattern
 
 if TYPE_CHECKING:
     from fxplug import GraphModule, PassContext
@@ -16,13 +16,18 @@ class SingleRelu(Pass):
     """Makes ``relu(relu(x))`` one ``relu(x)``."""
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
-        """Remove every relu of a relu."""
-        found = list(module.graph.find_nodes(op="call_function", target=torch.relu))
-        needless = [node for node in found if node.args[0] in found]
-        for node in needless:
-            node.replace_all_uses_with(node.args[0])
-            module.graph.erase_node(node)
-        return PassResult(bool(needless))
+        """Replace every relu of a relu."""
+        return PassResult(bool(replace_pattern(module, twice, once)))
+
+
+def twice(x: torch.Tensor) -> torch.Tensor:
+    """Compute what is looked for."""
+    return torch.relu(torch.relu(x))
+
+
+def once(x: torch.Tensor) -> torch.Tensor:
+    """Compute the same with one call less."""
+    return torch.relu(x)
 
 
 @hookimpl

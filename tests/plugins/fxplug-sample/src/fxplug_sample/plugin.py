@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug import Pass, PassRecord, PassResult, hookimpl
+from fxplug import Pass, PassRecord, PassResult, hookimpl, replace_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,17 +45,16 @@ class SingleRelu(Pass):
     """Makes ``relu(relu(x))`` one ``relu(x)``, which has the same values."""
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
-        """Remove every relu of a relu."""
+        """Replace every relu of a relu."""
         removed = 0
-        for node in list(module.graph.nodes):
-            if _is_relu(node) and _is_relu(node.args[0]):
-                node.replace_all_uses_with(node.args[0])
-                module.graph.erase_node(node)
-                removed += 1
+        while places := replace_pattern(module, _twice, _once):
+            removed += len(places)
         return PassResult(removed > 0, f"removed {removed} needless relus", {"removed": removed})
 
 
-def _is_relu(value: Any) -> bool:
-    return (
-        getattr(value, "op", None) == "call_function" and value.target is torch.relu and len(value.args) == 1
-    )
+def _twice(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(torch.relu(x))
+
+
+def _once(x: torch.Tensor) -> torch.Tensor:
+    return torch.relu(x)
