@@ -24,7 +24,7 @@ from fxplug.capture.reading import RootReader
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
-from fxplug.semantics.internals import storage_of
+from fxplug.semantics.internals import SET_GRAD_ENABLED, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ConstantKeeper", "Constants"]
 
 
-_SETTINGS = frozenset({torch._C._set_grad_enabled})
+_SETTINGS = frozenset({SET_GRAD_ENABLED})
 """Calls by which torch's contexts take effect: they draw nothing, whatever other threads draw meanwhile."""
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
     "NN_OPERATORS",
+    "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
     "TYPE_QUESTIONS",
     "BatchNormBase",
@@ -144,6 +145,8 @@ COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` returns: the module inside."""
 DYNAMO_INLINE = "_torchdynamo_inline"
 """Attribute of a function: another one, which Dynamo is to inline in its place."""
+SET_GRAD_ENABLED = torch._C._set_grad_enabled
+"""What `torch.no_grad` and its like call to take effect."""
 TORCH_FX_PATCHED = "_Patcher__fx_already_patched"
 """Attribute of the functions that a running trace of torch.fx has put in the place of others."""
 
