@@ -130,15 +130,16 @@ class Snapshot:
         for name in ("training", "forward"):
             if attributes.get(name) is not now.get(name):
                 yield name
-        for table in [name for name in attributes if name in _TABLES or name.endswith("_hooks")]:
-            before = (
-                dict(self._contents[id(attributes[table])][1])
-                if id(attributes[table]) in self._contents
-                else {}
-            )
-            current: Any = now.get(table)
-            for name in dict.fromkeys((*before, *(current or ()))):
-                value = (current or {}).get(name)
+        for table, held in attributes.items():
+            if table not in _TABLES and not table.endswith("_hooks"):
+                continue
+            kept = self._contents[id(held)][1] if id(held) in self._contents else ()
+            current: Any = now.get(table) or {}
+            if not kept and not current:
+                continue
+            before = dict(kept)
+            for name in dict.fromkeys((*before, *current)):
+                value = current.get(name)
                 if before.get(name) is not value or id(value) in changed:
                     yield str(name) if table in _TABLES else table
 

@@ -471,6 +471,8 @@ def remove_modes_above(mode: TorchDispatchMode) -> None:
 
 def memory_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the plain tensors whose memory holds the values of a tensor, none where there is no such memory."""
+    if type(tensor) in _PLAIN_TENSORS and tensor.layout is torch.strided and not tensor.is_meta:
+        return [tensor]
     if is_lazy(tensor) or isinstance(tensor, FakeTensor) or tensor.is_meta:
         return []
     if is_traceable_wrapper_subclass(tensor):
@@ -483,6 +485,9 @@ def memory_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
     return [tensor] if storage_of(tensor) is not None else []
+
+
+_PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
 
 def put_on(mode: Any) -> None:

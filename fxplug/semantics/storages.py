@@ -131,6 +131,9 @@ class StorageJournal(TorchDispatchMode):
         return failures
 
 
+_NO_ATTRIBUTES: dict[str, Any] = {}
+
+
 def _record_of(tensor: torch.Tensor) -> _Record:
     return _Record(
         tensor,
@@ -138,7 +141,7 @@ def _record_of(tensor: torch.Tensor) -> _Record:
         tensor.requires_grad,
         tensor.grad if tensor.is_leaf else None,
         type(tensor),
-        dict(vars(tensor)),
+        dict(vars(tensor)) or _NO_ATTRIBUTES,
     )
 
 
@@ -177,12 +180,7 @@ def _restore_gradient(record: _Record) -> None:
 
 
 def _is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
-    if (tensor.dtype, tensor.shape, tensor.layout, tensor.device) != (
-        alias.dtype,
-        alias.shape,
-        alias.layout,
-        alias.device,
-    ):
+    if tensor.dtype != alias.dtype or tensor.shape != alias.shape or tensor.layout != alias.layout:
         return True
     ours, theirs = memory_of(tensor), memory_of(alias)
     if [storage_of(plain) for plain in ours] != [storage_of(plain) for plain in theirs]:
