@@ -59,6 +59,7 @@ PROBES: tuple[TorchName, ...] = (
     *_below("torch.utils._python_dispatch", "TorchDispatchMode", "hearing operators"),
     *_below("torch.utils._python_dispatch", "is_traceable_wrapper_subclass", "undoing what passes write"),
     *_below("torch.Tensor", "_indices _values", "undoing what passes write"),
+    *_below("torch", "_disable_dynamo", "passes that compile functions"),
     *_below("torch._C", "_set_grad_enabled", "regions without gradients, beside other threads"),
     *_below(
         "torch._C._dynamo.eval_frame",

@@ -52,6 +52,7 @@ __all__ = [
     "BatchNormBase",
     "DropoutBase",
     "HigherOrderOperator",
+    "LightDispatchMode",
     "NormBase",
     "OpOverload",
     "OpOverloadPacket",
@@ -436,6 +437,43 @@ def take_off(mode: TorchDispatchMode | None) -> bool:
         return True
     put_on(found)
     return False
+
+
+_not_compiled: Callable[..., Any] = torch._disable_dynamo  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _hear(
+    mode: LightDispatchMode, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return mode.on_operator(func, args, kwargs)
+
+
+class LightDispatchMode(TorchDispatchMode):
+    """Hears of operators without importing the compiler of torch, which takes a second, for the first of them.
+
+    Torch wraps what hears of operators so that its compiler leaves it alone, and imports the compiler for that. Here it
+    is wrapped where the compiler is there already.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Hear of an operator."""
+        if COMPILER in sys.modules:
+            return _not_compiled(_hear, recursive=True)(self, func, args, kwargs or {})
+        return self.on_operator(func, args, kwargs or {})
+
+    def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of an operator, and run it."""
+        raise NotImplementedError
 
 
 def compiles_functions(target: Any) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from fxplug.semantics.internals import (
-    TorchDispatchMode,
+    LightDispatchMode,
     flatten_tree,
     memory_of,
     remove_modes_above,
@@ -35,7 +35,7 @@ class _Record(NamedTuple):
     attributes: dict[str, Any]
 
 
-class StorageJournal(TorchDispatchMode):
+class StorageJournal(LightDispatchMode):
     """Hears of operators that write, and copies the memory of a watched tensor before the first write to it.
 
     While it is entered, in the thread that has entered it. Writes through views, ``tensor.data``, ``out=`` and
@@ -65,21 +65,16 @@ class StorageJournal(TorchDispatchMode):
         }
         self._saved: dict[Any, torch.UntypedStorage] = {}
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Copy what is about to be written, and run the operator."""
-        named = kwargs or {}
         for place in written_arguments(func):
-            value = named.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
+            value = (
+                kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
+            )
             for tensor in flatten_tree(value)[0]:
                 if isinstance(tensor, torch.Tensor):
                     self._save(tensor)
-        return func(*args, **named)
+        return func(*args, **kwargs)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

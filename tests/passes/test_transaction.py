@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -220,6 +222,31 @@ def test_models_with_control_flow_can_be_optimised():
 
     result = fxplug.optimize(Branches(), (X + 1,))
     assert torch.equal(result.module(X + 1), X + 2)
+
+
+def test_a_pass_may_compile_and_run_functions(module):
+    def compiles(module):
+        compiled = torch.compile(lambda x: torch.relu(x) * 2, backend="eager")
+        assert torch.equal(compiled(X), torch.relu(X) * 2)
+        with torch.no_grad():
+            module.linear.weight.add_(1)
+
+    before = module.linear.weight.detach().clone()
+    fail(module, compiles)
+    assert torch.equal(module.linear.weight, before)
+
+
+def test_a_pipeline_does_not_import_the_compiler_of_torch():
+    program = """
+import sys
+import torch
+from torch import nn
+import fxplug
+fxplug.optimize(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval(), (torch.ones(1, 3, 4, 4),))
+print("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_other_tensors_of_a_module_keep_their_memory(module):
