@@ -205,7 +205,7 @@ def test_every_comparison_runs(monkeypatch):
         "at least 4",
         "at least 5",
         "at most 1.03",
-        "at most 1.3",
+        "at most 1.03",
         "at most 1.3",
         "at most 1.3",
         "at most 1500",
