@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance
+from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance
 from fxplug.api.costing import cost, estimate
 from fxplug.api.decomposing import decompose
 from fxplug.api.events import OptimizationEvent

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from fxplug.analyze.isolation import forked_random_state, tensors_in
 from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
-from fxplug.api.isolation import forked_random_state, tensors_in
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.examples import ExampleTracer
 from fxplug.errors import GuardError, TraceError, did_you_mean

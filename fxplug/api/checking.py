@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
-from fxplug.api.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
+from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
 from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter
 

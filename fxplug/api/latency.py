@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.api.isolation import copy_values
+from fxplug.analyze.isolation import copy_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,16 +12,16 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from fxplug.api.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
-from fxplug.api.events import OptimizationEvent, Stage, StageReporter, pass_observer
-from fxplug.api.isolation import (
+from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance, describe
+from fxplug.analyze.isolation import (
     SavedState,
     copy_module,
     copy_values,
     forked_random_state,
     tensors_in,
-    tensors_of,
 )
+from fxplug.analyze.runs import Run, compare_runs, observe
+from fxplug.api.events import OptimizationEvent, Stage, StageReporter, pass_observer
 from fxplug.api.latency import Latency, measure_latency
 from fxplug.api.tracing import symbolic_trace
 from fxplug.api.user_errors import error_text, error_with_place
@@ -30,7 +30,7 @@ from fxplug.lower import Lowered, LoweringReport, lower
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fxplug.execute import GraphModule
     from fxplug.passes import PassReport, Pipeline
@@ -173,19 +173,6 @@ class _Plan:
     observer: Callable[[OptimizationEvent], None] | None
 
 
-@dataclass(frozen=True)
-class _Run:
-    """What one call of a module gave and did."""
-
-    output: Any
-    inputs: tuple[Any, ...]
-    """As the call left them."""
-    buffers: Mapping[str, torch.Tensor]
-    """As the call left them."""
-    changed: frozenset[str]
-    """The buffers that it changed."""
-
-
 class _Job:
     """One optimisation: its steps, in order, and the warnings that they collect."""
 
@@ -229,10 +216,10 @@ class _Job:
     def _stage(self, stage: Stage, subject: str = "") -> StageReporter:
         return StageReporter(self._plan.observer, stage, subject)
 
-    def _run_eager(self) -> _Run:
+    def _run_eager(self) -> Run:
         with self._stage("run", type(self._module).__name__).running() as stage:
             try:
-                run = _observe(self._module, self._inputs, self.original)
+                run = observe(self._module, self._inputs, self.original)
             except (Exception, SystemExit) as error:
                 raise example_error(self._module, self._inputs, error) from error
             stage.summary = _describe_all(run.output)
@@ -320,11 +307,11 @@ class _Job:
                 self._warnings.append(f"The module stays eager: {lowered.fallback}")
         return lowered
 
-    def _check(self, eager: _Run, module: nn.Module) -> Check:
+    def _check(self, eager: Run, module: nn.Module) -> Check:
         with self._stage("check", type(self._module).__name__).running() as stage:
             saved = SavedState(module, buffers_only=True)
             try:
-                run = _observe(module, self._inputs, saved)
+                run = observe(module, self._inputs, saved)
             except Exception as error:
                 text = error_with_place(error)
                 failure = Comparison(
@@ -340,7 +327,7 @@ class _Job:
                     f"{text}. A pass or the backend broke it: leave passes out until it runs.",
                     Check((failure,)),
                 ) from error
-            check = Check(tuple(_compare_runs(self._inputs, eager, run, self._plan.tolerance)))
+            check = Check(tuple(compare_runs(self._inputs, eager, run, self._plan.tolerance)))
             if not check.passed:
                 raise _mismatch(self._module, check)
             stage.summary = f"largest error {check.max_abs_error:.2g}"
@@ -358,53 +345,6 @@ class _Job:
                 self.original.restore()
             stage.summary = f"{latency.runs} runs each"
         return latency
-
-
-# -- runs and their comparison -------------------------------------------------------------------------------------
-
-
-def _observe(module: nn.Module, inputs: tuple[Any, ...], saved: SavedState) -> _Run:
-    """Run a module on copies of the inputs, from the random state as it is, and undo what it did to itself."""
-    arguments = copy_values(inputs)
-    try:
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
-            # A copy: what is returned may be a buffer, or one of the inputs.
-            output = _independent(module(*arguments))
-        buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
-    finally:
-        saved.restore()
-    changed = {
-        name
-        for name, tensor in buffers.items()
-        if name not in saved.buffers or not torch.equal(tensor, saved.buffers[name])
-    }
-    return _Run(output, arguments, buffers, frozenset(changed))
-
-
-def _independent(output: Any) -> Any:
-    try:
-        return copy_values(output)
-    except Exception:  # Something foreign among the outputs, which no buffer and no input can be.
-        return output
-
-
-def _compare_runs(
-    given: tuple[Any, ...], eager: _Run, run: _Run, tolerance: Tolerance
-) -> Iterator[Comparison]:
-    yield from compare(eager.output, run.output, tolerance)
-    exact = Tolerance(0.0, 0.0)
-    written = {entry.path for entry in compare(given, eager.inputs, exact, "input") if not entry.passed}
-    for entry in compare(eager.inputs, run.inputs, tolerance, "input"):
-        if entry.path in written or not entry.passed:
-            yield entry
-    for name in sorted(eager.changed | run.changed):
-        path = f"buffer {name}"
-        if name in eager.buffers and name in run.buffers:
-            yield from compare(eager.buffers[name], run.buffers[name], tolerance, path)
-        elif name in eager.buffers:
-            text = describe(eager.buffers[name])
-            reason = "a call of the model updates it, and the optimised module does not have it"
-            yield Comparison(path, text, "nothing", math.inf, math.inf, reason=reason)
 
 
 def _mismatch(module: nn.Module, check: Check) -> MismatchError:

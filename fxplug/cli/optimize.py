@@ -11,9 +11,9 @@ import click
 import torch
 
 import fxplug
+from fxplug.analyze.comparison import describe
 from fxplug.api import DEFAULT_PIPELINE, OptimizationResult
 from fxplug.api import optimize as optimize_module
-from fxplug.api.comparison import describe
 from fxplug.cli.examples import make_examples, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for

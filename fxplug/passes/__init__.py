@@ -7,8 +7,9 @@ from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.order import order_passes, order_reasons
-from fxplug.passes.pipeline import PassReport, Pipeline, PipelineStep
+from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
+from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
 
 __all__ = [

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from fxplug.analyze.isolation import copy_module, copy_values
 from fxplug.api import Tolerance
-from fxplug.api.isolation import copy_module, copy_values
 from fxplug.errors import BackendError, LoweringError
 from fxplug.lower import Backend, Support, lower
 from fxplug.lower.backend import LoweringContext

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fxplug.api.comparison import Tolerance, compare
-from fxplug.api.isolation import SavedState, copy_values, forked_random_state, tensors_in
+from fxplug.analyze.comparison import Tolerance, compare
+from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fxplug.api.comparison import Comparison
+    from fxplug.analyze.comparison import Comparison
 
 __all__ = ["assert_same_behaviour", "differences", "large_differences"]
 

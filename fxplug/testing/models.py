@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fxplug.analyze.isolation import copy_module, copy_values, forked_random_state
 from fxplug.api import symbolic_trace
-from fxplug.api.isolation import copy_module, copy_values, forked_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

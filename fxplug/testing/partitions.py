@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fxplug.api.isolation import copy_values
+from fxplug.analyze.isolation import copy_values
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.ir import Graph
 

@@ -6,8 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fxplug.analyze.comparison import compare
 from fxplug.api import Tolerance
-from fxplug.api.comparison import compare
 from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug.testing.behaviour import differences, large_differences

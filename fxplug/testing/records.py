@@ -12,8 +12,8 @@ import torch
 
 from fxplug.analyze import builtin_formulas, propagate_shapes
 from fxplug.analyze.cost import cost_table
+from fxplug.analyze.isolation import copy_values, tensors_in
 from fxplug.api import Tolerance
-from fxplug.api.isolation import copy_values, tensors_in
 from fxplug.execute import fetch_path
 from fxplug.rewrite import BUILTIN_DECOMPOSITIONS, decompose
 from fxplug.semantics.internals import OpOverload

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from fxplug.api.isolation import forked_random_state
+from fxplug.analyze.isolation import forked_random_state
 from fxplug.capture import TraceContext, TraceEvent
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fxplug.analyze.isolation import copy_module
 from fxplug.api import Tolerance
-from fxplug.api.isolation import copy_module
 from fxplug.capture import Tracer
 from fxplug.plugins import PluginWarning
 from fxplug.testing.behaviour import differences

@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.analyze.comparison import compare
 from fxplug.api import MismatchError, Tolerance
-from fxplug.api.comparison import compare
 from fxplug.errors import GuardError, GuardWarning, TraceError, TraceWarning
 
 ROWS = torch.arange(8.0).reshape(2, 4)

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+from fxplug.analyze.comparison import compare
 from fxplug.api import Check, Tolerance
-from fxplug.api.comparison import compare
 
 
 class Pair(NamedTuple):

@@ -8,7 +8,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from fxplug.api.isolation import SavedState, copy_module, copy_values, forked_random_state
+from fxplug.analyze.isolation import SavedState, copy_module, copy_values, forked_random_state
 
 
 class Busy(nn.Module):
