@@ -52,6 +52,10 @@ def _other_hooks(_: str) -> dict[str, Callable[..., Any]]:
 
 
 def _proxy_hooks(_: str) -> dict[str, Callable[..., Any]]:
+    return {"fxplug_create_proxy": lambda: _Mixin}
+
+
+def _proxy_of_node_hooks(_: str) -> dict[str, Callable[..., Any]]:
     return {"fxplug_create_proxy": lambda node: _Mixin}
 
 
@@ -74,6 +78,7 @@ def hook_contenders() -> dict[str, Callable[[], object]]:
         "per node": _trace_with(_per_node_hooks),
         "others": _trace_with(_other_hooks),
         "proxies": _trace_with(_proxy_hooks),
+        "proxies by node": _trace_with(_proxy_of_node_hooks),
     }
 
 
@@ -104,5 +109,11 @@ def measure_hooks(mode: Mode) -> list[Figure]:
             "times",
             times("proxies"),
             promised(mode, "at most 1.03", most=1.03),
+        ),
+        Figure(
+            f"{name}: create_proxy that looks at each node",
+            "times",
+            times("proxies by node"),
+            promised(mode, "at most 1.3", most=1.3),
         ),
     ]

@@ -57,6 +57,8 @@ class TracePolicy:
     """(value) -> how the name of a constant of the graph begins that is to hold the value; None = it is none."""
     proxy_mixins: Callable[[Node, str, TraceContext], tuple[type, ...]] | None = None
     """(node, kind, context) -> classes mixed into the proxy that stands for the node, first one first."""
+    mixins_of_kind: Callable[[str, TraceContext], tuple[type, ...]] | None = None
+    """(kind, context) -> the same for every node of a trace; asked once when it starts, unless `proxy_mixins` is."""
     node_created: Callable[[Node, TraceContext], Mapping[str, Any] | None] | None = None
     """(node, context) -> notes to be added to the node's ``meta``."""
     unwrap_module: Callable[[nn.Module], nn.Module | None] | None = None

@@ -113,6 +113,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._converts_plainly = "create_arg" not in replaced
         self._records_plainly = replaced.isdisjoint(("create_node", "proxy"))
         self._calls_plainly = replaced <= {"getattr"}
+        self._mixins: tuple[type, ...] = ()
+        self._proxy_class = Proxy
         self._paths: dict[int, str] = {}
         self._leaf_classes: dict[type, str] = {}
         self._reads_plainly = "getattr" not in replaced
@@ -174,6 +176,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if policy.trace_started is not None:
             policy.trace_started(TraceEvent(self.context))
         try:
+            if policy.mixins_of_kind is not None:
+                self._mixins = policy.mixins_of_kind(_KIND, self.context)
+                self._proxy_class = _mixed_proxy_class(self._mixins, Proxy)
             if self.check_mutable_operations:
                 self.graph.observers.append(self._refuse_writes)
             graph = self._trace(root, concrete_args)
@@ -441,7 +446,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._note(node)
         if proxy_factory_fn is not None:
             return proxy_factory_fn(node)
-        return Proxy(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+        return self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
 
     def _plain_arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Convert arguments as `create_arg` does, most of them without calling it."""
@@ -451,6 +456,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
                 if type(value) is Proxy
                 else value
                 if type(value) in _DIRECT
+                else value.node
+                if type(value) in _MIXED_PROXIES
                 else self.create_arg(value)
                 for value in args
             ]
@@ -469,8 +476,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def _mixed(self, kind: type[Proxy], node: Node) -> Any:
         """Return a class of proxies with what the policy mixes into it for `node`."""
-        mixins = self.policy.proxy_mixins
-        return kind if mixins is None else _mixed_proxy_class(mixins(node, "unknown", self.context), kind)
+        ask = self.policy.proxy_mixins
+        mixins = self._mixins if ask is None else ask(node, _KIND, self.context)
+        return _mixed_proxy_class(mixins, kind)
 
     def _foreign_argument(self, a: Any) -> Argument:
         lift = self.policy.lift_constant
@@ -633,7 +641,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         path = self._paths[id(module)]
         if self._ended:
             raise _trace_is_over("call_module", path)
-        if len(args) == 1 and type(args[0]) is Proxy:
+        if len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
             node_args: tuple[Argument, ...] = (args[0].node,)
         else:
             node_args = self._checked_arguments(args)
@@ -650,7 +658,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             place.scope = former
         if self.policy.node_created is not None:
             self._note(node)
-        return Proxy(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+        return self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
@@ -713,7 +721,12 @@ def _trace_is_over(kind: str, target: Any) -> TraceError:
     )
 
 
+_KIND = "unknown"
+"""What a symbolic trace knows about the kind of a value."""
+
 _proxy_classes: dict[tuple[type, ...], type[Proxy]] = {}
+_MIXED_PROXIES: set[type] = set()
+"""Classes of proxies that plugins have added to."""
 
 
 def _mixed_proxy_class(mixins: tuple[type, ...], kind: type[Proxy]) -> type[Proxy]:
@@ -724,6 +737,7 @@ def _mixed_proxy_class(mixins: tuple[type, ...], kind: type[Proxy]) -> type[Prox
         name = "".join(mixin.__name__ for mixin in mixins) + kind.__name__
         MIXINS.update(mixins)
         known = _proxy_classes[(*mixins, kind)] = type(name, (*mixins, kind), {})
+        _MIXED_PROXIES.add(known)
     return known
 
 

@@ -111,11 +111,12 @@ def fxplug_create_proxy(node: Node, kind: str, context: TraceContext) -> type | 
     """Mix behaviour into the proxy that stands for a new node.
 
     When:
-        For every proxy that a trace makes. A trace with example inputs (modes ``"value"`` and ``"shape"``) runs on
+        For every proxy that a trace makes; once per trace and kind where no plugin's implementation takes ``node``,
+        which costs a trace next to nothing. A trace with example inputs (modes ``"value"`` and ``"shape"``) runs on
         tensors themselves and makes none.
 
     Args:
-        node: The node that the proxy will stand for.
+        node: The node that the proxy will stand for. Leave it out unless the answer depends on it.
         kind: What is known about the kind of value that the node gives.
         context: What is being traced.
 

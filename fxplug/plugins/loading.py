@@ -26,6 +26,7 @@ from fxplug.plugins.registration import (
     implementations_of,
     name_list,
     program_table,
+    takes_subject,
     wants_subject_alone,
 )
 
@@ -225,6 +226,7 @@ class PluginLoader:
             self._observed(by_position(function, declared), hook, plugin),
             plugin.failures,
             function if is_short else None,
+            takes_subject(function, declared),
         )
 
     def _observed(self, function: Callable[..., Any], hook: str, plugin: LoadedPlugin) -> Callable[..., Any]:

@@ -55,11 +55,14 @@ def create_policy(
         constants: Whose values are constants of the graph.
         places: Where each of the configured leaf functions stands, for errors.
     """
+    proxies = implementations("fxplug_create_proxy")
+    by_node = any(implementation.takes_subject for implementation in proxies)
     return TracePolicy(
         is_leaf_module=_leaf_question(implementations("fxplug_is_leaf_module"), config),
         create_argument=_argument_question(implementations("fxplug_create_argument")),
         lift_constant=lifting(constants),
-        proxy_mixins=_mixin_question(implementations("fxplug_create_proxy")),
+        proxy_mixins=_mixin_question(proxies) if by_node else None,
+        mixins_of_kind=None if by_node else _kind_question(proxies),
         node_created=_note_question(implementations("fxplug_node_created")),
         unwrap_module=_unwrap_question(implementations("fxplug_unwrap_module")),
         leaf_functions=_function_question(
@@ -338,27 +341,46 @@ def _mixin_question(
 ) -> Callable[[Node, str, TraceContext], tuple[type, ...]] | None:
     if not implementations:
         return None
-    checked: set[tuple[type, ...]] = {()}
+    functions = [(short, function) for short, function, _ in _with_short(implementations)]
+    # Asked for every node: what the same answers made before is looked up, not checked again.
+    chains: dict[tuple[type | None, ...], tuple[type, ...]] = {}
 
     def ask(node: Node, kind: str, context: TraceContext) -> tuple[type, ...]:
-        # A dict keeps the order and drops what two plugins share.
-        mixins: dict[type, Implementation] = {}
-        for implementation in implementations:
-            try:
-                answer = implementation.function(node, kind, context)
-            except FAILURES as error:
-                raise implementation.failed(error) from error
-            if answer is not None:
-                if not isinstance(answer, type) or issubclass(answer, Proxy):
-                    raise implementation.refused(answer, "a class that is not derived from Proxy, or None")
-                mixins.setdefault(answer, implementation)
-        chain = tuple(mixins)
-        if chain not in checked:
-            _check_chain(mixins)
-            checked.add(chain)
-        return chain
+        answers: list[Any] = []
+        try:
+            for short, function in functions:
+                answers.append(short(node) if short is not None else function(node, kind, context))
+        except FAILURES as error:
+            raise implementations[len(answers)].failed(error) from error
+        given = tuple(answers)
+        try:
+            return chains[given]
+        except (KeyError, TypeError):  # New, or nothing that can be a key.
+            chain = chains[given] = _chain_of(given, implementations)
+            return chain
 
     return ask
+
+
+def _kind_question(
+    implementations: Sequence[Implementation],
+) -> Callable[[str, TraceContext], tuple[type, ...]] | None:
+    """Return the question for implementations none of which looks at the node."""
+    ask = _mixin_question(implementations)
+    nothing: Any = None
+    return None if ask is None else lambda kind, context: ask(nothing, kind, context)
+
+
+def _chain_of(answers: Sequence[Any], implementations: Sequence[Implementation]) -> tuple[type, ...]:
+    """Return the classes among the answers, each once, in order; refuse what cannot be mixed in."""
+    mixins: dict[type, Implementation] = {}
+    for answer, implementation in zip(answers, implementations, strict=True):
+        if answer is not None:
+            if not isinstance(answer, type) or issubclass(answer, Proxy):
+                raise implementation.refused(answer, "a class that is not derived from Proxy, or None")
+            mixins.setdefault(answer, implementation)
+    _check_chain(mixins)
+    return tuple(mixins)
 
 
 def _check_chain(mixins: Mapping[type, Implementation]) -> None:

@@ -47,6 +47,7 @@ __all__ = [
     "implementations_of",
     "name_list",
     "program_table",
+    "takes_subject",
     "wants_subject_alone",
 ]
 
@@ -69,6 +70,8 @@ class Implementation:
     """Where a call that failed is noted."""
     short: Callable[..., Any] | None = None
     """Takes the first argument alone, where the implementation asks for no more: one call less."""
+    takes_subject: bool = True
+    """Whether the implementation asks for the first argument of the hook."""
 
     def failed(self, error: BaseException) -> PluginError:
         """Note that a call raised `error`, and return the error to be raised instead."""
@@ -240,6 +243,11 @@ def _check_implementation(
 def wants_subject_alone(function: Callable[..., Any], declared: tuple[str, ...]) -> bool:
     """Return whether an implementation takes the first argument of its hook and no other."""
     return tuple(inspect.signature(function).parameters) == declared[:1]
+
+
+def takes_subject(function: Callable[..., Any], declared: tuple[str, ...]) -> bool:
+    """Return whether an implementation takes the first argument of its hook."""
+    return not set(inspect.signature(function).parameters).isdisjoint(declared[:1])
 
 
 def by_position(function: Callable[..., Any], declared: tuple[str, ...]) -> Callable[..., Any]:

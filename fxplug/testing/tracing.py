@@ -45,6 +45,7 @@ _HOOKS = {
     "is_leaf_module": "fxplug_is_leaf_module",
     "create_argument": "fxplug_create_argument",
     "proxy_mixins": "fxplug_create_proxy",
+    "mixins_of_kind": "fxplug_create_proxy",
     "node_created": "fxplug_node_created",
     "unwrap_module": "fxplug_unwrap_module",
     "trace_started": "fxplug_trace_started",

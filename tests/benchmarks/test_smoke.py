@@ -208,6 +208,7 @@ def test_every_comparison_runs(monkeypatch):
         "at most 1.03",
         "at most 1.3",
         "at most 1.3",
+        "at most 1.3",
         "at most 1500",
         "at most 3",
         "at most 60 % of torch.fx",

@@ -212,6 +212,65 @@ def test_every_plugin_mixes_into_the_proxy(manager_of):
     assert [node.args[1] for node in graph.nodes if node.name in {"mul", "add"}] == [6, 100]
 
 
+NOTING = {
+    "nothing": lambda asked: lambda: asked.append(1),
+    "kind": lambda asked: lambda kind: asked.append(1),
+    "kind and context": lambda asked: lambda context, kind: asked.append(1),
+    "node": lambda asked: lambda node: asked.append(1),
+}
+"""What an implementation takes -> makes one that notes each question."""
+
+
+def noting(asked, takes):
+    return marked("fxplug_create_proxy")(NOTING[takes](asked))
+
+
+@pytest.mark.parametrize(
+    ("takes", "times"), [("nothing", 1), ("kind", 1), ("kind and context", 1), ("node", 4)]
+)
+def test_mixins_are_asked_for_once_in_a_trace_unless_somebody_looks_at_the_nodes(manager_of, takes, times):
+    asked = []
+    tracer = Tracer(policy=manager_of({"one": noting(asked, takes)}).trace_policy())
+
+    for traces in (1, 2):
+        tracer.trace(lambda x, y: (x + 1) * y)
+        assert len(asked) == traces * times
+
+
+def test_one_plugin_that_looks_at_the_nodes_has_all_of_them_asked(manager_of):
+    asked = []
+    plugins = {"one": noting(asked, "nothing"), "two": noting([], "node")}
+
+    Tracer(policy=manager_of(plugins).trace_policy()).trace(lambda x, y: (x + 1) * y)
+
+    assert len(asked) == 4
+
+
+class Tagged:
+    tag = "tagged"
+
+
+def test_mixins_of_a_kind_are_at_every_proxy(manager_of):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2))
+            self.inner = torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            seen.extend([x, self.weight, self.inner(x), torch.relu(x), x + 1])
+            return self.inner(seen[-1])
+
+    seen = []
+    policy = manager_of({"one": marked("fxplug_create_proxy")(lambda: Tagged)}).trace_policy()
+
+    graph = Tracer(policy=policy).trace(Model())
+
+    assert [proxy.tag for proxy in seen] == ["tagged"] * 5
+    assert [node.op for node in graph.nodes][-3:] == ["call_function", "call_module", "output"]
+    assert type(Tracer().proxy(next(iter(graph.nodes)))) is Proxy
+
+
 class Window:
     def __init__(self, *sizes):
         self.sizes = sizes
@@ -376,7 +435,7 @@ def test_mixins_that_cannot_be_combined_are_refused_with_both_names(manager_of):
     with pytest.raises(
         PluginError, match=r"of plugin 'b' .* combines with fxplug's proxy beside .*Base of 'a'"
     ):
-        manager.trace_policy().proxy_mixins(None, "unknown", None)
+        manager.trace_policy().mixins_of_kind("unknown", TraceContext(None))
 
 
 # -- observers ---------------------------------------------------------------------------------------------------
