@@ -15,6 +15,7 @@ from benchmarks.importing import measure_imports
 from benchmarks.interpretation import measure_interpreters
 from benchmarks.memory import compare_memory
 from benchmarks.report import Report, describe_surroundings
+from benchmarks.rewriting import compare_rewriting, measure_rewriting
 from benchmarks.scaling import measure_scaling
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 
@@ -40,11 +41,13 @@ def measure(mode: Mode) -> Report:
             *compare_long_functions(mode),
             *compare_codegen(mode),
             *compare_deepcopy(mode),
+            *compare_rewriting(mode),
             *interpreters,
             *compare_memory(mode),
         ],
         [
             *measure_scaling(mode),
+            *measure_rewriting(mode),
             *measure_plugin_host(mode),
             *measure_hooks(mode),
             *eager,

@@ -6,15 +6,29 @@ import gc
 import statistics
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Ratio", "Samples", "interleave", "paired_ratio"]
+__all__ = ["Fresh", "Ratio", "Samples", "interleave", "paired_ratio"]
 
 Samples = dict[str, list[float]]
 """Contender -> seconds of each round, in the order of the rounds."""
+
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True)
+class Fresh(Generic[ValueT]):
+    """A contender that needs something new each time, which is made outside of the measured time."""
+
+    prepare: Callable[[], ValueT]
+    """Makes what `run` is given."""
+    run: Callable[[ValueT], object]
+    """What is timed."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +44,7 @@ class Ratio:
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], object]],
+    contenders: Mapping[str, Callable[[], object] | Fresh[Any]],
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
@@ -49,15 +63,21 @@ def interleave(
     order = list(contenders)
     for number in range(rounds + 1):
         for name in order if number % 2 == 0 else reversed(order):
-            run = contenders[name]
+            run = _ready(contenders[name])
             gc.collect()
             started = clock()
             result = run()
             seconds = clock() - started
-            del result
+            del result, run
             if number > 0:
                 samples[name].append(seconds)
     return samples
+
+
+def _ready(contender: Callable[[], object] | Fresh[Any]) -> Callable[[], object]:
+    if isinstance(contender, Fresh):
+        return partial(contender.run, contender.prepare())
+    return contender
 
 
 def paired_ratio(reference: Sequence[float], candidate: Sequence[float]) -> Ratio:

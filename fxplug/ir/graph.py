@@ -7,7 +7,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from inspect import Signature
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
@@ -19,6 +19,7 @@ from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
 from fxplug.ir.naming import Namespace, target_name
 from fxplug.ir.node import ERASED, OPCODES, Node, exact_text, map_arg
+from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.ir.printing import print_table
 from fxplug.ir.regions import PLAIN, Region
 from fxplug.ir.ring import NodeList, Ring
@@ -33,6 +34,7 @@ __all__ = ["Graph"]
 
 
 _OPCODES = frozenset(OPCODES)
+_CALLS = frozenset({"call_function", "call_method", "call_module"})
 
 
 class _InsertionPoint:
@@ -165,9 +167,17 @@ class Graph(CodeOwner):
 
     def _indexed(self) -> dict[tuple[str, Any], dict[Node, None]]:
         if self._index is None:
-            self._index = {}
-            for node in self.nodes:
-                self._index_node(node)
+            index: dict[tuple[str, Any], dict[Node, None]] = {}
+            self._index = index
+            for node in self._ring.iterate():
+                try:  # Written out: it is done for every node of the graph.
+                    nodes = index.get((node._op, node._target))
+                except TypeError:  # An unhashable callable.
+                    nodes = None
+                if nodes is not None:
+                    nodes[node] = None
+                else:
+                    self._index_node(node)
         return self._index
 
     def output_node(self) -> Node:
@@ -418,7 +428,69 @@ class Graph(CodeOwner):
         """Make the output; `result` may be any nested structure of nodes and values."""
         return self.create_node("output", "output", (result,), type_expr=type_expr)
 
-    # -- taking nodes away and copying
+    # -- exchanging calls, taking nodes away and copying
+
+    def replace_call(
+        self,
+        node: Node,
+        target: Any,
+        args: tuple[Argument, ...] | None = None,
+        kwargs: Mapping[str, Argument] | None = None,
+        *,
+        op: str = "call_function",
+    ) -> Node:
+        """Let a node make another call, in place.
+
+        The node stays the object that it is: its users, position, region and origins stay. It gets a name after the new
+        target, and loses its annotation and those notes that are facts about the value it gave before (shapes, example
+        values). It takes a fraction of the time of inserting a node, moving all uses and erasing the old one.
+
+        Args:
+            node: A call of this graph.
+            target: What is called now.
+            args: Positional arguments; by default those that it has.
+            kwargs: Keyword arguments; by default those that it has.
+            op: ``"call_function"``, ``"call_method"`` or ``"call_module"``.
+
+        Returns:
+            The node.
+
+        Raises:
+            GraphError: The node is no call, or target and opcode do not fit. Nothing was changed.
+            ForeignNodeError: The node or an argument does not stand in this graph. Nothing was changed.
+
+        Example:
+            ::
+
+                for node in graph.find_nodes(op="call_function", target=torch.relu):
+                    graph.replace_call(node, torch.clamp, (node.args[0], 0))
+        """
+        if node.graph is not self or node._position is ERASED:
+            raise ForeignNodeError(f"Cannot replace the call {node.name!r}: it does not stand in this graph.")
+        if op not in _CALLS or node._op not in _CALLS:
+            raise GraphError(
+                f"Cannot replace node {node.name!r} ({node._op}) by a {op}: both must be calls, which are "
+                f"{', '.join(sorted(_CALLS))}."
+            )
+        if target.__class__ is not str and isinstance(target, str):
+            target = exact_text(target)
+        if (op == "call_function") is (target.__class__ is str):
+            self._check_target(op, target)
+        candidate = self._candidate(op, target)
+        if kwargs is not None or not (args is None or _are_those(args, node._args)):
+            node._assign(node._args if args is None else args, node._kwargs if kwargs is None else kwargs)
+        if self._index is not None:
+            self._unindex_node(node)
+        node._op, node._target, node._type = op, target, None
+        self._namespace.release(node._name)
+        node._name = self._namespace.create_name(candidate)
+        if self._index is not None:
+            self._index_node(node)
+        if node._meta:
+            for key in RESULTS_OF_ANALYSES.intersection(node._meta):
+                del node._meta[key]
+        self.node_changed(node)
+        return node
 
     def erase_node(self, to_erase: Node) -> None:
         """Remove a node that nobody uses.
@@ -593,3 +665,8 @@ def _index_key(target: Any) -> Any:
     except TypeError:
         return id(target)
     return target
+
+
+def _are_those(given: tuple[Argument, ...], held: tuple[Argument, ...]) -> bool:
+    """Return whether arguments are the very objects that a node has already."""
+    return given.__class__ is tuple and len(given) == len(held) and all(map(is_, given, held))

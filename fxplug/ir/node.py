@@ -286,13 +286,14 @@ class Node(NodeDescription):
                 f"Cannot give arguments to node {self._name!r}: it was erased from its graph."
             )
         taken = _take_in(self.graph, args, kwargs)
-        inputs = taken[2]
-        kept = inputs if len(inputs) < 8 else frozenset(inputs)
-        for used in self._input_tuple():
-            if used not in kept:
-                used.users.pop(self, None)
-        for used in inputs:
-            used.users[self] = None
+        inputs, former = taken[2], self._input_tuple()
+        if inputs != former:
+            kept = inputs if len(inputs) < 8 else frozenset(inputs)
+            for used in former:
+                if used not in kept:
+                    used.users.pop(self, None)
+            for used in inputs:
+                used.users[self] = None
         self._args, self._kwargs = taken[0], taken[1]
         self._inputs = inputs[0] if len(inputs) == 1 else inputs
         self.graph.node_changed(self)
@@ -326,9 +327,20 @@ class Node(NodeDescription):
     def replace_input_with(self, old_input: Node, new_input: Node) -> None:
         """Use `new_input` wherever `old_input` stands in the arguments."""
         if not self._kwargs and _FLAT.issuperset(map(type, self._args)):
-            self._assign(
-                tuple([new_input if value is old_input else value for value in self._args]), EMPTY_DICT
-            )
+            args = tuple([new_input if value is old_input else value for value in self._args])
+            if not self._may_take(new_input):
+                self._assign(args, EMPTY_DICT)  # It says what is wrong.
+                return
+            # What stays was looked at when the node got it.
+            self._args = args
+            if self._inputs is old_input:
+                self._inputs = new_input
+            else:
+                inputs = tuple(dict.fromkeys([value for value in args if value.__class__ is Node]))
+                self._inputs = inputs[0] if len(inputs) == 1 else inputs
+            if old_input is not new_input and old_input.users.pop(self, self) is None:
+                new_input.users[self] = None
+            self.graph.node_changed(self)
             return
 
         def swap(leaf: Any) -> Any:
@@ -336,6 +348,14 @@ class Node(NodeDescription):
 
         args, kwargs = _map_both(self._args, self._kwargs, swap)
         self._assign(args, kwargs)
+
+    def _may_take(self, used: Node) -> bool:
+        return (
+            used.__class__ is Node
+            and used.graph is self.graph
+            and used._position is not ERASED
+            and self._position is not ERASED
+        )
 
     def replace_all_uses_with(
         self,

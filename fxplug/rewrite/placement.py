@@ -1,5 +1,8 @@
 """Where the nodes of a match may be put together without changing the order in which effects happen."""
 
+# What is asked for every place reads the slots of nodes, not the properties in front of them.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from bisect import bisect_left, insort
@@ -116,9 +119,9 @@ class EffectOrder:
     def is_in_one_piece(nodes: Sequence[Node]) -> bool:
         """Return whether nothing stands between nodes but what is read; then there is a place behind the last one."""
         for first, second in pairwise(nodes):
-            following = first.next
-            while following is not second and following.op in {"get_attr", "placeholder"}:
-                following = following.next
+            following = first._next
+            while following is not second and following._op in {"get_attr", "placeholder"}:
+                following = following._next
             if following is not second:
                 return False
         return True

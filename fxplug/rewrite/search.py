@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxplug.ir import Graph, Node, Region, effects
@@ -95,6 +96,7 @@ class Search:
         self._match_placeholder = wanted.match_placeholder
         self._ignore_literals = wanted.ignore_literals
         self._reached: dict[tuple[Node, Node], list[Node]] = {}
+        graph.number_nodes()  # The nodes of each match are put in order.
 
     def candidates(self) -> list[Node]:
         """Return the nodes of the graph that the first anchor may stand for, in order."""
@@ -359,7 +361,7 @@ class Search:
     def _result(self, place: _Found) -> InternalMatch | None:
         """Return a match, None where the nodes cannot be taken out of the graph together."""
         found, taken, loose = place.found, place.taken, self._loose
-        calls = tuple(taken) if len(taken) == 1 else tuple(sorted(taken))
+        calls = tuple(taken) if len(taken) == 1 else tuple(sorted(taken, key=_position_of))
         outside: list[Node] = []
         for wanted, node in found.items():
             if wanted in loose:
@@ -423,6 +425,8 @@ class Search:
     def _ends_with(self, user: Node) -> bool:
         return self._wanted.match_output and user.op == "output"
 
+
+_position_of = attrgetter("_position")
 
 _MOST_ORDERS = 256
 """Orders of arguments that are tried for one candidate."""

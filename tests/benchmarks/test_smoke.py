@@ -134,6 +134,24 @@ def test_results_are_written_in_both_forms_and_name_no_machine(tmp_path):
     assert written[1].read_text(encoding="utf-8") == report.as_markdown()
 
 
+def test_what_a_contender_needs_is_made_anew_and_not_timed():
+    from benchmarks.timing import Fresh, interleave
+
+    now, seen = [0.0], []
+
+    def prepare() -> list[int]:
+        now[0] += 100
+        return []
+
+    def work(given: list[int]) -> None:
+        seen.append(len(given))
+        given.append(1)
+        now[0] += 2
+
+    assert interleave({"work": Fresh(prepare, work)}, rounds=2, clock=lambda: now[0]) == {"work": [2.0, 2.0]}
+    assert seen == [0, 0, 0]
+
+
 def test_what_a_graph_weighs_is_what_it_keeps_alive():
     from benchmarks.memory import retained_bytes
 
@@ -170,6 +188,7 @@ def test_every_comparison_runs(monkeypatch):
     from benchmarks.interpretation import measure_interpreters
     from benchmarks.memory import compare_memory
     from benchmarks.modes import Mode
+    from benchmarks.rewriting import compare_rewriting, measure_rewriting
     from benchmarks.scaling import measure_scaling
     from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 
@@ -182,6 +201,7 @@ def test_every_comparison_runs(monkeypatch):
         import_rounds=1,
         huge_length=2_000,
         huge_rounds=1,
+        rewritten_matches=8,
         judged=True,
     )
     interpreters, eager = measure_interpreters(tiny)
@@ -191,21 +211,31 @@ def test_every_comparison_runs(monkeypatch):
         *compare_long_functions(tiny),
         *compare_codegen(tiny),
         *compare_deepcopy(tiny),
+        *compare_rewriting(tiny),
         *compare_memory(tiny),
         *interpreters,
     ]
 
     assert len({comparison.name for comparison in comparisons}) == len(comparisons)
-    figures = [*eager, *measure_scaling(tiny), *measure_plugin_host(tiny), *measure_hooks(tiny)]
+    figures = [
+        *eager,
+        *measure_scaling(tiny),
+        *measure_rewriting(tiny),
+        *measure_plugin_host(tiny),
+        *measure_hooks(tiny),
+    ]
     assert all(figure.unit for figure in figures)
     assert sorted(row.bound.text for row in (*comparisons, *figures) if row.bound is not None) == [
+        "at least 100",
         "at least 3",
         "at least 3",
         "at least 3",
         "at least 4",
         "at least 5",
+        "at least 5",
         "at most 1.03",
         "at most 1.03",
+        "at most 1.3",
         "at most 1.3",
         "at most 1.3",
         "at most 1.3",
