@@ -416,7 +416,7 @@ class Node(NodeDescription):
             self.graph.place_node(x, self)
 
     def __lt__(self, other: Node) -> bool:
-        if not isinstance(cast("object", other), Node):
+        if other.__class__ is not Node and not isinstance(cast("object", other), Node):
             return NotImplemented
         if self._position == other._position and self is not other:
             self.graph.number_nodes()  # Labels are given when they are first asked for; until then all are equal.

@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fxplug.execute import GraphModule
-    from fxplug.ir import Argument
+    from fxplug.ir import Argument, Graph
     from fxplug.rewrite.matcher import InternalMatch
 
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
 _MADE_BY = "replace_pattern"
+
+_FLAT = frozenset({Node, int, float, bool, str, type(None)})
+"""Exact types of arguments that hold no other one."""
 
 
 @dataclass
@@ -191,12 +194,17 @@ class Editor:
             values[node] = match.nodes_map[inputs[index]] if index < len(inputs) else node.args[0]
         made: list[Node] = []
         if replacement.calls:
-            with self._graph.inserting_before(place):
+            graph = self._graph
+            # As `inserting_before` does, but nothing is erased meanwhile.
+            former, graph._insertion = graph._insertion, (place, True)
+            try:
                 for node in replacement.calls:
-                    copy = values[node] = self._graph.node_copy(node, values.__getitem__)
+                    copy = values[node] = _copy_to(graph, node, values)
                     if node._op in PATH_OPCODES:
                         copy.target = replacement.adoption.path_for(str(node.target))
                     made.append(copy)
+            finally:
+                graph._insertion = former
         stands_for: dict[Node, Node] = {}
         for wanted, given in zip(replacement.pattern.results, template.results, strict=True):
             old = match.nodes_map.get(wanted) if isinstance(wanted, Node) else None
@@ -255,6 +263,16 @@ class Editor:
                 node.meta = {**notes_of(old), **_own_notes(node)}
             if node._type is None and old._type is not None:
                 node.type = old.type
+
+
+def _copy_to(graph: Graph, node: Node, values: dict[Node, Any]) -> Node:
+    """Copy a call of a replacement as `Graph.node_copy` does, most of them with less ado."""
+    if node._kwargs or node._meta is not None or not _FLAT.issuperset(map(type, node._args)):
+        return graph.node_copy(node, values.__getitem__)
+    args = tuple([values[value] if value.__class__ is Node else value for value in node._args])
+    copy = graph.create_node(node._op, node._target, args, None, node._name, node._type)
+    copy._region, copy._origin = node._region, node._origin
+    return copy
 
 
 def _changes_of_memory(pattern: Template, replacement: Template) -> Iterator[MemoryChange]:

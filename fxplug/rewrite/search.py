@@ -94,6 +94,7 @@ class Search:
         self._commutative = wanted.commutative
         self._constraints = wanted.constraints
         self._match_placeholder = wanted.match_placeholder
+        self._match_output = wanted.match_output
         self._ignore_literals = wanted.ignore_literals
         self._reached: dict[tuple[Node, Node], list[Node]] = {}
         graph.number_nodes()  # The nodes of each match are put in order.
@@ -246,7 +247,7 @@ class Search:
         waiting: list[tuple[Any, Any, bool]] = [(anchor, node, False)]
         while waiting:
             wanted, given, exact = waiting.pop()
-            if not isinstance(wanted, Node):
+            if wanted.__class__ is not Node:
                 pairs = self._element_pairs(wanted, given, exact=exact)
             elif wanted in found:
                 known = found[wanted]
@@ -256,7 +257,7 @@ class Search:
                 pairs = [] if self._may_stand_for(wanted, given, node) else None
             # What candidates call was asked when they were chosen.
             elif (
-                not isinstance(given, Node)
+                given.__class__ is not Node
                 or given in taken
                 or not (wanted is anchor or self._is_alike(wanted, given))
             ):
@@ -374,9 +375,12 @@ class Search:
                     )
                     return None
                 continue
-            if taken.issuperset(node.users):
+            users = node.users
+            if taken.issuperset(users):
                 continue
-            others = [user for user in node.users if user not in taken and not self._ends_with(user)]
+            others = [user for user in users if user not in taken]
+            if self._match_output:
+                others = [user for user in others if user._op != "output"]
             if others and wanted not in self._wanted.returned:
                 # What stays is computed again in the replacement, and so must do nothing else.
                 if not self._wanted.keep_used or not all(map(self._is_pure, calls)):
@@ -407,6 +411,8 @@ class Search:
         """Return what is entered around a match besides what the pattern enters, None if that is not one region."""
         if not self._wanted.enters_regions:
             around = calls[0]._region
+            if len(calls) == 1:
+                return around
             return around if all(node._region == around for node in calls) else None
         around = None
         for wanted, node in found.items():
@@ -421,9 +427,6 @@ class Search:
 
     def _is_pure(self, node: Node) -> bool:
         return effects.effect_of(node, self._root).is_pure
-
-    def _ends_with(self, user: Node) -> bool:
-        return self._wanted.match_output and user.op == "output"
 
 
 _position_of = attrgetter("_position")
@@ -472,12 +475,13 @@ def ways_between(anchors: list[Node]) -> dict[Node, list[Node]]:
 def _leads_to(starts: list[Node], ends: set[Node], last: Node) -> bool:
     """Return whether one of `ends`, of which `last` is last, uses one of `starts` or what is computed from it."""
     seen: set[Node] = set()
-    waiting = [node for node in starts if node < last]
+    end = last._position
+    waiting = [node for node in starts if node._position < end]
     while waiting:
         for user in waiting.pop().users:
             if user in ends:
                 return True
-            if user not in seen and user < last:
+            if user not in seen and user._position < end:
                 seen.add(user)
                 waiting.append(user)
     return False
