@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 import warnings
@@ -10,7 +11,9 @@ from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fxplug.plugins.discovery import (
     foreign_working_directory,
@@ -48,11 +51,13 @@ def import_plugin(candidate: PluginCandidate) -> tuple[ModuleType, frozenset[str
             f"rename that file, or work in another directory"
         )
     former = set(sys.modules)
+    process = _ProcessState()
     try:
         with unchanged_filters(), _without_working_directory(candidate):
             module = candidate.load()
     except BaseException as error:
         forget_modules(_brought(candidate, former))
+        process.restore()
         if isinstance(error, KeyboardInterrupt):
             raise
         # Libraries with compiled parts raise what is no Exception, and leaving the process is not theirs to decide.
@@ -61,8 +66,32 @@ def import_plugin(candidate: PluginCandidate) -> tuple[ModuleType, frozenset[str
     brought = _brought(candidate, former)
     if not isinstance(module, ModuleType):
         forget_modules(brought)
+        process.restore()
         raise Refused(f"its entry point {candidate.target!r} gives {module!r}, which is not a module")
     return module, brought
+
+
+class _ProcessState:
+    """What a module may change for the whole process while it is imported: where Python searches, and settings."""
+
+    def __init__(self) -> None:
+        self._lists: list[tuple[list[Any], list[Any]]] = [
+            (kept, list(kept)) for kept in (sys.path, sys.meta_path, sys.path_hooks)
+        ]
+        self._environment = dict(os.environ)
+        self._dtype = torch.get_default_dtype()
+
+    def restore(self) -> None:
+        """Put back what differs."""
+        for kept, entries in self._lists:
+            if kept != entries:
+                kept[:] = entries
+        if os.environ != self._environment:
+            for name in os.environ.keys() - self._environment.keys():
+                del os.environ[name]
+            os.environ.update(self._environment)
+        if torch.get_default_dtype() is not self._dtype:
+            torch.set_default_dtype(self._dtype)
 
 
 def _brought(candidate: PluginCandidate, former: set[str]) -> frozenset[str]:

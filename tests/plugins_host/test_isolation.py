@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
+import os
 import sys
 import warnings
 
@@ -71,6 +72,35 @@ def test_a_failed_import_leaves_no_module_of_the_package_and_a_repaired_plugin_l
     (package / "plugin.py").write_text(f"from fake_plugin_pkg_half.helper import VALUE\n{HOOK}")
     importlib.invalidate_caches()
     assert site.manager().plugin_info("half").hooks == ("fxplug_is_leaf_module",)
+
+
+SETTINGS = """
+import os, sys, torch
+sys.path.insert(0, "/nowhere")
+class Finder:
+    find_spec = staticmethod(lambda *arguments: None)
+sys.meta_path.append(Finder)
+os.environ["FAKE_SETTING"] = "changed"
+os.environ["FAKE_NEW"] = "new"
+del os.environ["FAKE_GONE"]
+torch.set_default_dtype(torch.float64)
+"""
+
+
+@pytest.mark.parametrize("end", ["import missing_library", "raise SystemExit"])
+def test_a_failed_import_leaves_the_settings_of_the_process(site, monkeypatch, end):
+    monkeypatch.setenv("FAKE_SETTING", "kept")
+    monkeypatch.setenv("FAKE_GONE", "kept")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    site.install("settings", SETTINGS + end)
+    before = [*sys.path], [*sys.meta_path], dict(os.environ)
+
+    with pytest.warns(PluginWarning, match="settings"):
+        site.manager()
+
+    assert (sys.path, sys.meta_path, dict(os.environ)) == before
+    assert torch.get_default_dtype() is torch.float32
 
 
 def test_modules_of_the_package_that_were_there_before_stay(site):
