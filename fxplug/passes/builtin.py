@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxplug.passes.base import PassRecord
+from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN
 from fxplug.passes.propagate_shapes import PropagateShapes
@@ -14,6 +15,13 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         "dead-code",
         DeadCode,
         "Removes nodes whose value nobody uses and that have no effect.",
+        preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "common-subexpressions",
+        CommonSubexpressions,
+        "Makes calls once that are made several times with the same arguments.",
         preserves=frozenset({"shapes"}),
         idempotent=True,
     ),

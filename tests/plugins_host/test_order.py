@@ -105,7 +105,14 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
 
     for shuffled in itertools.permutations(plugins):
         names = list(PluginManager(candidates=shuffled, environ={}).passes())
-        assert names == ["dead-code", "fuse-conv-bn", "propagate-shapes", "a:pass-a", "b:pass-b"]
+        assert names == [
+            "dead-code",
+            "common-subexpressions",
+            "fuse-conv-bn",
+            "propagate-shapes",
+            "a:pass-a",
+            "b:pass-b",
+        ]
 
 
 def test_what_fxplug_says_comes_behind_whatever_plugins_say(manager_of):
