@@ -10,6 +10,7 @@ from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
+from fxplug.passes.remove_identities import RemoveIdentities
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
 
@@ -30,6 +31,7 @@ __all__ = [
     "Pipeline",
     "PipelineStep",
     "PropagateShapes",
+    "RemoveIdentities",
     "Snapshot",
     "fold_batch_norm",
     "order_passes",

@@ -7,6 +7,7 @@ from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN
 from fxplug.passes.propagate_shapes import PropagateShapes
+from fxplug.passes.remove_identities import RemoveIdentities
 
 __all__ = ["BUILTIN_PASSES", "BUILTIN_PIPELINES"]
 
@@ -29,6 +30,13 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         "fuse-conv-bn",
         FuseConvBN,
         "Folds batch norms in evaluation mode into the convolutions before them.",
+        preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "remove-identities",
+        RemoveIdentities,
+        "Removes nn.Identity, and dropout that is switched off.",
         preserves=frozenset({"shapes"}),
         idempotent=True,
     ),

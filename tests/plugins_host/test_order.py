@@ -109,6 +109,7 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
             "dead-code",
             "common-subexpressions",
             "fuse-conv-bn",
+            "remove-identities",
             "propagate-shapes",
             "a:pass-a",
             "b:pass-b",
