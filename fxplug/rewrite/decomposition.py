@@ -12,7 +12,7 @@ from torch import nn
 
 from fxplug.capture import Proxy, Tracer, Transformer
 from fxplug.errors import DecompositionError, FxplugError
-from fxplug.ir import Node, iterate_leaves
+from fxplug.ir import MadeBy, Node, iterate_leaves
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.edits import notes_of
 from fxplug.semantics.internals import OpOverload, has_hooks
@@ -114,8 +114,10 @@ class _Decomposer(Transformer):
         self._made_by = None
         value = super().run_node(n)
         made = dict.fromkeys(self._since(before))
+        values = {leaf.node for leaf in iterate_leaves((value,)) if isinstance(leaf, Proxy)}
         for node in made if self._made_by else ():
-            node.origins = tuple(origin.derived("decompose") for origin in n.origins)
+            entry = MadeBy("decompose", inside=node not in values)
+            node.origins = tuple(origin.derived(entry) for origin in n.origins)
         for leaf in iterate_leaves((value,)):
             if isinstance(leaf, Proxy) and leaf.node in made:
                 leaf.node.meta = notes_of(n) if self._made_by else copy_meta(n.meta)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from torch import nn
 
 from fxplug.errors import PatternError
-from fxplug.ir import PATH_OPCODES, Node, map_aggregate, map_arg
+from fxplug.ir import PATH_OPCODES, MadeBy, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.adoption import Adoption, drop_unreached
 from fxplug.rewrite.pattern import Template
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
-_MADE_BY = "replace_pattern"
+_MADE_BY = MadeBy("replace_pattern")
+_INSIDE = MadeBy("replace_pattern", inside=True)
 
 _RESULTS_OF_ANALYSES = frozenset({"example_value", "tensor_meta", "type", "val"})
 """Notes that are facts about a value. They are not known of the value that takes its place."""
@@ -233,19 +234,23 @@ class Editor:
     # -- what is known about the new nodes
 
     def _annotate(self, match: InternalMatch, made: list[Node], stands_for: dict[Node, Node]) -> None:
-        derived = {
+        outer = {
             origin: origin.derived(_MADE_BY)
             for call in match.members
             if call._origin is not None
             for origin in call.origins
         }
-        shared = None if len(stands_for) == len(made) else _shared_notes(match.members)
+        everything = len(stands_for) == len(made)
+        shared = None if everything else _shared_notes(match.members)
+        inner = {} if everything else {origin: origin.derived(_INSIDE) for origin in outer}
         for node in made:
             old = stands_for.get(node)
+            derived = outer if old is not None else inner
             if match.around:
                 node.region = (*match.around, *node.region)
             if not derived:  # A graph made by hand may not know.
-                node.origins = tuple([origin.derived(_MADE_BY) for origin in node.origins])
+                entry = _MADE_BY if old is not None else _INSIDE
+                node.origins = tuple([origin.derived(entry) for origin in node.origins])
             else:
                 # Where the old nodes came from, the one whose value it is first.
                 first = old.origins if old is not None else ()
