@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
+from fxplug.passes.bisection import Judgement
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
@@ -18,6 +19,7 @@ __all__ = [
     "PHASES",
     "DeadCode",
     "FuseConvBN",
+    "Judgement",
     "Pass",
     "PassContext",
     "PassEvent",

@@ -15,6 +15,7 @@ from fxplug.errors import DecompositionError, FxplugError
 from fxplug.ir import MadeBy, Node, iterate_leaves
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.edits import notes_of
+from fxplug.rewrite.limits import allows_rewrite
 from fxplug.semantics.internals import OpOverload, has_hooks
 
 if TYPE_CHECKING:
@@ -148,7 +149,10 @@ class _Decomposer(Transformer):
     def _apply(
         self, rules: Iterable[DecompositionRecord], target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        for record in rules:
+        asked: list[DecompositionRecord] = list(rules)
+        if asked and self.tracer.current is not None and not allows_rewrite(self.tracer.current, "decompose"):
+            return NotImplemented
+        for record in asked:
             before = len(self.new_graph.nodes)
             try:
                 value = record.function(*args, **kwargs)

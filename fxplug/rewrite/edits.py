@@ -15,6 +15,7 @@ from fxplug.errors import PatternError
 from fxplug.ir import PATH_OPCODES, MadeBy, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.adoption import Adoption, drop_unreached
+from fxplug.rewrite.limits import allows_rewrite
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.placement import EffectOrder
 from fxplug.rewrite.values import nodes_in, same_value
@@ -129,7 +130,7 @@ class Editor:
         for match, replacement in self._planned:
             # Asked again: what was replaced before may have moved something.
             place = self._place_for(match, replacement)
-            if place is None:
+            if place is None or not allows_rewrite(match.members[-1], "replace_pattern"):
                 continue
             if replacement.is_module:
                 unreached += [str(node.target) for node in match.members if node.op == "call_module"]
