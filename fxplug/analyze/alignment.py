@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Literal
 
 from fxplug.ir import iterate_leaves
 from fxplug.ir.node import Node
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from fxplug.ir import Graph, Origin
 
 __all__ = ["AlignedBy", "Alignment", "align"]
@@ -80,14 +79,11 @@ def align(first: Graph, second: Graph) -> Alignment:
     ):
         aligned.pair(ours, theirs, "input")
     aligned.pair(first.output_node(), second.output_node(), "input")
-    named = {node.name: node for node in first.nodes}
-    for node in second.nodes:
-        other = named.get(node.name)
-        if other is not None and places.is_untouched(other, node):
-            aligned.pair(other, node, "same")
+    _align_untouched(aligned, places)
     _align_uses(aligned)
     _align_origins(aligned, places)
     _align_uses(aligned)
+    named = {node.name: node for node in aligned.left_in_first()}
     for node in aligned.left_in_second():
         other = named.get(node.name)
         if other is not None and _is_same_call(other, node) and not _is_inside(node):
@@ -113,13 +109,10 @@ class _Places:
         """Return the places of all origins that have a line."""
         return tuple(self.of(origin) for origin in node.origins if origin.code is not None)
 
-    def is_untouched(self, first: Node, second: Node) -> bool:
-        """Return whether a node is what another one was."""
-        return (
-            _is_same_call(first, second)
-            and first.history == second.history
-            and self.of_node(first) == self.of_node(second)
-        )
+    def kind_of(self, node: Node) -> Hashable:
+        """Return what a node and its copy in another graph have in common, besides the name."""
+        target = node.target if isinstance(node.target, Hashable) else id(node.target)
+        return node.op, target, node.history, self.of_node(node)
 
 
 def _is_same_call(first: Node, second: Node) -> bool:
@@ -128,6 +121,41 @@ def _is_same_call(first: Node, second: Node) -> bool:
 
 def _is_inside(node: Node) -> bool:
     return any(entry.inside for entry in node.history)
+
+
+def _align_untouched(aligned: Alignment, places: _Places) -> None:
+    """Align nodes that nothing happened to.
+
+    The names of a graph that was written anew are other ones, and the nodes of a loop are alike. So names count only
+    where the same ones are there, or what they use fits; otherwise nodes that are as many are aligned in their order.
+    """
+    kinds: dict[Hashable, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
+    for side, left in enumerate((aligned.left_in_first(), aligned.left_in_second())):
+        for node in left:
+            if places.of_node(node):
+                kinds[places.kind_of(node)][side].append(node)
+    doubtful: dict[Node, Node] = {}
+    for ours, theirs in kinds.values():
+        named = {node.name: node for node in ours}
+        if len(ours) == len(theirs):
+            is_named = all(node.name in named for node in theirs)
+            for position, node in enumerate(theirs):
+                aligned.pair(named[node.name] if is_named else ours[position], node, "same")
+        else:
+            doubtful.update({node: named[node.name] for node in theirs if node.name in named})
+    for node in aligned.left_in_second():
+        if node in doubtful and _uses_fit(aligned, doubtful[node], node):
+            aligned.pair(doubtful[node], node, "same")
+
+
+def _uses_fit(aligned: Alignment, first: Node, second: Node) -> bool:
+    """Return whether what two nodes use is aligned in the same places, as far as it is aligned at all."""
+    ours, theirs = _leaves(first), _leaves(second)
+    return len(ours) == len(theirs) and all(
+        aligned.partner.get(other, mine) is mine
+        for mine, other in zip(ours, theirs, strict=True)
+        if isinstance(other, Node)
+    )
 
 
 def _align_uses(aligned: Alignment) -> None:

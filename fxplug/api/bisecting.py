@@ -19,6 +19,7 @@ from fxplug.api.reproduction import FILES, FORMAT, Failure, write_reproduction
 from fxplug.api.tracing import symbolic_trace
 from fxplug.errors import AnalysisError, ConfigError
 from fxplug.execute import GraphModule
+from fxplug.ir import qualified_name
 from fxplug.passes import PassRecord, Pipeline, PipelineStep
 from fxplug.passes.bisection import FoundPass, FoundRewrite, Judgement, Trials, find_pass, find_rewrite
 from fxplug.plugins import PluginManager, default_manager
@@ -372,7 +373,7 @@ def _culprit(node: Node, reason: str) -> NodeCulprit:
     return NodeCulprit(
         node.name,
         node.op,
-        str(node.target),
+        node.target if isinstance(node.target, str) else qualified_name(node.target),
         line_of(node),
         "" if scope is None else scope.path,
         tuple(map(str, node.history)),

@@ -46,14 +46,15 @@ class Handover:
             provider: Distribution and version that it comes from.
         """
         for part, graph, before in self._parts:
-            looks = before
-            if part.graph is not graph:  # Written anew: the node of the same name is what a node was.
-                named = {node.name: look for node, look in before.items()}
-                looks = {node: named[node.name] for node in part.graph.nodes if node.name in named}
             modules = _modules_of(part)
-            touched = [node for node in part.graph.nodes if looks.get(node) != _look(node, modules)]
+            now = {node: _look(node, modules) for node in part.graph.nodes}
+            if part.graph is graph:
+                touched = [node for node, look in now.items() if not _are_same(before.get(node), look)]
+            else:  # Written anew, with other names: what looks like a former node is one.
+                known = {_identities(look) for look in before.values()}
+                touched = [node for node, look in now.items() if _identities(look) not in known]
             if touched:
-                _settle(part, touched, {node for node in touched if node not in looks}, name, provider)
+                _settle(part, touched, {node for node in touched if node not in before}, name, provider)
 
 
 def _looks_of(module: GraphModule) -> dict[Node, _Look]:
@@ -68,6 +69,25 @@ def _modules_of(module: GraphModule) -> dict[str, nn.Module]:
 def _look(node: Node, modules: dict[str, nn.Module]) -> _Look:
     target = node._target
     return node._op, target, node._origin, modules.get(target) if node._op == "call_module" else None
+
+
+def _are_same(first: _Look | None, second: _Look) -> bool:
+    if first is None:
+        return False
+    target, other = first[1], second[1]
+    return (
+        first[3] is second[3]
+        and (first[2] is second[2] or (isinstance(first[2], tuple) and first[2] == second[2]))
+        and (target is other or (isinstance(target, str) and target == other))
+        and first[0] == second[0]
+    )
+
+
+def _identities(look: _Look) -> tuple[Any, ...]:
+    """Return what is equal where opcode, target, origins and submodule are the same; for as long as they live."""
+    opcode, target, origins, module = look
+    listed = origins if isinstance(origins, tuple) else (origins,)
+    return opcode, target if isinstance(target, str) else id(target), tuple(map(id, listed)), id(module)
 
 
 def _settle(module: GraphModule, touched: list[Node], new: set[Node], name: str, provider: str) -> None:
