@@ -254,9 +254,9 @@ class _Walk:
         try:
             entry = self._guarded(lambda: next(self._steps, None))
             if entry is not None:
-                self._node = entry[0]
+                node = self._node = entry[0]
                 _, value = self._guarded(lambda: next(self._steps))
-                found = self._node, value[0]
+                found = node, value[0]
         finally:
             self._random = _random_state()
             _set_random_state(former)
