@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from fxplug.analyze.comparison import Tolerance
 from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
 from fxplug.analyze.layers import ModuleComparison, compare_layers
+from fxplug.analyze.runs import observe
+from fxplug.api.judging import judge_values
 from fxplug.api.optimization import as_inputs, example_error
-from fxplug.api.tracing import trace
-from fxplug.api.user_errors import error_text
-from fxplug.errors import ConfigError, FxplugError
+from fxplug.api.tracing import symbolic_trace, trace
+from fxplug.errors import ConfigError
 from fxplug.execute import GraphModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from fxplug.plugins import PluginManager
 
@@ -38,7 +40,8 @@ def compare(
 
     Layers belong together where their nodes come from the same place of the program: passes hand origins on, so a
     module is aligned with what a pipeline made of it, also when it comes from a file. What has no counterpart is listed
-    in the result. Modules that are no graph modules are captured with the inputs first (see `trace`).
+    in the result. Modules that are no graph modules are captured first: symbolically, as by `optimize`, else with the
+    inputs (see `trace`); what was captured does what the module does.
 
     Both start from the same random state and run without gradients; modules, inputs and the global random state stay as
     they are. Values are compared as they come up, so that memory for two runs is needed, not for all values.
@@ -60,6 +63,7 @@ def compare(
         ConfigError: An argument cannot be used.
         ExampleError: A module that is to be captured fails on the inputs.
         TraceError: A module cannot be captured.
+        MismatchError: What was captured does something else than the module.
         AnalysisError: The modules take different inputs, or one of them fails; the message says which, and where.
 
     Example:
@@ -83,21 +87,23 @@ def compare(
 
 
 def _captured(module: nn.Module, inputs: tuple[Any, ...], manager: PluginManager | None) -> GraphModule:
+    """Return a module as a graph module: captured as `optimize` does it, where that does what the module does."""
     if isinstance(module, GraphModule):
         return module
     saved = SavedState(module)
     try:
         with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
-            return trace(module, inputs, check=False, manager=manager)
-    except FxplugError:
-        raise
-    except Exception as error:
-        saved.restore()
-        try:
-            with forked_random_state([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
-                module(*inputs)
-        except Exception as own:
-            raise example_error(module, inputs, own) from own
-        raise ConfigError(f"Cannot capture {type(module).__name__}: {error_text(error)}.") from error
+            try:
+                eager = observe(module, inputs, saved)
+            except (Exception, SystemExit) as error:
+                raise example_error(module, inputs, error) from error
+            try:
+                captured = symbolic_trace(module, manager=manager)
+            except Exception:  # A program may raise anything where it has stand-ins for values.
+                captured = None
+            saved.restore()
+            if captured is not None and judge_values(captured, inputs, eager, Tolerance()).is_good:
+                return captured
+            return trace(module, inputs, manager=manager)
     finally:
         saved.restore()

@@ -46,11 +46,14 @@ def judge_by(
     """
 
     def by_check(module: GraphModule) -> Judgement:
+        saved = SavedState(module, buffers_only=True)
         try:
             with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
                 is_right = check is None or check(module)
         except Exception as error:  # Whatever the user's own function raises says that something is wrong.
             return Judgement("fails", f"the check raises {error_text(error)}")
+        finally:
+            saved.restore()
         return Judgement("good") if is_right else Judgement("differs", "the check says no")
 
     def by_time(module: GraphModule) -> Judgement:

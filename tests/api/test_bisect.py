@@ -462,6 +462,54 @@ def test_what_a_file_cannot_hold_leaves_no_folder(module, manager, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_where_an_earlier_pass_made_what_a_file_cannot_hold_the_start_is_stored(
+    module, manager_with, tmp_path
+):
+    class Own(nn.Module):
+        def forward(self, x):
+            return x
+
+    def add_own(module, context):
+        module.add_submodule("own", Own())
+        with module.graph.inserting_before(module.graph.output_node()):
+            value = module.graph.call_module("own", tuple(module.graph.output_node().args))
+        module.graph.output_node().args = (value,)
+
+    passes = [record(add_own), record(silent)]
+    manager = manager_with(fxplug_register_passes=lambda: passes)
+    found = fxplug.bisect(module, X, passes=["add-own", "silent"], manager=manager)
+
+    left_out = found.write(tmp_path / "failure", manager=manager)
+
+    assert found.culprit.name == "sample:silent"
+    assert left_out[0].startswith("The module before pass 'sample:silent' is not stored: ")
+    assert left_out[1].startswith("after.fxplug is not there: ")
+    assert not hasattr(fxplug.load(tmp_path / "failure" / "before.fxplug"), "own")
+    assert reproduce(tmp_path / "failure", manager=manager).kind == "differs"
+    with pytest.raises(
+        StorageError, match="'sample:add-own' of fxplug-sample 0 is not installed, and the module after"
+    ):
+        reproduce(tmp_path / "failure", manager=manager_with())
+
+
+def test_a_check_that_runs_the_module_leaves_no_mark(manager):
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.ReLU())
+    counts = []
+
+    def check(module):
+        counts.append(int(module.get_submodule("0").num_batches_tracked))
+        module(X)
+        return module.get_submodule("0").training
+
+    def evaluate(module, context):
+        module.eval()
+
+    found = fxplug.bisect(model, X, passes=[record(nothing), record(evaluate)], check=check)
+
+    assert found.culprit.name == "evaluate"
+    assert set(counts) == {0}
+
+
 def test_a_folder_of_somebody_else_is_not_replaced(module, manager, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     found = fxplug.bisect(module, X, passes=[record(silent)], manager=manager)

@@ -219,7 +219,7 @@ def test_comparisons_are_json_too(fxplug, more):
         (("more.py:seeded", "more.py:nothing", *INPUT), 2, "more.py has no 'nothing'"),
         (("more.py:seeded", "nothing.fxplug", *INPUT), 1, "there is no such file"),
         (("more.py:seeded", "more.py:broken", *INPUT), 1, "Cannot run Net on the example inputs"),
-        (("more.py:seeded", "more.py:Two", *INPUT), 1, "missing a required argument: 'y'"),
+        (("more.py:seeded", "more.py:Two", *INPUT), 1, "Cannot run Two on the example inputs"),
     ],
 )
 def test_bad_input_of_a_comparison_is_named(fxplug, more, arguments, code, message):
