@@ -20,6 +20,7 @@ from fxplug.analyze.isolation import (
     tensors_in,
     tensors_of,
 )
+from fxplug.capture.sources import line_of_program
 from fxplug.errors import AnalysisError
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.execute.guards import check_guards
@@ -127,9 +128,12 @@ class RunFailure(AnalysisError):  # noqa: N818 - an error like others, but named
 
 
 def line_of(node: Node) -> str:
-    """Return the innermost line of the program that a node came from; empty where none is known."""
-    source = next((found for origin in node.origins if (found := origin.source()) is not None), None)
-    return "" if source is None else str(source)
+    """Return the innermost line of the program outside torch that a node came from; empty where none is known."""
+    for origin in node.origins:
+        source = line_of_program(origin.frames()) or origin.source()
+        if source is not None:
+            return str(source)
+    return ""
 
 
 def compare_layers(

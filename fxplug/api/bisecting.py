@@ -19,7 +19,7 @@ from fxplug.api.reproduction import FILES, FORMAT, Failure, write_reproduction
 from fxplug.api.tracing import symbolic_trace
 from fxplug.errors import AnalysisError, ConfigError
 from fxplug.execute import GraphModule
-from fxplug.ir import qualified_name
+from fxplug.ir import MadeBy, qualified_name
 from fxplug.passes import PassRecord, Pipeline, PipelineStep
 from fxplug.passes.bisection import FoundPass, FoundRewrite, Judgement, Trials, find_pass, find_rewrite
 from fxplug.plugins import PluginManager, default_manager
@@ -357,15 +357,33 @@ def _node(
         return None
     if trial.judgement.kind != "differs":
         return None
+    entry = str(MadeBy(found.step.name, found.step.provider))
     try:
         layer = compare_layers(before, trial.module, trials.inputs, tolerance=tolerance).first_difference
+        if layer is not None and entry not in layer.history and not layer.new_inputs:
+            layer = _where_it_arises(layer, before, trial.module, trials.inputs, notes)
     except AnalysisError as error:
         notes.append(f"What the nodes compute could not be compared: {error.message}")
         return None
-    if layer is None:
-        notes.append("No node differs by itself by more than is allowed: the differences add up.")
-        return None
-    return _culprit_of_layer(layer)
+    return None if layer is None else _culprit_of_layer(layer)
+
+
+def _where_it_arises(
+    layer: LayerComparison,
+    before: GraphModule,
+    after: GraphModule,
+    inputs: tuple[Any, ...],
+    notes: list[str],
+) -> LayerComparison:
+    """Return the first node that differs at all; the one that differs by too much was not touched by the pass."""
+    exact = compare_layers(before, after, inputs, tolerance=Tolerance(0.0, 0.0)).first_difference
+    if exact is None or exact.name == layer.name:
+        return layer
+    notes.append(
+        f"The difference arises in node {exact.name!r}, where it is as small as is allowed, and grows on the way: it is "
+        f"too large from node {layer.name!r} on."
+    )
+    return exact
 
 
 def _culprit(node: Node, reason: str) -> NodeCulprit:

@@ -492,6 +492,26 @@ def test_where_an_earlier_pass_made_what_a_file_cannot_hold_the_start_is_stored(
         reproduce(tmp_path / "failure", manager=manager_with())
 
 
+def test_a_difference_that_grows_on_the_way_is_found_where_it_arises():
+    def program(x):
+        x = torch.relu(x)
+        x = x * 1000
+        return x - 3
+
+    def shift(module, context):
+        node = module.graph.find_nodes(op="call_function", target=torch.relu)[0]
+        if context.allows(node, "shift"):
+            with module.graph.inserting_before(node):
+                new = module.graph.call_function(torch.clamp, node.args, {"min": 1e-5})
+            node.replace_all_uses_with(new)
+            module.graph.erase_node(node)
+
+    found = fxplug.bisect(fxplug.symbolic_trace(program), X, passes=[record(shift)])
+
+    assert (found.rewrite.node, found.node.name) == ("relu", "clamp")
+    assert "grows on the way: it is too large from node 'mul' on" in found.notes[0]
+
+
 def test_a_check_that_runs_the_module_leaves_no_mark(manager):
     model = nn.Sequential(nn.BatchNorm1d(4), nn.ReLU())
     counts = []
