@@ -380,8 +380,8 @@ def _where_it_arises(
     if exact is None or exact.name == layer.name:
         return layer
     notes.append(
-        f"The difference arises in node {exact.name!r}, where it is as small as is allowed, and grows on the way: it is "
-        f"too large from node {layer.name!r} on."
+        f"The difference arises in node {exact.name!r}, where it is as small as is allowed, and grows on the way: it "
+        f"is too large from node {layer.name!r} on."
     )
     return exact
 
