@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fxplug.analyze import CallCost, DeviceRecord, FlopFormulaRecord
     from fxplug.api import (
+        BisectResult,
+        ModuleComparison,
         OptimizationResult,
+        bisect,
+        compare,
         cost,
         decompose,
         estimate,
@@ -61,7 +65,11 @@ __version__ = "0.1.0"
 _HOMES = {
     "fxplug.analyze": ("CallCost", "DeviceRecord", "FlopFormulaRecord"),
     "fxplug.api": (
+        "BisectResult",
+        "ModuleComparison",
         "OptimizationResult",
+        "bisect",
+        "compare",
         "cost",
         "decompose",
         "estimate",
@@ -109,6 +117,7 @@ __all__ = [
     "Attribute",
     "Backend",
     "BackendRecord",
+    "BisectResult",
     "CallCost",
     "CodeGen",
     "CommandRecord",
@@ -125,6 +134,7 @@ __all__ = [
     "GuardError",
     "Interpreter",
     "LoweringContext",
+    "ModuleComparison",
     "Node",
     "OptimizationResult",
     "Pass",
@@ -148,6 +158,8 @@ __all__ = [
     "Tracer",
     "Transformer",
     "__version__",
+    "bisect",
+    "compare",
     "cost",
     "decompose",
     "estimate",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance
+from fxplug.analyze.layers import LayerComparison, ModuleComparison
+from fxplug.api.bisecting import BisectResult, NodeCulprit, PassCulprit, RewriteCulprit, bisect
+from fxplug.api.comparing import compare
 from fxplug.api.costing import cost, estimate
 from fxplug.api.decomposing import decompose
 from fxplug.api.events import OptimizationEvent
@@ -10,22 +13,31 @@ from fxplug.api.explaining import LeafExplanation, NodeExplanation, explain_leaf
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
 from fxplug.api.representation import represent
+from fxplug.api.reproduction import reproduce
 from fxplug.api.rewriting import replace_pattern
 from fxplug.api.storing import load, save
 from fxplug.api.tracing import symbolic_trace, trace
 
 __all__ = [
     "DEFAULT_PIPELINE",
+    "BisectResult",
     "Check",
     "Comparison",
     "ExampleError",
     "Latency",
+    "LayerComparison",
     "LeafExplanation",
     "MismatchError",
+    "ModuleComparison",
+    "NodeCulprit",
     "NodeExplanation",
     "OptimizationEvent",
     "OptimizationResult",
+    "PassCulprit",
+    "RewriteCulprit",
     "Tolerance",
+    "bisect",
+    "compare",
     "cost",
     "decompose",
     "estimate",
@@ -35,6 +47,7 @@ __all__ = [
     "optimize",
     "replace_pattern",
     "represent",
+    "reproduce",
     "save",
     "symbolic_trace",
     "trace",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
+from fxplug.analyze.isolation import copy_module
 from fxplug.api.capturing import CaptureOptions, as_args, capture, name_of_root, unwrapped
 from fxplug.api.tracing import chosen_options
 from fxplug.capture import TraceContext, TracePolicy, Tracer
@@ -23,9 +27,6 @@ from fxplug.semantics.internals import paths_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    import torch
-    from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Effect, Node
@@ -115,6 +116,8 @@ class NodeExplanation:
     effect: str
     """What running it does besides computing its value."""
     effect_by: tuple[Decision, ...]
+    history: tuple[str, ...] = ()
+    """The passes that made or changed it since it was captured, each with its provider, oldest first."""
 
 
 # -- leaf modules --------------------------------------------------------------------------------------------
@@ -298,6 +301,7 @@ def explain_node(
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     mode: str | None = None,
+    pipeline: str | None = None,
     manager: PluginManager | None = None,
 ) -> NodeExplanation:
     """Capture a program as `trace` does, while every answer is recorded, and say what made a node what it is.
@@ -308,11 +312,14 @@ def explain_node(
         example_inputs: As for `trace`.
         example_kwargs: As for `trace`.
         mode: As for `trace`.
+        pipeline: Name of a pipeline that is run on a copy before the node is looked for, so that its history tells
+            which passes made or changed it.
         manager: Plugins and configuration; by default those that are installed and selected.
 
     Raises:
-        UnknownNameError: The graph has no such node.
+        UnknownNameError: The graph has no such node, or there is no such pipeline.
         TraceError: The program cannot be captured.
+        PassError: A pass of the pipeline failed.
     """
     plugins = default_manager() if manager is None else manager
     questions = _Questions(plugins)
@@ -320,7 +327,12 @@ def explain_node(
     wanted = {"mode": mode, "check": False, "on_error": "raise", "on_mutation": None, "autowrap": None}
     chosen = chosen_options(wanted, plugins.config.trace, has_examples=has_examples)
     options = CaptureOptions(**chosen, manager=plugins, answers=questions.policy)
-    captured = capture(root, as_args(example_inputs), example_kwargs or {}, options)
+    chain = None if pipeline is None else plugins.resolve_pipeline(pipeline)
+    program = copy_module(root) if chain is not None and isinstance(root, nn.Module) else root
+    captured = capture(program, as_args(example_inputs), example_kwargs or {}, options)
+    if chain is not None:
+        with torch.no_grad():
+            chain.run(captured, as_args(example_inputs) if example_inputs is not None else None)
     nodes = {node.name: node for node in captured.graph.nodes}
     if name not in nodes:
         raise UnknownNameError("node", name, nodes, note=f"The graph is that of {name_of_root(root)}.")
@@ -345,6 +357,7 @@ def explain_node(
         notes=questions.notes_of(node),
         effect=effect,
         effect_by=effect_by,
+        history=tuple(map(str, node.history)),
     )
 
 

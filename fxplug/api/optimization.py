@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.passes import PassReport, Pipeline
 
-__all__ = ["DEFAULT_PIPELINE", "ExampleError", "OptimizationResult", "example_error", "optimize"]
+__all__ = [
+    "DEFAULT_PIPELINE",
+    "ExampleError",
+    "OptimizationResult",
+    "as_inputs",
+    "example_error",
+    "optimize",
+]
 
 DEFAULT_PIPELINE = "inference"
 """The pipeline that runs where neither a pipeline nor passes are named."""
@@ -138,7 +145,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
             print(result.check.max_abs_error, result.latency.ratio)
             fx.save(result.module, "model.fxplug")
     """
-    inputs = _as_inputs(example_inputs)
+    inputs = as_inputs(example_inputs)
     _check_arguments(module, pipeline, passes)
     plugins = default_manager() if manager is None else manager
     plan = _Plan(
@@ -374,7 +381,12 @@ def _describe_all(values: Any) -> str:
 # -- arguments -----------------------------------------------------------------------------------------------------
 
 
-def _as_inputs(example_inputs: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
+def as_inputs(example_inputs: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
+    """Return the positional arguments of one call.
+
+    Raises:
+        ConfigError: Something else was given.
+    """
     if isinstance(example_inputs, torch.Tensor):
         return (example_inputs,)
     if isinstance(example_inputs, (tuple, list)):

@@ -25,6 +25,8 @@ __all__ = ["main"]
 # Name -> (module with the command, one line for people). Help needs neither the module nor PyTorch.
 _COMMANDS = {
     "optimize": ("fxplug.cli.optimize", "Capture a model, transform it, check it, measure it, write it."),
+    "compare": ("fxplug.cli.compare", "Compare two models layer by layer, on the same inputs."),
+    "bisect": ("fxplug.cli.bisect", "Find the pass, the rewrite and the node that made a result wrong."),
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "backends": ("fxplug.cli.listings", "The backends there are."),

@@ -135,6 +135,9 @@ def _place_facts(place: PassPlace) -> Iterator[Fact]:
 @explain.command("node", short_help="What a node is, and who made it so.")
 @click.argument("reference", metavar="MODEL")
 @click.argument("name")
+@click.option(
+    "--pipeline", metavar="NAME", help="Run this pipeline first, and explain the node as it left it."
+)
 @example_options
 @json_option
 @config_option
@@ -145,6 +148,7 @@ def node(
     reference: str,
     name: str,
     mode: str | None,
+    pipeline: str | None,
     config: Path | None,
     *,
     as_json: bool,
@@ -158,7 +162,7 @@ def node(
     manager = manager_for(config)
     model = load_model(context, reference)
     inputs = example_inputs(context, **given)
-    found = explain_node(model, name, inputs, mode=mode, manager=manager)
+    found = explain_node(model, name, inputs, mode=mode, pipeline=pipeline, manager=manager)
     if as_json:
         print_json(found)
     else:
@@ -175,6 +179,8 @@ def _node_facts(found: NodeExplanation) -> Iterator[Fact]:
     stack = [f"{path or 'the root'} ({kind})" for path, kind in found.module_stack]
     for number, text in enumerate(stack or ["none"]):
         yield "" if number else "inside", text
+    for number, text in enumerate(found.history):
+        yield "" if number else "made by", text
     if found.leaf is not None:
         for label, text in list(_leaf_facts(found.leaf))[1:]:
             yield label, text

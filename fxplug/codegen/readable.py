@@ -56,7 +56,12 @@ def annotate(
         if node is not None and name != last:
             former, position = position, _position(node)
             indent = statement[: len(statement) - len(statement.lstrip(" "))]
-            for comment in (position if position != former else "", _notes(node, style)):
+            history = printable(", ".join(map(str, dict.fromkeys(map(str, node.history)))))
+            for comment in (
+                position if position != former else "",
+                f"Made by: {history}" if history else "",
+                _notes(node, style),
+            ):
                 if comment:
                     texts.append(f"{indent}{_painted(f'# {comment}', _GREEN, style)}")
                     text_names.append("")

@@ -43,7 +43,7 @@ from fxplug.ir.normalization import (
     bind_arguments,
     normalization,
 )
-from fxplug.ir.origins import ModuleScope, Origin, SourceLine
+from fxplug.ir.origins import MadeBy, ModuleScope, Origin, SourceLine
 from fxplug.ir.parameters import find_parameter_faults, is_plain_name, split_stars
 from fxplug.ir.printing import TABLE_HEADER, format_table, node_rows
 from fxplug.ir.regions import PLAIN, Region, RegionEntry, common_depth
@@ -69,6 +69,7 @@ __all__ = [
     "Effect",
     "EffectRegistry",
     "Graph",
+    "MadeBy",
     "ModuleScope",
     "Namespace",
     "Node",

@@ -24,7 +24,7 @@ from fxplug.ir.regions import PLAIN, Region
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fxplug.ir.origins import Origin
+    from fxplug.ir.origins import MadeBy, Origin
 
 __all__ = ["OPCODES", "PATH_OPCODES", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
 
@@ -216,6 +216,14 @@ class Node(NodeDescription):
     def origins(self, origins: tuple[Origin, ...]) -> None:
         # One is by far the most frequent number, and a tuple around it would be a tenth of the node's memory.
         self._origin = origins[0] if len(origins) == 1 else (tuple(origins) or None)
+
+    @property
+    def history(self) -> tuple[MadeBy, ...]:
+        """What made or changed the node since it was captured, oldest first; empty for a node that is as captured.
+
+        Of a node that several were merged into, the histories of all of them, each entry once.
+        """
+        return tuple(dict.fromkeys(entry for origin in self.origins for entry in origin.history))
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
-__all__ = ["ModuleScope", "Origin", "SourceLine"]
+__all__ = ["MadeBy", "ModuleScope", "Origin", "SourceLine"]
 
 
 class ModuleScope:
@@ -63,13 +63,28 @@ class SourceLine:
         return f"{self.filename}:{self.line} in {self.function}"
 
 
+@dataclass(frozen=True, slots=True)
+class MadeBy:
+    """What made or changed a node after it was captured."""
+
+    name: str
+    """Full name of a pass, or ``"replace_pattern"`` and ``"decompose"`` for what rewrites by itself."""
+    provider: str = ""
+    """Distribution and version that the pass comes from; empty where nobody said."""
+    inside: bool = False
+    """Whether the node is only a part of what took a node's place: no former node had its value."""
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.provider}" if self.provider else self.name
+
+
 class Origin:
-    """A source position, the calls that led to it, the module it lay in, and the pass that made the node, if one did.
+    """A source position, the calls that led to it, the module it lay in, and the passes that made the node, if any did.
 
     An origin is never changed once made; nodes share them freely.
     """
 
-    __slots__ = ("caller", "code", "made_by", "module", "offset")
+    __slots__ = ("caller", "code", "history", "module", "offset")
 
     def __init__(
         self,
@@ -78,6 +93,8 @@ class Origin:
         caller: Origin | None = None,
         module: ModuleScope | None = None,
         made_by: str | None = None,
+        *,
+        history: tuple[MadeBy, ...] = (),
     ) -> None:
         self.code = code
         """The code object of the frame, or a position that was decoded already."""
@@ -87,8 +104,13 @@ class Origin:
         """The frame that called this one, up to the function that was traced."""
         self.module = module
         """The innermost module whose forward was running."""
-        self.made_by = made_by
-        """Name of the pass that made the node."""
+        self.history = history if made_by is None else (*history, MadeBy(made_by))
+        """What made or changed the node since it was captured, oldest first."""
+
+    @property
+    def made_by(self) -> str | None:
+        """Name of the pass that made or changed the node last."""
+        return self.history[-1].name if self.history else None
 
     def source(self) -> SourceLine | None:
         """Return the decoded position, None where there is none."""
@@ -120,13 +142,19 @@ class Origin:
                 lines.append(f"    {frame.text}")
         return "\n".join(lines)
 
-    def derived(self, made_by: str) -> Origin:
-        """Return the origin of a node that the pass `made_by` put in this one's place."""
-        return Origin(self.code, self.offset, self.caller, self.module, made_by)
+    def derived(self, made_by: str | MadeBy) -> Origin:
+        """Return the origin of a node that the pass `made_by` put in this one's place, or changed.
+
+        A pass that follows itself is noted once.
+        """
+        entry = MadeBy(made_by) if isinstance(made_by, str) else made_by
+        history = self.history if self.history[-1:] == (entry,) else (*self.history, entry)
+        return Origin(self.code, self.offset, self.caller, self.module, history=history)
 
     def to_data(self) -> dict[str, Any]:
         """Return plain values from which `from_data` restores an equal origin, positions decoded."""
         scopes = [] if self.module is None else list(self.module.stack().values())
+        history = [[entry.name, entry.provider, entry.inside] for entry in self.history]
         return {
             "frames": [[frame.filename, frame.line, frame.function] for frame in self.frames()],
             "modules": [
@@ -134,6 +162,8 @@ class Origin:
                 for path, kind in scopes
             ],
             "made_by": self.made_by,
+            # One name says it all for what has been made once and by nobody in particular.
+            **({"history": history} if history != [[self.made_by, "", False]] and history else {}),
         }
 
     @classmethod
@@ -146,4 +176,8 @@ class Origin:
         origin: Origin | None = None
         for frame in reversed(frames[1:]):
             origin = cls(frame, caller=origin)
-        return cls(frames[0] if frames else None, caller=origin, module=scope, made_by=data["made_by"])
+        history = tuple(MadeBy(*entry) for entry in data.get("history", ()))
+        made_by = None if history else data["made_by"]
+        return cls(
+            frames[0] if frames else None, caller=origin, module=scope, made_by=made_by, history=history
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
+from fxplug.passes.bisection import Judgement
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
@@ -21,6 +22,7 @@ __all__ = [
     "CommonSubexpressions",
     "DeadCode",
     "FuseConvBN",
+    "Judgement",
     "Pass",
     "PassContext",
     "PassEvent",

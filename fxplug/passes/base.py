@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from fxplug.rewrite.limits import allows_rewrite
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Node
 
 __all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase"]
 
@@ -27,6 +30,18 @@ class PassContext:
     """Inputs of the module as they will come in use; None when nobody gave any."""
     pipeline: str = ""
     """Name of the pipeline that runs the pass."""
+
+    def allows(self, node: Node, what: str) -> bool:
+        """Return whether the pass may do one of its rewrites; asked before each one, and obeyed.
+
+        The answer is yes, except while `fxplug.bisect` searches for the rewrite that does harm.
+        `fxplug.replace_pattern` and `fxplug.decompose` ask by themselves.
+
+        Args:
+            node: What is about to be rewritten.
+            what: What is about to be done to it, in a word or two, e.g. ``"fold"``.
+        """
+        return allows_rewrite(node, what)
 
 
 @dataclass(frozen=True)

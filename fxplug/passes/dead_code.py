@@ -25,7 +25,7 @@ class DeadCode(Pass):
         for node in module.graph.nodes.reversed():
             if node.users or node.op in {"placeholder", "output"}:
                 continue
-            if not effects.effect_of(node, module).must_be_kept:
+            if not effects.effect_of(node, module).must_be_kept and context.allows(node, "remove"):
                 module.graph.erase_node(node)
                 removed += 1
         if removed:

@@ -48,6 +48,8 @@ class FuseConvBN(Pass):
             if norm.training or conv.training:
                 in_training += 1
                 continue
+            if not context.allows(node, "fold"):
+                continue
             _replace(module, conv_node, node, fold_batch_norm(conv, norm))
             folded += 1
         if folded:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import signature_of
 from fxplug.errors import PassError
 from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
+from fxplug.passes.handover import Handover
 from fxplug.passes.transaction import Snapshot
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class StepRun:
         self.nodes_before = len(module.graph.nodes)
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
+        self._handover = Handover(module)
 
     def run(self) -> PassResult | None:
         """Run the pass; return what it did, None when it failed and was undone."""
@@ -92,6 +94,8 @@ class StepRun:
 
     def _settle(self, result: PassResult) -> None:
         """Put in order what the pass need not care about."""
+        if result.modified:
+            self._handover.settle(self.step.name, self.step.provider)
 
     def _verify(self, result: PassResult) -> None:
         """Check what the module computes now."""

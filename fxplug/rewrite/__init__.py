@@ -7,6 +7,7 @@ from fxplug.rewrite.decompositions import BUILTIN_DECOMPOSITIONS
 from fxplug.rewrite.edits import ReplacedPatterns
 from fxplug.rewrite.elements import AnyOf, Const, Module, Wildcard
 from fxplug.rewrite.explanation import Explanation, explain
+from fxplug.rewrite.limits import Rewrite, RewriteLimit, allows_rewrite
 from fxplug.rewrite.matcher import InternalMatch, SubgraphMatcher
 from fxplug.rewrite.rewriter import Match, replace_pattern, replace_pattern_with_filters
 from fxplug.rewrite.sweep import Pattern, Rewriter
@@ -22,9 +23,12 @@ __all__ = [
     "Module",
     "Pattern",
     "ReplacedPatterns",
+    "Rewrite",
+    "RewriteLimit",
     "Rewriter",
     "SubgraphMatcher",
     "Wildcard",
+    "allows_rewrite",
     "decompose",
     "explain",
     "replace_pattern",

@@ -12,9 +12,10 @@ from torch import nn
 
 from fxplug.capture import Proxy, Tracer, Transformer
 from fxplug.errors import DecompositionError, FxplugError
-from fxplug.ir import Node, iterate_leaves
+from fxplug.ir import MadeBy, Node, iterate_leaves
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.edits import notes_of
+from fxplug.rewrite.limits import allows_rewrite
 from fxplug.semantics.internals import OpOverload, has_hooks
 
 if TYPE_CHECKING:
@@ -114,8 +115,10 @@ class _Decomposer(Transformer):
         self._made_by = None
         value = super().run_node(n)
         made = dict.fromkeys(self._since(before))
+        values = {leaf.node for leaf in iterate_leaves((value,)) if isinstance(leaf, Proxy)}
         for node in made if self._made_by else ():
-            node.origins = tuple(origin.derived("decompose") for origin in n.origins)
+            entry = MadeBy("decompose", inside=node not in values)
+            node.origins = tuple(origin.derived(entry) for origin in n.origins)
         for leaf in iterate_leaves((value,)):
             if isinstance(leaf, Proxy) and leaf.node in made:
                 leaf.node.meta = notes_of(n) if self._made_by else copy_meta(n.meta)
@@ -146,7 +149,10 @@ class _Decomposer(Transformer):
     def _apply(
         self, rules: Iterable[DecompositionRecord], target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        for record in rules:
+        asked: list[DecompositionRecord] = list(rules)
+        if asked and self.tracer.current is not None and not allows_rewrite(self.tracer.current, "decompose"):
+            return NotImplemented
+        for record in asked:
             before = len(self.new_graph.nodes)
             try:
                 value = record.function(*args, **kwargs)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from torch import nn
 
 from fxplug.errors import PatternError
-from fxplug.ir import PATH_OPCODES, Node, map_aggregate, map_arg
+from fxplug.ir import PATH_OPCODES, MadeBy, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.rewrite.adoption import Adoption, drop_unreached
+from fxplug.rewrite.limits import allows_rewrite
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.placement import EffectOrder
 from fxplug.rewrite.values import nodes_in, same_value
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
-_MADE_BY = "replace_pattern"
+_MADE_BY = MadeBy("replace_pattern")
+_INSIDE = MadeBy("replace_pattern", inside=True)
 
 _FLAT = frozenset({Node, int, float, bool, str, type(None)})
 """Exact types of arguments that hold no other one."""
@@ -129,7 +131,7 @@ class Editor:
         for match, replacement in self._planned:
             # Asked again: what was replaced before may have moved something.
             place = self._place_for(match, replacement)
-            if place is None:
+            if place is None or not allows_rewrite(match.members[-1], "replace_pattern"):
                 continue
             if replacement.is_module:
                 unreached += [str(node.target) for node in match.members if node.op == "call_module"]
@@ -239,19 +241,23 @@ class Editor:
     # -- what is known about the new nodes
 
     def _annotate(self, match: InternalMatch, made: list[Node], stands_for: dict[Node, Node]) -> None:
-        derived = {
+        outer = {
             origin: origin.derived(_MADE_BY)
             for call in match.members
             if call._origin is not None
             for origin in call.origins
         }
-        shared = None if len(stands_for) == len(made) else _shared_notes(match.members)
+        everything = len(stands_for) == len(made)
+        shared = None if everything else _shared_notes(match.members)
+        inner = {} if everything else {origin: origin.derived(_INSIDE) for origin in outer}
         for node in made:
             old = stands_for.get(node)
+            derived = outer if old is not None else inner
             if match.around:
                 node.region = (*match.around, *node.region)
             if not derived:  # A graph made by hand may not know.
-                node.origins = tuple([origin.derived(_MADE_BY) for origin in node.origins])
+                entry = _MADE_BY if old is not None else _INSIDE
+                node.origins = tuple([origin.derived(entry) for origin in node.origins])
             else:
                 # Where the old nodes came from, the one whose value it is first.
                 first = old.origins if old is not None else ()

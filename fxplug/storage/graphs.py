@@ -182,8 +182,11 @@ class GraphWriter:
     def _origin(self, origin: dict[str, Any]) -> int:
         frames = tuple(self._frames.number(tuple(frame), frame) for frame in origin["frames"])
         modules = tuple(self._modules.number(tuple(module), module) for module in origin["modules"])
-        made_by = origin["made_by"]
-        return self._origins.number((frames, modules, made_by), [list(frames), list(modules), made_by])
+        row: list[Any] = [list(frames), list(modules), origin["made_by"]]
+        history = origin.get("history", [])
+        if history:
+            row.append(history)
+        return self._origins.number((frames, modules, origin["made_by"], tuple(map(tuple, history))), row)
 
 
 def _check_known(data: dict[str, Any], known: frozenset[str]) -> None:
@@ -308,7 +311,11 @@ def _read_origins(fields: dict[str, Any]) -> list[dict[str, Any]]:
     ]
     origins: list[dict[str, Any]] = []
     for row in checked(fields["origins"], list, "The origins"):
-        frame_numbers, module_numbers, made_by = _row(row, (list, list, (str, type(None))), "An origin")
+        kinds: tuple[Any, ...] = (list, list, (str, type(None)))
+        has_history = len(checked(row, list, "An origin")) == len(kinds) + 1
+        frame_numbers, module_numbers, made_by, *rest = _row(
+            row, (*kinds, list) if has_history else kinds, "An origin"
+        )
         origins.append(
             {
                 "frames": [
@@ -319,6 +326,7 @@ def _read_origins(fields: dict[str, Any]) -> list[dict[str, Any]]:
                     for number in module_numbers
                 ],
                 "made_by": made_by,
+                "history": [_row(entry, (str, str, bool), "A pass") for entry in (rest[0] if rest else [])],
             }
         )
     return origins

@@ -57,7 +57,7 @@ class DynamicInt8(Pass):
             reason = self._reason_to_leave(node, linear)
             if reason:
                 left[node.name] = reason
-            else:
+            elif context.allows(node, "quantize"):
                 chosen.append((node, linear))
         layers = {id(linear): linear for _, linear in chosen}
         quantized = {key: DynamicInt8Linear.from_float(linear) for key, linear in layers.items()}

@@ -1,0 +1,109 @@
+"""Comparing two modules layer by layer, captured with whatever the installed plugins have to say about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fxplug.analyze.comparison import Tolerance
+from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
+from fxplug.analyze.layers import ModuleComparison, compare_layers
+from fxplug.analyze.runs import observe
+from fxplug.api.judging import judge_values
+from fxplug.api.optimization import as_inputs, example_error
+from fxplug.api.tracing import symbolic_trace, trace
+from fxplug.errors import ConfigError
+from fxplug.execute import GraphModule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from fxplug.plugins import PluginManager
+
+__all__ = ["compare"]
+
+
+def compare(
+    reference: nn.Module,
+    module: nn.Module,
+    example_inputs: Sequence[Any] | torch.Tensor,
+    *,
+    rtol: float | None = None,
+    atol: float | None = None,
+    same_dtype: bool = True,
+    manager: PluginManager | None = None,
+) -> ModuleComparison:
+    """Run two modules on the same inputs and compare, layer by layer, what they compute.
+
+    Layers belong together where their nodes come from the same place of the program: passes hand origins on, so a
+    module is aligned with what a pipeline made of it, also when it comes from a file. What has no counterpart is listed
+    in the result. Modules that are no graph modules are captured first: symbolically, as by `optimize`, else with the
+    inputs (see `trace`); what was captured does what the module does.
+
+    Both start from the same random state and run without gradients; modules, inputs and the global random state stay as
+    they are. Values are compared as they come up, so that memory for two runs is needed, not for all values.
+
+    Args:
+        reference: The module that is right.
+        module: The module that is judged.
+        example_inputs: The positional arguments of one call; a single tensor stands for itself.
+        rtol: Allowed error relative to the expected value, element by element; by default according to dtype.
+        atol: Allowed error beside it.
+        same_dtype: Whether values have to have the dtype that they have in the reference. Otherwise a module in half
+            precision can be compared with one in single precision.
+        manager: The plugins that take part in captures; by default those that are installed and selected.
+
+    Returns:
+        What was found: `first_difference`, `worst`, all `layers`, and whether the outputs agree (`passed`).
+
+    Raises:
+        ConfigError: An argument cannot be used.
+        ExampleError: A module that is to be captured fails on the inputs.
+        TraceError: A module cannot be captured.
+        MismatchError: What was captured does something else than the module.
+        AnalysisError: The modules take different inputs, or one of them fails; the message says which, and where.
+
+    Example:
+        ::
+
+            import fxplug as fx
+
+            result = fx.optimize(model.eval(), (images,))
+            found = fx.compare(model, result.graph_module, (images,))
+            print(found.passed, found.worst)
+    """
+    inputs = as_inputs(example_inputs)
+    for given in (reference, module):
+        if not isinstance(given, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"Cannot compare {given!r}: give torch.nn.Modules, not a {type(given).__name__}."
+            )
+    tolerance = Tolerance(rtol, atol)
+    first, second = (_captured(given, inputs, manager) for given in (reference, module))
+    return compare_layers(first, second, inputs, tolerance=tolerance, same_dtype=same_dtype)
+
+
+def _captured(module: nn.Module, inputs: tuple[Any, ...], manager: PluginManager | None) -> GraphModule:
+    """Return a module as a graph module: captured as `optimize` does it, where that does what the module does."""
+    if isinstance(module, GraphModule):
+        return module
+    saved = SavedState(module)
+    try:
+        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
+            try:
+                eager = observe(module, inputs, saved)
+            except (Exception, SystemExit) as error:
+                raise example_error(module, inputs, error) from error
+            try:
+                captured = symbolic_trace(module, manager=manager)
+            except Exception:  # A program may raise anything where it has stand-ins for values.
+                captured = None
+            saved.restore()
+            if captured is not None and judge_values(captured, inputs, eager, Tolerance()).is_good:
+                return captured
+            return trace(module, inputs, manager=manager)
+    finally:
+        saved.restore()
