@@ -39,7 +39,7 @@ class CommonSubexpressions(Pass):
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
         """Merge equal calls."""
-        merger = _Merger(module)
+        merger = _Merger(module, context)
         merged = sum(merger.merge(node) for node in module.graph.nodes)
         return PassResult(
             merged > 0,
@@ -51,8 +51,9 @@ class CommonSubexpressions(Pass):
 class _Merger:
     """Walks over a graph once, in order."""
 
-    def __init__(self, module: GraphModule) -> None:
+    def __init__(self, module: GraphModule, context: PassContext) -> None:
         self._module = module
+        self._context = context
         self._graph = module.graph
         noisy = [node for node in self._graph.nodes if self._effect(node).must_be_kept]
         self._written = WrittenMemory(self._graph, module, noisy)
@@ -73,7 +74,7 @@ class _Merger:
             return False
         key = _key_of(node)
         first = self._known.setdefault(key, node)
-        if first is node or not self._may_merge(first, node):
+        if first is node or not (self._may_merge(first, node) and self._context.allows(node, "merge")):
             return False
         first.origins = tuple(dict.fromkeys((*first.origins, *node.origins)))
         node.replace_all_uses_with(first)

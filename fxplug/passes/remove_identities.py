@@ -57,7 +57,7 @@ class RemoveIdentities(Pass):
             if switched_on:
                 in_training += 1
             given = _given(node) if switched_on is False else None
-            if given is not None:
+            if given is not None and context.allows(node, "remove"):
                 node.replace_all_uses_with(given)
                 module.graph.erase_node(node)
                 removed += 1
