@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
+from fxplug.passes.changes import NodeChanges
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.order import order_passes, order_reasons
@@ -18,6 +19,7 @@ __all__ = [
     "PHASES",
     "DeadCode",
     "FuseConvBN",
+    "NodeChanges",
     "Pass",
     "PassContext",
     "PassEvent",

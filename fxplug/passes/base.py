@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from fxplug.passes.changes import NO_CHANGES, NodeChanges
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -113,3 +115,9 @@ class PassEvent:
     """What it did; None at the start and after a failure."""
     error: BaseException | None = None
     """Why it failed."""
+    changes: NodeChanges = NO_CHANGES
+    """How many nodes it changed; none at the start, and when it was undone."""
+    bytes_before: int = 0
+    """Memory of parameters and buffers when the pass started, each memory counted once."""
+    bytes_after: int = 0
+    """Memory of parameters and buffers when it ended; 0 at the start."""

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import signature_of
 from fxplug.errors import PassError
 from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
+from fxplug.passes.changes import NO_CHANGES, ChangeCounter, NodeChanges, graphs_below, state_bytes
+from fxplug.passes.limits import checked_limit, time_limit
 from fxplug.passes.transaction import Snapshot
 
 if TYPE_CHECKING:
@@ -31,6 +33,19 @@ class PipelineStep:
     """Validated keyword arguments of the record's factory."""
     provider: str = "fxplug"
     """Distribution and version that the pass comes from."""
+    time_limit: float | None = None
+    """Seconds after which the pass is stopped where it edits or computes; None for what the pipeline says."""
+    hard_time_limit: float | None = None
+    """Seconds after which the process is ended that the pass runs in; None for what the pipeline says."""
+
+    def __post_init__(self) -> None:
+        checked_limit(self.time_limit, f"time_limit of pass {self.name!r}")
+        checked_limit(self.hard_time_limit, f"hard_time_limit of pass {self.name!r}")
+
+    @property
+    def title(self) -> str:
+        """Pass and provider, as the beginning of a sentence."""
+        return f"Pass {self.name!r} of {self.provider}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,12 @@ class PassReport:
     seconds: float
     error: str = ""
     """Why the pass failed; empty when it did not."""
+    changes: NodeChanges = NO_CHANGES
+    """How many nodes it changed; none when it was undone."""
+    bytes_before: int = 0
+    """Memory of parameters and buffers before the pass, each memory counted once."""
+    bytes_after: int = 0
+    """Memory of parameters and buffers behind it."""
 
 
 class StepRun:
@@ -55,15 +76,20 @@ class StepRun:
         step: The pass.
         module: Transformed in place.
         context: What the pass may know besides.
+        size: Bytes of the state of the module, where they are known.
     """
 
-    def __init__(self, step: PipelineStep, module: GraphModule, context: PassContext) -> None:
+    def __init__(
+        self, step: PipelineStep, module: GraphModule, context: PassContext, size: int | None = None
+    ) -> None:
         self.step = step
         self.module = module
         self.context = context
         self.failure: BaseException | None = None
         """Why the pass failed; what it did is undone."""
         self.nodes_before = len(module.graph.nodes)
+        self.bytes_before = self.bytes_after = state_bytes(module) if size is None else size
+        self.changes = NO_CHANGES
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
 
@@ -80,13 +106,21 @@ class StepRun:
             left = self._snapshot.restore()
             if left and isinstance(error, Exception):
                 self.failure = _not_undone(error, self.step, left)
+            self.changes = NO_CHANGES
+        else:
+            if result.modified:
+                self.bytes_after = state_bytes(self.module)
         self.seconds = time.perf_counter() - started
         return result
 
     def _transform(self) -> PassResult:
         """Let the pass work, and check what it says of its work."""
-        with self._snapshot.watching():
+        graphs = self._snapshot.graphs
+        counter = ChangeCounter(graphs)
+        limit = time_limit(self.step.time_limit, self.step.title, graphs, self._snapshot.journal)
+        with self._snapshot.watching(), counter.listening(), limit:
             result = self.step.record.factory(**self.step.options).run(self.module, self.context)
+        self.changes = counter.changes(graphs_below(self.module))
         _check(result, self.step.name, self.module, self._snapshot)
         return result
 
@@ -113,6 +147,9 @@ class StepRun:
             self.seconds,
             result,
             self.failure,
+            self.changes,
+            self.bytes_before,
+            self.bytes_after,
         )
 
     def report(self, result: PassResult | None) -> PassReport:
@@ -125,6 +162,9 @@ class StepRun:
             len(self.module.graph.nodes),
             self.seconds,
             "" if self.failure is None else _reason(self.failure),
+            self.changes,
+            self.bytes_before,
+            self.bytes_after,
         )
 
 

@@ -66,9 +66,7 @@ def rank(entries, order):
 @LIMITS
 @given(listings(max_size=5))
 def test_of_the_allowed_orders_it_is_the_one_nearest_to_phases_and_list(entries):
-    allowed = [
-        order for order in itertools.permutations(range(len(entries))) if is_allowed(entries, order)
-    ]
+    allowed = [order for order in itertools.permutations(range(len(entries))) if is_allowed(entries, order)]
     try:
         found = order_passes(entries)
     except PassOrderError:

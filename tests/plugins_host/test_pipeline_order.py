@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import permutations
 from types import ModuleType
 
@@ -66,7 +65,7 @@ def several_plugins(draw):
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(several_plugins(), st.randoms(use_true_random=False))
-def test_the_order_of_installation_has_no_influence(plugins, chance: random.Random):
+def test_the_order_of_installation_has_no_influence(plugins, chance):
     expected = steps(plugins, PLUGINS)
 
     for _ in range(3):
