@@ -27,6 +27,7 @@ _COMMANDS = {
     "optimize": ("fxplug.cli.optimize", "Capture a model, transform it, check it, measure it, write it."),
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
+    "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),
     "backends": ("fxplug.cli.listings", "The backends there are."),
     "plugins": (
         "fxplug.cli.authoring",

@@ -7,6 +7,7 @@ from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.changes import NodeChanges
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
+from fxplug.passes.limits import checked_limit
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
@@ -31,6 +32,7 @@ __all__ = [
     "PipelineStep",
     "PropagateShapes",
     "Snapshot",
+    "checked_limit",
     "fold_batch_norm",
     "order_passes",
     "order_reasons",

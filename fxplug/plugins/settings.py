@@ -66,6 +66,10 @@ class PipelineConfig:
     """Names of passes, or tables that hold the ``name`` and the options of the pass."""
     on_error: Literal["raise", "rollback"] = "raise"
     """What follows when a pass fails and was undone: its error is raised, or the other passes still run."""
+    time_limit: float | None = None
+    """Seconds that each pass may take; one that takes longer is stopped where it edits or computes, and undone."""
+    hard_time_limit: float | None = None
+    """Seconds after which a pass is ended in any case; each pass runs in a process of its own."""
 
 
 @dataclass(frozen=True)
