@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from fxplug.passes.changes import NO_CHANGES, NodeChanges
+from fxplug.passes.limits import checked_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from fxplug.execute import GraphModule
 
-__all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase"]
+__all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase", "PipelineStep"]
 
 Phase = Literal["prepare", "optimize", "quantize", "lower", "finish"]
 """The stages of a pipeline, in the order in which they run."""
@@ -89,6 +90,33 @@ class PassRecord:
     """Whether running it again on its own result changes nothing."""
     tolerance: float = 0.0
     """How far it may move an output, as a share of the largest magnitude in it; 0: by rounding alone."""
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """One pass of a pipeline with its options."""
+
+    name: str
+    """Full name of the pass."""
+    record: PassRecord
+    """What offers it."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Validated keyword arguments of the record's factory."""
+    provider: str = "fxplug"
+    """Distribution and version that the pass comes from."""
+    time_limit: float | None = None
+    """Seconds after which the pass is stopped where it edits or computes; None for what the pipeline says."""
+    hard_time_limit: float | None = None
+    """Seconds after which the process is ended that the pass runs in; None for what the pipeline says."""
+
+    def __post_init__(self) -> None:
+        checked_limit(self.time_limit, f"time_limit of pass {self.name!r}")
+        checked_limit(self.hard_time_limit, f"hard_time_limit of pass {self.name!r}")
+
+    @property
+    def title(self) -> str:
+        """Pass and provider, as the beginning of a sentence."""
+        return f"Pass {self.name!r} of {self.provider}"
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,9 @@ from fxplug.errors import FingerprintError
 from fxplug.semantics.internals import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from fxplug.passes.base import PassRecord
-    from fxplug.passes.pipeline import Pipeline
-    from fxplug.passes.steps import PipelineStep
+    from fxplug.passes.base import PassRecord, PipelineStep
 
 __all__ = ["canonical_form", "pipeline_fingerprint"]
 
@@ -44,30 +42,26 @@ class _NoFormError(Exception):
         self.reason = reason
 
 
-def pipeline_fingerprint(pipeline: Pipeline) -> str:
+def pipeline_fingerprint(settings: Mapping[str, Any], steps: Sequence[PipelineStep]) -> str:
     """Return the SHA-256 of everything that a pipeline runs, in hexadecimal digits.
 
-    Every public attribute of the pipeline takes part, every field of its steps, and of their records what is done and
-    not what is said about it. Code is taken to be what distribution and version say it is.
+    Every field of the steps takes part, and of their records what is done and not what is said about it. Code is taken
+    to be what distribution and version say it is.
 
     Args:
-        pipeline: Its passes are not made for this.
+        settings: Name and settings of the pipeline.
+        steps: The passes, in order; they are not made for this.
 
     Raises:
         FingerprintError: An option has a value without a canonical form; the message names pass and option.
     """
-    settings = {
-        name: value for name, value in vars(pipeline).items() if not name.startswith("_") and name != "steps"
-    }
+    subject = f"Cannot take the fingerprint of pipeline {settings.get('name')!r}: "
     form = [
         "fxplug",
         _FORMAT,
         sys.modules["fxplug"].__version__,
-        [
-            [name, _settled(value, f"Cannot take the fingerprint of pipeline {pipeline.name!r}: its {name}")]
-            for name, value in sorted(settings.items())
-        ],
-        [_step_form(step, pipeline.name) for step in pipeline.steps],
+        [[name, _settled(settings[name], f"{subject}its {name}")] for name in sorted(settings)],
+        [_step_form(step, subject) for step in steps],
     ]
     return hashlib.sha256(json.dumps(form, separators=(",", ":")).encode("ascii")).hexdigest()
 
@@ -101,8 +95,7 @@ def _settled(value: Any, subject: str) -> Any:
         raise FingerprintError(f"{subject} has no canonical form: it contains itself.") from None
 
 
-def _step_form(step: PipelineStep, pipeline: str) -> list[Any]:
-    subject = f"Cannot take the fingerprint of pipeline {pipeline!r}: "
+def _step_form(step: PipelineStep, subject: str) -> list[Any]:
     form: list[Any] = []
     for entry in fields(step):
         value = getattr(step, entry.name)

@@ -57,7 +57,8 @@ class Pipeline:
         Raises:
             FingerprintError: An option has a value that has no canonical form, such as a lambda.
         """
-        return pipeline_fingerprint(self)
+        settings = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return pipeline_fingerprint(settings, settings.pop("steps"))
 
     def run(
         self,

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import signature_of
 from fxplug.errors import PassError
-from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
-from fxplug.passes.changes import NO_CHANGES, ChangeCounter, NodeChanges, graphs_below, state_bytes
-from fxplug.passes.limits import checked_limit, time_limit
+from fxplug.passes.base import PassContext, PassEvent, PassResult, PipelineStep
+from fxplug.passes.changes import NO_CHANGES, NodeChanges, state_bytes
+from fxplug.passes.running import run_pass
 from fxplug.passes.transaction import Snapshot
+from fxplug.passes.worker import run_in_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fxplug.execute import GraphModule
 
 __all__ = ["PassReport", "PipelineStep", "StepRun"]
-
-
-@dataclass(frozen=True)
-class PipelineStep:
-    """One pass of a pipeline with its options."""
-
-    name: str
-    """Full name of the pass."""
-    record: PassRecord
-    """What offers it."""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Validated keyword arguments of the record's factory."""
-    provider: str = "fxplug"
-    """Distribution and version that the pass comes from."""
-    time_limit: float | None = None
-    """Seconds after which the pass is stopped where it edits or computes; None for what the pipeline says."""
-    hard_time_limit: float | None = None
-    """Seconds after which the process is ended that the pass runs in; None for what the pipeline says."""
-
-    def __post_init__(self) -> None:
-        checked_limit(self.time_limit, f"time_limit of pass {self.name!r}")
-        checked_limit(self.hard_time_limit, f"hard_time_limit of pass {self.name!r}")
-
-    @property
-    def title(self) -> str:
-        """Pass and provider, as the beginning of a sentence."""
-        return f"Pass {self.name!r} of {self.provider}"
 
 
 @dataclass(frozen=True)
@@ -115,12 +89,8 @@ class StepRun:
 
     def _transform(self) -> PassResult:
         """Let the pass work, and check what it says of its work."""
-        graphs = self._snapshot.graphs
-        counter = ChangeCounter(graphs)
-        limit = time_limit(self.step.time_limit, self.step.title, graphs, self._snapshot.journal)
-        with self._snapshot.watching(), counter.listening(), limit:
-            result = self.step.record.factory(**self.step.options).run(self.module, self.context)
-        self.changes = counter.changes(graphs_below(self.module))
+        run = run_pass if self.step.hard_time_limit is None else run_in_worker
+        result, self.changes = run(self.step, self.module, self.context, self._snapshot)
         _check(result, self.step.name, self.module, self._snapshot)
         return result
 
