@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,11 +11,7 @@ from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.terminal import print_table
 from fxplug.plugins import pipeline_overrides
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from fxplug.plugins.config import toml_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,7 +122,4 @@ def _parsed(text: str) -> tuple[str, str, Any]:
     name, dot, option = key.strip().partition(".")
     if not (equals and dot and name and option):
         raise click.UsageError(f"Cannot read --set {text}: write PASS.OPTION=VALUE, such as fold.bits=4.")
-    try:
-        return name, option, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name, option, value
+    return name, option, toml_value(value)

@@ -187,7 +187,7 @@ def _stated_effects(module: GraphModule) -> dict[Any, Any]:
 class _Process:
     """A process and the line to it."""
 
-    def __init__(self, step: PipelineStep, process: BaseProcess, line: Connection) -> None:
+    def __init__(self, step: PipelineStep, process: BaseProcess, line: Any) -> None:
         self._step = step
         self._process = process
         self._line = line

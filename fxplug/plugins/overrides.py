@@ -108,7 +108,7 @@ def pipeline_overrides(
             with fxplug.pipeline_overrides(disable=["fuse-conv-bn"], on_error="rollback"):
                 result = fxplug.optimize(model, inputs)
     """
-    frame = sys._getframe(1)
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - as the standard library does
     return PipelineOverrides(
         pipeline,
         _names(disable),

@@ -233,7 +233,7 @@ def test_a_pass_that_does_not_end_is_ended(samples, captured, work, last):
 
 
 def test_the_soft_limit_holds_there_too(samples, captured):
-    with pytest.raises(PassTimeoutError, match="its time_limit is 0.1 s; last it edited node 'relu'"):
+    with pytest.raises(PassTimeoutError, match=r"its time_limit is 0.1 s; last it edited node 'relu'"):
         run(samples, captured(), "loops_editing", time_limit=0.1)
 
 
