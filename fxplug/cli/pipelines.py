@@ -10,6 +10,7 @@ from fxplug.cli.data import json_option, plain_data, print_json
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.terminal import print_table
+from fxplug.errors import FingerprintError
 from fxplug.plugins import pipeline_overrides
 from fxplug.plugins.config import toml_value
 
@@ -40,6 +41,7 @@ def show_pipeline(name: str, config: Path | None, *, as_json: bool) -> None:
     """
     pipeline = manager_for(config).resolve_pipeline(name)
     settings = _settings(pipeline)
+    fingerprint, reason = _fingerprint(pipeline)
     if as_json:
         passes = [
             {
@@ -51,7 +53,7 @@ def show_pipeline(name: str, config: Path | None, *, as_json: bool) -> None:
             }
             for step in pipeline.steps
         ]
-        print_json({"name": name, **settings, "passes": passes, "fingerprint": pipeline.fingerprint()})
+        print_json({"name": name, **settings, "passes": passes, "fingerprint": fingerprint})
         return
     print_table(
         ("", "pass", "options", "from"),
@@ -61,9 +63,17 @@ def show_pipeline(name: str, config: Path | None, *, as_json: bool) -> None:
         ],
     )
     click.echo()
-    rows = [*settings.items(), ("fingerprint", pipeline.fingerprint())]
+    rows = [*settings.items(), ("fingerprint", fingerprint or reason)]
     for label, value in rows:
         click.echo(f"{label + ':':<17} {'none' if value is None else plain_data(value)}")
+
+
+def _fingerprint(pipeline: Pipeline) -> tuple[str | None, str]:
+    """Return the fingerprint, or why there is none."""
+    try:
+        return pipeline.fingerprint(), ""
+    except FingerprintError as error:
+        return None, f"none: {error.message}"
 
 
 def _settings(pipeline: Pipeline) -> dict[str, Any]:

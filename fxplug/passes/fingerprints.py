@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from enum import Enum
+from enum import Enum, Flag
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -141,7 +141,9 @@ def _form(value: Any, place: str) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, Enum):  # First, since it may be a number or text as well.
-        return ["enum", _name_of(type(value), place), value.name, _form(value.value, place)]
+        # Several flags together have a name or none, as the version of Python has it.
+        member = value.value if isinstance(value, Flag) else value.name
+        return ["enum", _name_of(type(value), place), _form(member, place)]
     if isinstance(value, (int, float, complex, str, bytes, bytearray)):
         return _of_class(value, _plain_form(value), place)
     if isinstance(value, (list, tuple)):

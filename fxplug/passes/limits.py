@@ -22,7 +22,15 @@ UNDONE = "Graph, submodules and parameters are those from before this pass."
 
 
 class _TimeUp(BaseException):
-    """Goes through a pass that goes on after any error."""
+    """Goes through a pass that goes on after any error.
+
+    Args:
+        limit: The limit that was reached: a pass may run others that have limits of their own.
+    """
+
+    def __init__(self, limit: _Limit) -> None:
+        super().__init__()
+        self.limit = limit
 
 
 class _Limit:
@@ -39,13 +47,13 @@ class _Limit:
         """Hear of an edit of a graph."""
         self._event, self._subject = event, node
         if time.perf_counter() > self._deadline:
-            raise _TimeUp
+            raise _TimeUp(self)
 
     def ran(self, operator: Callable[..., Any]) -> None:
         """Hear of an operator that is about to run."""
         self._event, self._subject = "ran", operator
         if time.perf_counter() > self._deadline:
-            raise _TimeUp
+            raise _TimeUp(self)
 
     @property
     def elapsed(self) -> float:
@@ -94,11 +102,14 @@ def time_limit(
     journal.listener = limit.ran
     try:
         yield
-    except (_TimeUp, Exception) as error:
-        if isinstance(error, _TimeUp) or limit.is_over:
-            cause = None if isinstance(error, _TimeUp) else error
-            raise timeout_error(subject, limit.elapsed, seconds, limit.last()) from cause
-        raise
+    except _TimeUp as error:
+        if error.limit is not limit:
+            raise
+        raise timeout_error(subject, limit.elapsed, seconds, limit.last()) from None
+    except Exception as error:
+        if not limit.is_over:
+            raise
+        raise timeout_error(subject, limit.elapsed, seconds, limit.last()) from error
     else:
         if limit.is_over:
             raise timeout_error(subject, limit.elapsed, seconds, limit.last())

@@ -63,7 +63,7 @@ class PipelineConfig:
     """A pipeline."""
 
     passes: tuple[str | dict[str, Any], ...]
-    """Names of passes, or tables that hold the ``name`` and the options of the pass."""
+    """Names of passes, or tables that hold the ``name`` of the pass, its options, and its limits."""
     on_error: Literal["raise", "rollback"] = "raise"
     """What follows when a pass fails and was undone: its error is raised, or the other passes still run."""
     time_limit: float | None = None

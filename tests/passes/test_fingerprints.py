@@ -29,6 +29,10 @@ class Colour(enum.Enum):
     BLUE = 2
 
 
+class Marks(enum.Enum):
+    FIRST = object()
+
+
 class Flags(enum.Flag):
     A = 1
     B = 2
@@ -187,6 +191,7 @@ DIFFERENT: list[Any] = [
     {"b": 2, "a": 1},
     Colour.RED,
     Colour.BLUE,
+    Marks.FIRST,
     Flags.A,
     Flags.A | Flags.B,
     Level.LOW,

@@ -160,6 +160,17 @@ def test_the_others_still_run_when_the_pipeline_goes_on(module):
     assert "other" in module.code
 
 
+def test_the_limit_of_a_pass_that_runs_others_is_its_own(module):
+    def runs_others(module):
+        Pipeline("inner", [step(edits)], "rollback", time_limit=60).run(module)
+
+    outer = PipelineStep("outer", PassRecord("outer", lambda: Running(runs_others), "Test."))
+    with pytest.raises(
+        PassTimeoutError, match=r"Pass 'outer' of fxplug was stopped after .*: its time_limit is 0.05 s"
+    ):
+        Pipeline("test", [outer], time_limit=SOON).run(module)
+
+
 def test_the_limit_of_a_step_prevails(module):
     def slow(module):
         time.sleep(2 * SOON)
