@@ -55,7 +55,14 @@ if TYPE_CHECKING:
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
     from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
-    from fxplug.plugins import CommandRecord, EffectRecord, ReportSectionRecord, hookimpl, hookspec
+    from fxplug.plugins import (
+        CommandRecord,
+        EffectRecord,
+        ReportSectionRecord,
+        hookimpl,
+        hookspec,
+        pipeline_overrides,
+    )
     from fxplug.rewrite import DecompositionRecord
     from fxplug.semantics import has_side_effect
     from fxplug.storage import StorageTargetRecord
@@ -101,7 +108,14 @@ _HOMES = {
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
     "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
-    "fxplug.plugins": ("CommandRecord", "EffectRecord", "ReportSectionRecord", "hookimpl", "hookspec"),
+    "fxplug.plugins": (
+        "CommandRecord",
+        "EffectRecord",
+        "ReportSectionRecord",
+        "hookimpl",
+        "hookspec",
+        "pipeline_overrides",
+    ),
     "fxplug.rewrite": ("DecompositionRecord",),
     "fxplug.semantics": ("has_side_effect",),
     "fxplug.storage": ("StorageTargetRecord",),
@@ -170,6 +184,7 @@ __all__ = [
     "load",
     "map_arg",
     "optimize",
+    "pipeline_overrides",
     "replace_pattern",
     "represent",
     "save",

@@ -18,6 +18,7 @@ __all__ = [
     "CodegenError",
     "ConfigError",
     "DecompositionError",
+    "FingerprintError",
     "ForeignNodeError",
     "FxplugError",
     "GraphError",
@@ -29,6 +30,8 @@ __all__ = [
     "NodeInUseError",
     "PassError",
     "PassOrderError",
+    "PassTimeoutError",
+    "PassWorkerError",
     "PatternError",
     "PluginConflictError",
     "PluginError",
@@ -174,6 +177,24 @@ class PassOrderError(PassError):
     """The declared order of passes has a cycle."""
 
     code = "FXP-P001"
+
+
+class FingerprintError(PassError, ValueError):
+    """A pipeline holds a value of which nobody can tell whether another one is equal to it."""
+
+    code = "FXP-P020"
+
+
+class PassTimeoutError(PassError):
+    """A pass ran longer than it may; the module is as it was before the pass."""
+
+    code = "FXP-P021"
+
+
+class PassWorkerError(PassError):
+    """A pass could not run in a process of its own, or its process ended; the module is as it was before the pass."""
+
+    code = "FXP-P022"
 
 
 class PatternError(FxplugError, ValueError):

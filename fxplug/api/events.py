@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from fxplug.passes import PassEvent
+    from fxplug.passes import NodeChanges, PassEvent
 
 __all__ = ["OptimizationEvent", "Stage", "StageReporter"]
 
@@ -34,6 +34,10 @@ class OptimizationEvent:
     """How long the stage took; 0 until it ends."""
     steps: tuple[int, int] = (0, 0)
     """How many steps of how many are done, where a stage has steps."""
+    changes: NodeChanges | None = None
+    """How many nodes a pass changed, once it has ended."""
+    bytes: tuple[int, int] | None = None
+    """Memory of parameters and buffers before and after a pass, once it has ended."""
 
 
 class StageReporter:
@@ -100,7 +104,16 @@ def pass_observer(observer: Callable[[OptimizationEvent], None]) -> Callable[[Pa
         else:
             nodes = (event.nodes_before, event.nodes_after)
             summary = event.result.summary or ("changed" if event.result.modified else "nothing to do")
-            told = OptimizationEvent("pass", "finished", event.name, summary, nodes, event.seconds)
+            told = OptimizationEvent(
+                "pass",
+                "finished",
+                event.name,
+                summary,
+                nodes,
+                event.seconds,
+                changes=event.changes,
+                bytes=(event.bytes_before, event.bytes_after),
+            )
         observer(told)
 
     return hear

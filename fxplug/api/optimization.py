@@ -25,7 +25,7 @@ from fxplug.api.events import OptimizationEvent, Stage, StageReporter, pass_obse
 from fxplug.api.latency import Latency, measure_latency
 from fxplug.api.tracing import symbolic_trace
 from fxplug.api.user_errors import error_text, error_with_place
-from fxplug.errors import ConfigError, FxplugError, PassError, TraceError, TraceWarning
+from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError, TraceError, TraceWarning
 from fxplug.lower import Lowered, LoweringReport, lower
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
@@ -79,6 +79,8 @@ class OptimizationResult:
     """None when nothing was measured."""
     warnings: tuple[str, ...] = ()
     """What the user should know, in sentences."""
+    fingerprint: str = ""
+    """What ran, as a number (`Pipeline.fingerprint`); empty when an option of a pass has no canonical form."""
 
     @property
     def nodes(self) -> int:
@@ -218,6 +220,7 @@ class _Job:
             check=check,
             latency=latency,
             warnings=tuple(self._warnings),
+            fingerprint=_fingerprint(self._plan.pipeline),
         )
 
     def _stage(self, stage: Stage, subject: str = "") -> StageReporter:
@@ -352,6 +355,13 @@ class _Job:
                 self.original.restore()
             stage.summary = f"{latency.runs} runs each"
         return latency
+
+
+def _fingerprint(pipeline: Pipeline) -> str:
+    try:
+        return pipeline.fingerprint()
+    except FingerprintError:
+        return ""
 
 
 def _mismatch(module: nn.Module, check: Check) -> MismatchError:

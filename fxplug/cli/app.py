@@ -29,6 +29,7 @@ _COMMANDS = {
     "bisect": ("fxplug.cli.bisect", "Find the pass, the rewrite and the node that made a result wrong."),
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
+    "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),
     "backends": ("fxplug.cli.listings", "The backends there are."),
     "plugins": (
         "fxplug.cli.authoring",

@@ -111,6 +111,8 @@ def _pass_facts(found: PassExplanation) -> Iterator[Fact]:
         yield from _place_facts(place)
     if not found.places:
         yield "runs in", "no pipeline"
+    for override in found.overrides:
+        yield "overridden", override
 
 
 def _option_text(option: OptionInfo) -> str:

@@ -18,6 +18,7 @@ from fxplug.cli.examples import make_examples, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.output import FILES, OutputFolder
+from fxplug.cli.pipelines import check_overrides, command_overrides
 from fxplug.cli.progress import View, make_view
 from fxplug.cli.references import Reference, build_model, importable
 from fxplug.cli.report import Job, write_files
@@ -70,6 +71,8 @@ class _Options:
     training: bool
     strict: bool
     quiet: bool
+    disable: tuple[str, ...]
+    settings: tuple[str, ...]
 
     def check(self) -> None:
         """Refuse combinations that make no sense."""
@@ -109,6 +112,16 @@ class _Options:
     "--pipeline", metavar="NAME", help="The passes to run, by the name of a pipeline. [default: inference]"
 )
 @click.option("--pass", "passes", multiple=True, metavar="NAME", help="A pass to run instead; repeatable.")
+@click.option(
+    "--disable", multiple=True, metavar="PASS", help="A pass of the pipeline that does not run; repeatable."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PASS.OPTION=VALUE",
+    help="An option of a pass, or its time_limit, for this run; VALUE as in TOML, or text; repeatable.",
+)
 @click.option("--backend", metavar="NAME", help="A backend that takes over the transformed model.")
 @click.option(
     "--out",
@@ -155,8 +168,10 @@ def optimize(context: click.Context, **options: Any) -> None:
     wanted = _Options(**options)
     wanted.check()
     view = make_view(quiet=wanted.quiet)
+    override = command_overrides(wanted.disable, wanted.settings)
     try:
-        _run(context, wanted, view)
+        with override:
+            _run(context, wanted, view)
     finally:
         view.stop()
 
@@ -208,8 +223,8 @@ def _check_names(manager: PluginManager, wanted: _Options) -> None:
     """Refuse unknown names before the model is loaded, which may take long."""
     for name in wanted.passes:
         manager.find_pass(name)
-    if not wanted.passes:
-        manager.resolve_pipeline(wanted.pipeline or DEFAULT_PIPELINE)
+    pipeline = manager.resolve_pipeline(list(wanted.passes) or wanted.pipeline or DEFAULT_PIPELINE)
+    check_overrides(manager, pipeline, wanted.settings)
     if wanted.backend is not None:
         manager.backend_options(wanted.backend)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fxplug.cli.terminal import arrow, console, supports
-from fxplug.cli.wording import node_text, time_text
+from fxplug.cli.wording import bytes_text, change_text, node_text, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,9 +86,9 @@ class PlainView:
         """Print a stage that has ended."""
         if event.state in {"finished", "failed"}:
             mark = "FAILED" if event.state == "failed" else "ok"
-            name, summary, nodes, seconds = _cells(event)
+            name, summary, nodes, seconds, changes = _cells(event)
             line = f"{mark:<6} {name:<{_NAME_WIDTH}} {summary:<{_SUMMARY_WIDTH}} {nodes:<{_NODES_WIDTH}} {seconds:>8}"
-            click.echo(line.rstrip())
+            click.echo(f"{line}  {changes}".rstrip())
 
     def stop(self) -> None:
         """Have nothing to take away."""
@@ -148,7 +148,7 @@ class LiveView:
             self._live = None
 
     def _row(self, event: OptimizationEvent) -> Table:
-        name, summary, nodes, seconds = _cells(event)
+        name, summary, nodes, seconds, changes = _cells(event)
         if event.state in self._marks:
             style = "green" if event.state == "finished" else "red"
             mark: Text | Spinner = Text(self._marks[event.state], f"bold {style}")
@@ -161,7 +161,9 @@ class LiveView:
         row.add_column(min_width=_SUMMARY_WIDTH)
         row.add_column(min_width=_NODES_WIDTH, no_wrap=True)
         row.add_column(min_width=8, justify="right", no_wrap=True)
-        row.add_row(mark, Text(name, "bold"), Text(summary), Text(nodes, "cyan"), Text(seconds, "dim"))
+        row.add_column(style="dim")
+        cells = (Text(summary), Text(nodes, "cyan"), Text(seconds, "dim"), Text(changes))
+        row.add_row(mark, Text(name, "bold"), *cells)
         return row
 
     def summary(self, rows: Sequence[tuple[str, str]]) -> None:
@@ -175,12 +177,21 @@ class LiveView:
         self._screen.print(table)
 
 
-def _cells(event: OptimizationEvent) -> tuple[str, str, str, str]:
+def _cells(event: OptimizationEvent) -> tuple[str, str, str, str, str]:
     name = {"pass": event.subject, "lower": f"lower to {event.subject}"}.get(event.stage) or _NAMES[
         event.stage
     ]
     nodes = "" if event.nodes is None else node_text(*event.nodes, arrow())
-    return name, " ".join(event.summary.split()), nodes, time_text(event.seconds) if event.seconds else ""
+    seconds = time_text(event.seconds) if event.seconds else ""
+    return name, " ".join(event.summary.split()), nodes, seconds, _changes(event)
+
+
+def _changes(event: OptimizationEvent) -> str:
+    """Return what a pass changed; nothing where it changed nothing."""
+    parts = [] if event.changes is None else [change_text(event.changes)]
+    if event.bytes is not None and event.bytes[0] != event.bytes[1]:
+        parts.append(bytes_text(*event.bytes, arrow()))
+    return "; ".join(filter(None, parts))
 
 
 def _bar_text(done: int, total: int, signs: str) -> str:

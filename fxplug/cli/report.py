@@ -12,7 +12,15 @@ from fxplug.api import save
 from fxplug.cli.environment import environment
 from fxplug.cli.output import FILES, REPORT_FORMAT
 from fxplug.cli.sections import make_sections, one_line, table_cell
-from fxplug.cli.wording import error_text, latency_text, node_text, time_text, tolerance_text
+from fxplug.cli.wording import (
+    bytes_text,
+    change_text,
+    error_text,
+    latency_text,
+    node_text,
+    time_text,
+    tolerance_text,
+)
 from fxplug.plugins import ReportContext
 
 if TYPE_CHECKING:
@@ -120,6 +128,7 @@ def _report(job: Job, result: OptimizationResult) -> dict[str, Any]:
             "inputs": list(job.examples),
         },
         "pipeline": result.pipeline or None,
+        "fingerprint": result.fingerprint or None,
         "nodes": {"traced": result.traced_nodes, "optimised": result.nodes},
         "trace_seconds": result.trace_seconds,
         "passes": [_pass_entry(report) for report in result.passes],
@@ -156,6 +165,11 @@ def _pass_entry(report: PassReport) -> dict[str, Any]:
         "details": {} if outcome is None else {key: _plain(value) for key, value in outcome.details.items()},
         "nodes_before": report.nodes_before,
         "nodes_after": report.nodes_after,
+        "nodes_made": report.changes.made,
+        "nodes_erased": report.changes.erased,
+        "nodes_edited": report.changes.edited,
+        "bytes_before": report.bytes_before,
+        "bytes_after": report.bytes_after,
         "seconds": report.seconds,
         "error": report.error or None,
     }
@@ -216,12 +230,20 @@ def _markdown(job: Job, result: OptimizationResult, sections: Sequence[Section])
     yield ""
     yield "## Passes"
     yield ""
-    yield "| pass | from | what it did | nodes | time |"
-    yield "|---|---|---|---|---|"
+    yield "| pass | from | what it did | nodes | changed | weights | time |"
+    yield "|---|---|---|---|---|---|---|"
     for report in result.passes:
         did = report.error or (report.result.summary if report.result is not None else "")
         nodes = node_text(report.nodes_before, report.nodes_after)
-        yield f"| {report.name} | {report.provider} | {table_cell(did)} | {nodes} | {time_text(report.seconds)} |"
+        changed = change_text(report.changes) or "nothing"
+        weights = bytes_text(report.bytes_before, report.bytes_after)
+        yield (
+            f"| {report.name} | {report.provider} | {table_cell(did)} | {nodes} | {changed} | {weights} | "
+            f"{time_text(report.seconds)} |"
+        )
+    if result.fingerprint:
+        yield ""
+        yield f"Fingerprint of the pipeline: `{result.fingerprint}`"
     if result.lowering is not None:
         yield from _markdown_backend(result.lowering)
     for section in sections:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fxplug.api import Check, Latency
+    from fxplug.passes import NodeChanges
 
 __all__ = [
+    "bytes_text",
+    "change_text",
     "error_text",
     "latency_text",
     "node_text",
@@ -42,6 +45,17 @@ def node_text(before: int, after: int, arrow: str = "→") -> str:
     """Return how the number of nodes changed."""
     change = after - before
     return f"{before} {arrow} {after}" + (f" ({change:+d})" if change else "")
+
+
+def change_text(changes: NodeChanges) -> str:
+    """Return how many nodes were made, erased and edited."""
+    counts = ((changes.made, "made"), (changes.erased, "erased"), (changes.edited, "edited"))
+    return ", ".join(f"{count} {verb}" for count, verb in counts if count)
+
+
+def bytes_text(before: int, after: int, arrow: str = "→") -> str:
+    """Return how the memory of weights changed."""
+    return size_text(after) if before == after else f"{size_text(before)} {arrow} {size_text(after)}"
 
 
 def ratio_text(ratio: float) -> str:

@@ -106,6 +106,10 @@ class EffectRegistry:
         """Return what was stated about `target`, None when nothing was."""
         return self._targets.get(target)
 
+    def target_entries(self) -> dict[Hashable, Effect | EffectRule]:
+        """Return target -> what is registered for it."""
+        return dict(self._targets)
+
     def register_rule(self, rule: EffectRule) -> None:
         """Add a rule for targets without an entry; the rule added last is asked first."""
         self._rules.insert(0, rule)

@@ -97,7 +97,7 @@ class Graph(CodeOwner):
         self._tracer_extras = tracer_extras
         self._region: Region = PLAIN
         self.observers: list[Callable[[str, Node], None]] = []
-        """Called with (event, node) after each ``"created"``, ``"erased"`` and ``"changed"``."""
+        """Called with (event, node) after each ``"created"``, ``"erased"``, ``"changed"`` and ``"moved"``."""
         self.lifted: dict[str, Any] = {}
         """Path -> value for what the program uses but its root does not hold; a GraphModule takes these in."""
         self.captured_training: bool | None = None
@@ -236,6 +236,8 @@ class Graph(CodeOwner):
             self._ring.remove(node)
         self._ring.insert_after(node, after)
         self.version += 1
+        for observer in self.observers:
+            observer("moved", node)
 
     def number_nodes(self) -> None:
         """Give every node a label that grows with its position."""

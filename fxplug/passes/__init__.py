@@ -5,9 +5,11 @@ from __future__ import annotations
 from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
 from fxplug.passes.bisection import Judgement
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
+from fxplug.passes.changes import NodeChanges
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
+from fxplug.passes.limits import checked_limit
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
@@ -23,6 +25,7 @@ __all__ = [
     "DeadCode",
     "FuseConvBN",
     "Judgement",
+    "NodeChanges",
     "Pass",
     "PassContext",
     "PassEvent",
@@ -35,6 +38,7 @@ __all__ = [
     "PropagateShapes",
     "RemoveIdentities",
     "Snapshot",
+    "checked_limit",
     "fold_batch_norm",
     "order_passes",
     "order_reasons",

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from fxplug.passes.changes import NO_CHANGES, NodeChanges
+from fxplug.passes.limits import checked_limit
 from fxplug.rewrite.limits import allows_rewrite
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
 
-__all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase"]
+__all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase", "PipelineStep"]
 
 Phase = Literal["prepare", "optimize", "quantize", "lower", "finish"]
 """The stages of a pipeline, in the order in which they run."""
@@ -105,6 +107,33 @@ class PassRecord:
 
 
 @dataclass(frozen=True)
+class PipelineStep:
+    """One pass of a pipeline with its options."""
+
+    name: str
+    """Full name of the pass."""
+    record: PassRecord
+    """What offers it."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Validated keyword arguments of the record's factory."""
+    provider: str = "fxplug"
+    """Distribution and version that the pass comes from."""
+    time_limit: float | None = None
+    """Seconds after which the pass is stopped where it edits or computes; None for what the pipeline says."""
+    hard_time_limit: float | None = None
+    """Seconds after which the process is ended that the pass runs in; None for what the pipeline says."""
+
+    def __post_init__(self) -> None:
+        checked_limit(self.time_limit, f"time_limit of pass {self.name!r}")
+        checked_limit(self.hard_time_limit, f"hard_time_limit of pass {self.name!r}")
+
+    @property
+    def title(self) -> str:
+        """Pass and provider, as the beginning of a sentence."""
+        return f"Pass {self.name!r} of {self.provider}"
+
+
+@dataclass(frozen=True)
 class PassEvent:
     """The start or the end of one pass in a pipeline; a record handed to observers."""
 
@@ -128,3 +157,9 @@ class PassEvent:
     """What it did; None at the start and after a failure."""
     error: BaseException | None = None
     """Why it failed."""
+    changes: NodeChanges = NO_CHANGES
+    """How many nodes it changed; none at the start, and when it was undone."""
+    bytes_before: int = 0
+    """Memory of parameters and buffers when the pass started, each memory counted once."""
+    bytes_after: int = 0
+    """Memory of parameters and buffers when it ended; 0 at the start."""

@@ -18,8 +18,11 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
     """Return the positions of `entries` in the order in which the passes run.
 
     A pass whose record names another one in ``before`` or ``after`` is placed accordingly; otherwise earlier
-    phases come first, and within a phase the listed order is kept. A pass may be listed more than once. Where
-    a pass is installed has no influence.
+    phases come first, and within a phase the listed order is kept. Where a pass is installed has no influence.
+
+    A pass may be listed more than once. Who declares ``after`` runs behind the first of its listings, who declares
+    ``before`` runs ahead of the last one: the other listings stay where they were put on purpose. What a pass declares
+    holds for each of its own listings.
 
     Args:
         entries: Full name, such as ``"quant:static-int8"``, and record of each pass, in listed order.
@@ -33,7 +36,10 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
                 f"Cannot order the passes: {name!r} has the phase {record.phase!r}. Use one of {', '.join(PHASES)}."
             )
     followers = _followers(entries)
-    waiting = [sum(position in row for row in followers) for position in range(len(entries))]
+    waiting = [0] * len(entries)
+    for row in followers:
+        for follower in row:
+            waiting[follower] += 1
     ready = [
         (_rank(entries, position), position) for position in range(len(entries)) if waiting[position] == 0
     ]
@@ -58,10 +64,21 @@ def order_passes(entries: Sequence[tuple[str, PassRecord]]) -> list[int]:
 
 def _followers(entries: Sequence[tuple[str, PassRecord]]) -> list[set[int]]:
     """Return, for each pass, which others must come later."""
-    return [
-        {other for other, later in enumerate(entries) if other != position and _declared(earlier, later)}
-        for position, earlier in enumerate(entries)
-    ]
+    followers: list[set[int]] = [set() for _ in entries]
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for position, (name, _) in enumerate(entries):
+        first.setdefault(name, position)
+        last[name] = position
+    for position, (name, record) in enumerate(entries):
+        for other in first:
+            if other == name:
+                continue  # A pass that names itself says nothing.
+            if _names(record.after, other):
+                followers[first[other]].add(position)
+            if _names(record.before, other):
+                followers[position].add(last[other])
+    return followers
 
 
 def order_reasons(earlier: tuple[str, PassRecord], later: tuple[str, PassRecord]) -> tuple[str, ...]:
@@ -82,15 +99,17 @@ def order_reasons(earlier: tuple[str, PassRecord], later: tuple[str, PassRecord]
 def _declared(earlier: tuple[str, PassRecord], later: tuple[str, PassRecord]) -> tuple[str, ...]:
     """Return what two records say about running one of them before the other one."""
     reasons: list[str] = []
-    if any(_is_named(wanted, later[0]) for wanted in earlier[1].before):
+    if _names(earlier[1].before, later[0]):
         reasons.append(f"{earlier[0]!r} declares before {later[0]!r}")
-    if any(_is_named(wanted, earlier[0]) for wanted in later[1].after):
+    if _names(later[1].after, earlier[0]):
         reasons.append(f"{later[0]!r} declares after {earlier[0]!r}")
     return tuple(reasons)
 
 
-def _is_named(wanted: str, name: str) -> bool:
-    return wanted == name or wanted == name.rpartition(":")[2] or wanted == f"core:{name}"
+def _names(declared: tuple[str, ...], name: str) -> bool:
+    return any(
+        wanted == name or wanted == name.rpartition(":")[2] or wanted == f"core:{name}" for wanted in declared
+    )
 
 
 def _rank(entries: Sequence[tuple[str, PassRecord]], position: int) -> tuple[int, int]:

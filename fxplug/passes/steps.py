@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import signature_of
 from fxplug.errors import PassError
-from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
+from fxplug.passes.base import PassContext, PassEvent, PassResult, PipelineStep
+from fxplug.passes.changes import NO_CHANGES, NodeChanges, state_bytes
 from fxplug.passes.handover import Handover
+from fxplug.passes.running import run_pass
 from fxplug.passes.transaction import Snapshot
+from fxplug.passes.worker import run_in_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from fxplug.execute import GraphModule
 
 __all__ = ["PassReport", "PipelineStep", "StepRun"]
-
-
-@dataclass(frozen=True)
-class PipelineStep:
-    """One pass of a pipeline with its options."""
-
-    name: str
-    """Full name of the pass."""
-    record: PassRecord
-    """What offers it."""
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Validated keyword arguments of the record's factory."""
-    provider: str = "fxplug"
-    """Distribution and version that the pass comes from."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +36,12 @@ class PassReport:
     seconds: float
     error: str = ""
     """Why the pass failed; empty when it did not."""
+    changes: NodeChanges = NO_CHANGES
+    """How many nodes it changed; none when it was undone."""
+    bytes_before: int = 0
+    """Memory of parameters and buffers before the pass, each memory counted once."""
+    bytes_after: int = 0
+    """Memory of parameters and buffers behind it."""
 
 
 class StepRun:
@@ -56,15 +51,20 @@ class StepRun:
         step: The pass.
         module: Transformed in place.
         context: What the pass may know besides.
+        size: Bytes of the state of the module, where they are known.
     """
 
-    def __init__(self, step: PipelineStep, module: GraphModule, context: PassContext) -> None:
+    def __init__(
+        self, step: PipelineStep, module: GraphModule, context: PassContext, size: int | None = None
+    ) -> None:
         self.step = step
         self.module = module
         self.context = context
         self.failure: BaseException | None = None
         """Why the pass failed; what it did is undone."""
         self.nodes_before = len(module.graph.nodes)
+        self.bytes_before = self.bytes_after = state_bytes(module) if size is None else size
+        self.changes = NO_CHANGES
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
         self._handover = Handover(module)
@@ -82,13 +82,17 @@ class StepRun:
             left = self._snapshot.restore()
             if left and isinstance(error, Exception):
                 self.failure = _not_undone(error, self.step, left)
+            self.changes = NO_CHANGES
+        else:
+            if result.modified:
+                self.bytes_after = state_bytes(self.module)
         self.seconds = time.perf_counter() - started
         return result
 
     def _transform(self) -> PassResult:
         """Let the pass work, and check what it says of its work."""
-        with self._snapshot.watching():
-            result = self.step.record.factory(**self.step.options).run(self.module, self.context)
+        run = run_pass if self.step.hard_time_limit is None else run_in_worker
+        result, self.changes = run(self.step, self.module, self.context, self._snapshot)
         _check(result, self.step.name, self.module, self._snapshot)
         return result
 
@@ -117,6 +121,9 @@ class StepRun:
             self.seconds,
             result,
             self.failure,
+            self.changes,
+            self.bytes_before,
+            self.bytes_after,
         )
 
     def report(self, result: PassResult | None) -> PassReport:
@@ -129,6 +136,9 @@ class StepRun:
             len(self.module.graph.nodes),
             self.seconds,
             "" if self.failure is None else _reason(self.failure),
+            self.changes,
+            self.bytes_before,
+            self.bytes_after,
         )
 
 

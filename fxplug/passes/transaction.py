@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fxplug.ir import Graph
+
 __all__ = ["Snapshot"]
 
 _CONTAINERS = (dict, list, set)
@@ -76,6 +78,11 @@ class Snapshot:
                     self._contents[id(value)] = value, _elements_of(value)
         self.journal = StorageJournal(_tensors_of(self._parts))
         """Hears of writes."""
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs that the module and those below it had."""
+        return tuple(entry.graph for entry in self._graphs)
 
     @contextmanager
     def watching(self) -> Generator[None]:

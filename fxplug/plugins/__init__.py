@@ -18,6 +18,7 @@ from fxplug.plugins.offers import (
     ReportSectionOffer,
 )
 from fxplug.plugins.options import OptionInfo
+from fxplug.plugins.overrides import PipelineOverrides, pipeline_overrides
 from fxplug.plugins.records import (
     BackendRecord,
     CommandRecord,
@@ -75,6 +76,7 @@ __all__ = [
     "PassPlace",
     "PassRecord",
     "PipelineConfig",
+    "PipelineOverrides",
     "PluginCandidate",
     "PluginInfo",
     "PluginManager",
@@ -98,6 +100,7 @@ __all__ = [
     "hookimpl",
     "hookspec",
     "load_config",
+    "pipeline_overrides",
     "reset_default_manager",
     "resolved_values",
 ]

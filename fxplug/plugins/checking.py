@@ -14,6 +14,7 @@ from fxplug.plugins.config import STRICT_VARIABLE, examine_config, flag_from_env
 from fxplug.plugins.discovery import PluginCandidate, discover
 from fxplug.plugins.leaf_functions import reason_against
 from fxplug.plugins.manager import PluginManager
+from fxplug.plugins.overrides import without_overrides
 from fxplug.plugins.policy import ModuleGlobs, class_paths
 from fxplug.plugins.records import PluginWarning
 from fxplug.plugins.selection import DISABLE_VARIABLE, LOAD_VARIABLE, Selection
@@ -221,7 +222,8 @@ def _checked(config: Config, manager: PluginManager) -> Iterator[str]:
     yield f"plugins: {', '.join(names) or 'none installed'}"
     for name in manager.pipelines():
         try:
-            steps = manager.resolve_pipeline(name).steps
+            with without_overrides():
+                steps = manager.resolve_pipeline(name).steps
         except FxplugError:  # It is among the findings.
             continue
         yield f"pipeline {name}, its order and options: {', '.join(step.name for step in steps) or 'no passes'}"

@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     from fxplug.plugins.locations import Key
     from fxplug.plugins.settings import Settings
 
-__all__ = ["CONFIG_VARIABLE", "STRICT_VARIABLE", "examine_config", "flag_from_environment", "load_config"]
+__all__ = [
+    "CONFIG_VARIABLE",
+    "STRICT_VARIABLE",
+    "examine_config",
+    "flag_from_environment",
+    "load_config",
+    "toml_value",
+]
 
 CONFIG_VARIABLE = "FXPLUG_CONFIG"
 STRICT_VARIABLE = "FXPLUG_STRICT"
@@ -93,6 +100,15 @@ def examine_config(
 
     settings, findings = examine_settings(found.table, found.locate, found.forget)
     return found.config(settings), [*notes, *findings]
+
+
+def toml_value(text: str) -> Any:
+    """Return the value that a text is in TOML, or the text itself where it is none."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if len(table) == 1 else text
 
 
 def flag_from_environment(environ: Mapping[str, str], variable: str) -> bool | None:

@@ -89,6 +89,8 @@ class PassExplanation:
     options: tuple[OptionInfo, ...]
     places: tuple[PassPlace, ...]
     """One for each time that it runs in a pipeline."""
+    overrides: tuple[str, ...] = ()
+    """What `fxplug.pipeline_overrides` does to it here, as clauses: ``"in 'inference': disabled at FILE:LINE ..."``."""
 
 
 def explain_pass(name: str, manager: PluginManager, pipeline: str | None = None) -> PassExplanation:
@@ -108,6 +110,7 @@ def explain_pass(name: str, manager: PluginManager, pipeline: str | None = None)
     names = manager.pipelines()
     if pipeline is not None and pipeline not in names:
         raise UnknownNameError("pipeline", pipeline, names)
+    looked_at = [pipeline] if pipeline is not None else names
     return PassExplanation(
         name=offer.name,
         short_name=offer.alias,
@@ -120,10 +123,12 @@ def explain_pass(name: str, manager: PluginManager, pipeline: str | None = None)
         after=record.after,
         preserves=tuple(sorted(record.preserves)),
         options=describe_options(record.options),
-        places=tuple(
-            place
-            for other in ([pipeline] if pipeline is not None else names)
-            for place in _places(offer.name, other, manager)
+        places=tuple(place for other in looked_at for place in _places(offer.name, other, manager)),
+        overrides=tuple(
+            f"in {other!r}: {override.text}"
+            for other in looked_at
+            for override in manager.pass_overrides(other)
+            if override.name == offer.name
         ),
     )
 
@@ -132,9 +137,7 @@ def _places(name: str, pipeline: str, manager: PluginManager) -> list[PassPlace]
     steps = manager.resolve_pipeline(pipeline).steps
     reasons = [order_reasons(_entry(first), _entry(second)) for first, second in pairwise(steps)]
     entries = iter(
-        entry
-        for entry in manager.pipeline_entries(pipeline)
-        if manager.find_pass(_name_in(entry)).name == name
+        entry for entry in manager.pipeline_entries(pipeline) if manager.find_pass(entry.name).name == name
     )
     return [
         PassPlace(
@@ -156,15 +159,13 @@ def _entry(step: PipelineStep) -> Any:
     return step.name, step.record
 
 
-def _name_in(entry: PipelineEntry) -> str:
-    return entry.entry if isinstance(entry.entry, str) else str(entry.entry["name"])
-
-
 def _listed_by(entry: PipelineEntry, pipeline: str, manager: PluginManager) -> str:
+    if entry.origin == "override":
+        return f"added at {entry.override}"
     if entry.origin == "configuration":
         return f"listed at {entry.source}"
     if entry.origin == "built-in":
         return f"part of the built-in pipeline {pipeline!r}"
-    offer = manager.find_pass(_name_in(entry))
+    offer = manager.find_pass(entry.name)
     assert offer.plugin != CORE  # Passes of fxplug are listed.
     return f"joins by itself: its record in {offer.provider} names the pipeline"

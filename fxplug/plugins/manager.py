@@ -27,10 +27,12 @@ from fxplug.plugins.offers import (
 )
 from fxplug.plugins.pipelines import (
     PassEntry,
+    PassOverride,
     PipelineEntry,
     pipeline_entries,
     pipeline_findings,
     pipeline_names,
+    pipeline_overridden,
     resolve_pipeline,
 )
 from fxplug.plugins.policy import create_policy, first_answer, observer
@@ -237,7 +239,20 @@ class PluginManager:
 
     def pipeline_entries(self, name: str, config: Config | None = None) -> list[PipelineEntry]:
         """Return what belongs to a pipeline and why, in listed order; raises as `resolve_pipeline` does."""
-        return pipeline_entries(name, self._passes, config or self.config)
+        return self._overridden(name, config)[0]
+
+    def pass_overrides(self, name: str, config: Config | None = None) -> list[PassOverride]:
+        """Return what `fxplug.pipeline_overrides` does here to passes of a pipeline.
+
+        Raises:
+            FxplugError: As `resolve_pipeline` does.
+        """
+        return self._overridden(name, config)[1]
+
+    def _overridden(self, name: str, config: Config | None) -> tuple[list[PipelineEntry], list[PassOverride]]:
+        settings = config or self.config
+        listed = pipeline_entries(name, self._passes, settings)
+        return pipeline_overridden(name, listed, self._passes, settings)
 
     def config_findings(self, config: Config | None = None) -> list[ConfigFinding]:
         """Return what is wrong with the required plugins, pipelines and backends of a configuration."""

@@ -103,19 +103,20 @@ class OfferTable(Generic[RecordT]):
         self._kind = kind
         self._note = note
         self._by_short_name: dict[str, list[Offer[RecordT]]] = {}
-        for offer in offers:
+        listed = list(offers)
+        for offer in listed:
             self._by_short_name.setdefault(offer.record.name, []).append(offer)
         self._by_name: dict[str, Offer[RecordT]] = {}
-        for same_name in self._by_short_name.values():
-            for offer in same_name:
-                alias = offer.record.name if len(same_name) == 1 or offer.plugin == CORE else None
-                self._by_name[offer.name] = Offer(
-                    offer.name, offer.record, offer.plugin, offer.distribution, offer.version, alias
-                )
+        for offer in listed:
+            is_alone = len(self._by_short_name[offer.record.name]) == 1
+            alias = offer.record.name if is_alone or offer.plugin == CORE else None
+            self._by_name[offer.name] = Offer(
+                offer.name, offer.record, offer.plugin, offer.distribution, offer.version, alias
+            )
 
     @property
     def by_name(self) -> Mapping[str, Offer[RecordT]]:
-        """Full name -> offer."""
+        """Full name -> offer, in the order of the plugins: what others offer has no influence on it."""
         return self._by_name
 
     def find(self, name: str, where: str = "") -> Offer[RecordT]:

@@ -9,7 +9,10 @@ from fxplug.plugins.backend_options import backend_key
 from fxplug.plugins.call_log import CALL_LOG_VARIABLE
 from fxplug.plugins.config import CONFIG_VARIABLE, STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.offers import CORE
+from fxplug.plugins.overrides import without_overrides
+from fxplug.plugins.pipelines import PASS_SETTINGS
 from fxplug.plugins.selection import DISABLE_VARIABLE, LOAD_VARIABLE
+from fxplug.plugins.settings import PipelineConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,12 +55,13 @@ def resolved_values(manager: PluginManager, environ: Mapping[str, str]) -> list[
     Raises:
         FxplugError: A pipeline, a pass, a backend or one of their options does not exist or has a bad value.
     """
-    return [
-        *_plugin_values(manager.config, environ),
-        *_section("trace", manager.config),
-        *_pipeline_values(manager),
-        *_backend_values(manager),
-    ]
+    with without_overrides():
+        return [
+            *_plugin_values(manager.config, environ),
+            *_section("trace", manager.config),
+            *_pipeline_values(manager),
+            *_backend_values(manager),
+        ]
 
 
 def _section(name: str, config: Config) -> Iterator[ResolvedValue]:
@@ -91,12 +95,16 @@ def _pipeline_values(manager: PluginManager) -> Iterator[ResolvedValue]:
         )
         for position, entry in enumerate(manager.pipeline_entries(name)):
             (step,) = manager.resolve_pipeline([entry.entry]).steps
-            for option, value in step.options.items():
+            given = {key: getattr(step, key) for key in PASS_SETTINGS if getattr(step, key) is not None}
+            for option, value in {**step.options, **given}.items():
                 place = f"{key}.passes.{position}.{option}"
                 is_given = place in config.sources
                 source = str(config.sources[place]) if is_given else f"default of {step.provider}"
                 yield ResolvedValue(place, value, source)
-        yield ResolvedValue(f"{key}.on_error", pipeline.on_error, str(config.source_of(f"{key}.on_error")))
+        for entry in fields(PipelineConfig):
+            if entry.name != "passes":
+                place = f"{key}.{entry.name}"
+                yield ResolvedValue(place, getattr(pipeline, entry.name), str(config.source_of(place)))
 
 
 def _backend_values(manager: PluginManager) -> Iterator[ResolvedValue]:

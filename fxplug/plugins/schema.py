@@ -92,6 +92,20 @@ def _names_of(offer: PassOffer | BackendOffer) -> list[str]:
     return list(dict.fromkeys(name for name in (offer.alias, offer.name) if name is not None))
 
 
+_PASS_SETTINGS: Schema = {
+    "time_limit": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "description": "Seconds that the pass may take, instead of what the pipeline says.",
+    },
+    "hard_time_limit": {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "description": "Seconds after which the process of the pass is ended, instead of what the pipeline says.",
+    },
+}
+
+
 def _pass_choices(offer: PassOffer, definitions: dict[str, Schema]) -> Iterator[Schema]:
     options = _options_schema(f"pass-{offer.name}", offer, definitions)
     if not options.get("required"):
@@ -99,7 +113,7 @@ def _pass_choices(offer: PassOffer, definitions: dict[str, Schema]) -> Iterator[
     name = {"enum": _names_of(offer), "description": "The pass."}
     yield {
         **options,
-        "properties": {"name": name, **options["properties"]},
+        "properties": {"name": name, **_PASS_SETTINGS, **options["properties"]},
         "required": ["name", *options.get("required", [])],
     }
 

@@ -63,9 +63,13 @@ class PipelineConfig:
     """A pipeline."""
 
     passes: tuple[str | dict[str, Any], ...]
-    """Names of passes, or tables that hold the ``name`` and the options of the pass."""
+    """Names of passes, or tables that hold the ``name`` of the pass, its options, and its limits."""
     on_error: Literal["raise", "rollback"] = "raise"
     """What follows when a pass fails and was undone: its error is raised, or the other passes still run."""
+    time_limit: float | None = None
+    """Seconds that each pass may take; one that takes longer is stopped where it edits or computes, and undone."""
+    hard_time_limit: float | None = None
+    """Seconds after which a pass is ended in any case; each pass runs in a process of its own."""
 
 
 @dataclass(frozen=True)

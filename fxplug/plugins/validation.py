@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fxplug.plugins.locations import Key
-    from fxplug.plugins.settings import ConfigSource
+    from fxplug.plugins.settings import ConfigSource, PipelineConfig
 
     Locate = Callable[[Key], ConfigSource]
 
@@ -280,6 +280,7 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 key = ("pipelines", name, "passes", position)
                 found = f"pipelines.{name}.passes.{position}"
                 yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
+        yield from _malformed_limits(name, pipeline)
     for key, example in (
         ("leaf_modules", "torch.nn.*"),
         ("through_modules", "torch.nn.*"),
@@ -298,3 +299,11 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 f"'trace.leaf_functions' holds {pattern!r}, which names no function of a module. Write "
                 "'package.module:function', or 'package.module:*'.",
             )
+
+
+def _malformed_limits(name: str, pipeline: PipelineConfig) -> Iterator[_Problem]:
+    for limit in ("time_limit", "hard_time_limit"):
+        seconds = getattr(pipeline, limit)
+        if seconds is not None and not seconds > 0:
+            text = f"'pipelines.{name}.{limit}' is {seconds!r}. Give a number of seconds above 0."
+            yield _Problem(("pipelines", name, limit), text)

@@ -64,9 +64,13 @@ class StorageJournal(LightDispatchMode):
             for plain in memory_of(record.alias)
         }
         self._saved: dict[Any, torch.UntypedStorage] = {}
+        self.listener: Callable[[Callable[..., Any]], None] | None = None
+        """Told of each operator before it runs."""
 
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Copy what is about to be written, and run the operator."""
+        if self.listener is not None:
+            self.listener(func)
         for place in written_arguments(func):
             value = (
                 kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None

@@ -35,6 +35,7 @@ def check_plugin(
     name: str | None = None,
     options: GivenOptions | None = None,
     models: Mapping[str, tuple[nn.Module, tuple[Any, ...]]] | None = None,
+    time_limit: float = 60.0,
 ) -> Report:
     """Check a plugin: what the host asks of it, its import, options, factories, traces, passes, backends, records.
 
@@ -46,6 +47,7 @@ def check_plugin(
         name: The plugin's name where a module is given; by default the module's, without ``fxplug_``.
         options: Name of a pass or backend -> options with which it is checked; needed for those without defaults.
         models: Name -> (model, inputs) on which passes and backends are checked, too. Give one that a pass changes.
+        time_limit: Seconds that a pass may take on one model; one that loops is stopped and is a finding.
 
     Returns:
         One finding per check and thing that was checked.
@@ -69,7 +71,7 @@ def check_plugin(
         )
         return findings.report()
     findings.passed("loads", "the plugin", f"hooks {', '.join(info.hooks) or 'none'}")
-    subject = Subject(candidate, manager, info, tuple(canned_samples(models)), options or {})
+    subject = Subject(candidate, manager, info, tuple(canned_samples(models)), options or {}, time_limit)
     _refuse_unknown(subject)
     check_names(subject, findings)
     check_range(subject, findings, has_metadata=not isinstance(plugin, ModuleType))

@@ -11,6 +11,7 @@ from fxplug.api import Tolerance
 from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug.testing.behaviour import differences, large_differences
+from fxplug.testing.interruption import OvertimeError, interrupted_after
 from fxplug.testing.state import effects_besides, fingerprint, kept_process, notes_text
 from fxplug.testing.subject import reason_of
 from fxplug.testing.threads import run_at_once
@@ -84,6 +85,9 @@ def _run_all(subject: Subject, offer: PassOffer, *, is_watched: bool = False) ->
     for sample in subject.samples:
         try:
             runs.append(_run(subject, offer, sample, is_watched=is_watched))
+        except OvertimeError as error:
+            problems.append(f"on the model {sample.name!r} {error}")
+            break  # It would take as long on the others.
         except Exception as error:  # Whatever a plugin raises is a finding.
             problems.append(f"on the model {sample.name!r} it fails: {reason_of(error)}")
     return runs, problems
@@ -93,7 +97,9 @@ def _without_inputs(subject: Subject, offer: PassOffer) -> list[str]:
     """Return what is wrong with a run for which nobody gave example inputs; a pass may refuse it in a sentence."""
     for sample in subject.samples:
         try:
-            _transform(subject, offer, sample.trace(subject.manager), None)
+            module = sample.trace(subject.manager)
+            with interrupted_after(subject.time_limit, "it"):
+                _transform(subject, offer, module, None)
         except FxplugError:
             continue
         except Exception as error:  # Whatever a plugin raises is a finding.
@@ -108,7 +114,8 @@ def _run(subject: Subject, offer: PassOffer, sample: Sample, *, is_watched: bool
     before, version, graph = fingerprint(module), module.graph.version, module.graph
     names = {node: node.name for node in graph.nodes}
     inputs = sample.own_inputs()
-    with effects_besides() if is_watched else nullcontext([]) as effects:
+    watching = effects_besides() if is_watched else nullcontext([])
+    with interrupted_after(subject.time_limit, "it"), watching as effects:
         result = _transform(subject, offer, module, inputs)
     if not _are_equal(sample.inputs, inputs):
         effects.append("it changes the example inputs")
@@ -253,7 +260,8 @@ def _check_idempotent(
         before = fingerprint(run.module)
         where = f"on the model {run.sample.name!r}"
         try:
-            result = _transform(subject, offer, run.module, run.sample.own_inputs())
+            with interrupted_after(subject.time_limit, "it"):
+                result = _transform(subject, offer, run.module, run.sample.own_inputs())
         except Exception as error:  # Whatever a plugin raises is a finding.
             problems.append(f"{where} the second run fails: {reason_of(error)}")
             continue

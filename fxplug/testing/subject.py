@@ -33,6 +33,8 @@ class Subject:
     info: PluginInfo
     samples: tuple[Sample, ...]
     given: GivenOptions
+    time_limit: float = 60.0
+    """Seconds that a pass may take on one model."""
 
     def passes(self) -> list[PassOffer]:
         """Return its passes."""

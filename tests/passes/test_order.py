@@ -111,10 +111,6 @@ def test_same_pass_twice():
     assert ordered(entry("a", after=("b",)), entry("b"), entry("a", after=("b",))) == ["b", "a", "a"]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="'after' moves every listing of a pass, also the one that was listed behind on purpose",
-)
 def test_clean_up_before_and_behind_is_possible():
     assert ordered(entry("clean"), entry("fuse", after=("clean",)), entry("clean")) == [
         "clean",

@@ -122,8 +122,12 @@ def test_every_value_in_force_says_where_it_came_from(manager, config_file, tmp_
         "pipelines.fast.passes.1.layers": ((), "default of fxplug-quant 1.0", ""),
         "pipelines.fast.passes.1.depth": (Depth(), "default of fxplug-quant 1.0", ""),
         "pipelines.fast.on_error": ("raise", "default", ""),
+        "pipelines.fast.time_limit": (None, "default", ""),
+        "pipelines.fast.hard_time_limit": (None, "default", ""),
         "pipelines.inference.passes": (["dead-code", "fuse-conv-bn", "propagate-shapes"], "default", ""),
         "pipelines.inference.on_error": ("raise", "default", ""),
+        "pipelines.inference.time_limit": (None, "default", ""),
+        "pipelines.inference.hard_time_limit": (None, "default", ""),
         "backends.engine.path": ("p", "FILE:12", ""),
     }
 

@@ -631,6 +631,50 @@ def test_a_pass_that_fails_on_a_model_is_found():
     assert "on the model 'perceptron' it fails: ValueError: what is this" in report.failures[0].reason
 
 
+def spins(module=None):
+    while True:
+        pass
+
+
+def spins_on(module):
+    while True:
+        try:
+            spins()
+        except BaseException:
+            break
+    spins()
+
+
+def edits(module):
+    while True:
+        module.graph.erase_node(module.graph.call_function(abs, (1,)))
+
+
+@pytest.mark.parametrize("loop", [spins, spins_on, edits])
+def test_a_pass_that_does_not_end_is_found_and_does_not_keep_the_check(loop):
+    class Loops(Pass):
+        def run(self, module, context):
+            loop(module)
+
+    report = check_plugin(pass_plugin(Loops), time_limit=0.2)
+
+    assert [finding.check for finding in report.failures] == ["pass-runs"]
+    assert "on the model 'perceptron' it did not end within 0.2 s" in report.failures[0].reason
+
+
+def test_a_pass_that_loops_in_threads_alone_is_found():
+    class Shares(Pass):
+        def run(self, module, context):
+            while threading.current_thread() is not threading.main_thread():
+                pass
+            return PassResult(modified=False)
+
+    report = check_plugin(pass_plugin(Shares), time_limit=1)
+
+    assert [finding.check for finding in report.failures] == ["pass-threads"]
+    assert "it did not end within 1 s" in report.failures[0].reason
+
+
 @pytest.mark.parametrize(("error", "found"), [(None, ["pass-runs"]), (PassError("Give inputs."), [])])
 def test_a_pass_that_falls_over_missing_inputs_is_found_and_one_that_refuses_is_fine(error, found):
     class Wants(Pass):

@@ -1,0 +1,41 @@
+"""Running one pass on a module: watched, counted and limited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fxplug.passes.changes import ChangeCounter, graphs_below
+from fxplug.passes.limits import time_limit
+
+if TYPE_CHECKING:
+    from fxplug.execute import GraphModule
+    from fxplug.passes.base import PassContext, PassResult, PipelineStep
+    from fxplug.passes.changes import NodeChanges
+    from fxplug.passes.transaction import Snapshot
+
+__all__ = ["run_pass"]
+
+
+def run_pass(
+    step: PipelineStep, module: GraphModule, context: PassContext, snapshot: Snapshot
+) -> tuple[PassResult, NodeChanges]:
+    """Make a pass and run it, here.
+
+    Args:
+        step: The pass.
+        module: Transformed in place.
+        context: What the pass may know besides.
+        snapshot: The module as it was; hears of writes.
+
+    Returns:
+        What the pass returned, unchecked, and how many nodes it changed.
+
+    Raises:
+        PassTimeoutError: It took longer than the step allows.
+    """
+    graphs = snapshot.graphs
+    counter = ChangeCounter(graphs)
+    limit = time_limit(step.time_limit, step.title, graphs, snapshot.journal)
+    with snapshot.watching(), counter.listening(), limit:
+        result = step.record.factory(**step.options).run(module, context)
+    return result, counter.changes(graphs_below(module))
