@@ -11,24 +11,30 @@ from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
+from fxplug.passes.verification import LEVELS, Level, PassVerificationError, UnverifiableError, Verification
 
 __all__ = [
     "BUILTIN_PASSES",
     "BUILTIN_PIPELINES",
+    "LEVELS",
     "PHASES",
     "DeadCode",
     "FuseConvBN",
+    "Level",
     "Pass",
     "PassContext",
     "PassEvent",
     "PassRecord",
     "PassReport",
     "PassResult",
+    "PassVerificationError",
     "Phase",
     "Pipeline",
     "PipelineStep",
     "PropagateShapes",
     "Snapshot",
+    "UnverifiableError",
+    "Verification",
     "fold_batch_norm",
     "order_passes",
     "order_reasons",

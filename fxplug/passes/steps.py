@@ -10,11 +10,13 @@ from fxplug.codegen import signature_of
 from fxplug.errors import PassError
 from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
 from fxplug.passes.transaction import Snapshot
+from fxplug.passes.verification import PassRun
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fxplug.execute import GraphModule
+    from fxplug.passes.verification import Verifier
 
 __all__ = ["PassReport", "PipelineStep", "StepRun"]
 
@@ -46,6 +48,10 @@ class PassReport:
     seconds: float
     error: str = ""
     """Why the pass failed; empty when it did not."""
+    skipped: str = ""
+    """Why the pass did not run at all; empty when it did."""
+    verified: str = ""
+    """What was compared; empty where the module did not have to be run."""
 
 
 class StepRun:
@@ -55,9 +61,16 @@ class StepRun:
         step: The pass.
         module: Transformed in place.
         context: What the pass may know besides.
+        verifier: Checks what the module computes then.
     """
 
-    def __init__(self, step: PipelineStep, module: GraphModule, context: PassContext) -> None:
+    def __init__(
+        self,
+        step: PipelineStep,
+        module: GraphModule,
+        context: PassContext,
+        verifier: Verifier | None = None,
+    ) -> None:
         self.step = step
         self.module = module
         self.context = context
@@ -66,6 +79,11 @@ class StepRun:
         self.nodes_before = len(module.graph.nodes)
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
+        self._verifier = verifier
+        self.verified = ""
+        """What was compared."""
+        if verifier is not None and verifier.saves_memory:
+            self._snapshot.journal.save_all()
 
     def run(self) -> PassResult | None:
         """Run the pass; return what it did, None when it failed and was undone."""
@@ -86,15 +104,34 @@ class StepRun:
     def _transform(self) -> PassResult:
         """Let the pass work, and check what it says of its work."""
         with self._snapshot.watching():
-            result = self.step.record.factory(**self.step.options).run(self.module, self.context)
-        _check(result, self.step.name, self.module, self._snapshot)
+            result = self._apply()
+        _check(result, _title(self.step), self.module, self._snapshot)
         return result
+
+    def _apply(self) -> PassResult:
+        """Make the pass, and run it."""
+        factory: Any = self.step.record.factory
+        if not callable(factory):
+            raise PassError(
+                f"{_title(self.step)} cannot be made: its factory is {factory!r}. Give a callable."
+            )
+        made: Any = factory(**self.step.options)
+        if isinstance(made, type) or not callable(getattr(made, "run", None)):
+            found = made.__name__ if isinstance(made, type) else type(made).__name__
+            raise PassError(
+                f"{_title(self.step)} cannot be run: its factory returned "
+                f"{'the class' if isinstance(made, type) else 'a'} {found} instead of a Pass."
+            )
+        return made.run(self.module, self.context)
 
     def _settle(self, result: PassResult) -> None:
         """Put in order what the pass need not care about."""
 
     def _verify(self, result: PassResult) -> None:
         """Check what the module computes now."""
+        if self._verifier is not None:
+            run = PassRun(_title(self.step), self.step.record, result, self._apply)
+            self.verified = self._verifier.check(run, self.module, self.context, self._snapshot)
 
     def error(self) -> BaseException | None:
         """Return what is to be raised for the failure."""
@@ -125,10 +162,15 @@ class StepRun:
             len(self.module.graph.nodes),
             self.seconds,
             "" if self.failure is None else _reason(self.failure),
+            verified=self.verified,
         )
 
 
-def _check(result: Any, name: str, module: GraphModule, snapshot: Snapshot) -> None:
+def _title(step: PipelineStep) -> str:
+    return f"Pass {step.name!r} of {step.provider}"
+
+
+def _check(result: Any, title: str, module: GraphModule, snapshot: Snapshot) -> None:
     """Check what a pass returned against what it did, and that the graph can run.
 
     Raises:
@@ -136,18 +178,18 @@ def _check(result: Any, name: str, module: GraphModule, snapshot: Snapshot) -> N
         FxplugError: The graph cannot run.
     """
     if not isinstance(result, PassResult):
-        raise PassError(f"Pass {name!r} returned a {type(result).__name__}. Return a PassResult.")
+        raise PassError(f"{title} returned a {type(result).__name__}. Return a PassResult.")
     if not result.modified:
         if snapshot.graph_changed(module):
             raise PassError(
-                f"Pass {name!r} says that it changed nothing, but the graph went from version {snapshot.version} to "
+                f"{title} says that it changed nothing, but the graph went from version {snapshot.version} to "
                 f"{module.graph.version}. Return PassResult(modified=True)."
             )
         changed = snapshot.changes_of_state(module)
         if changed:
             listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
             raise PassError(
-                f"Pass {name!r} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
+                f"{title} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
             )
     module.graph.lint()
     module.graph.output_node()
@@ -160,7 +202,7 @@ def _reason(error: BaseException) -> str:
 
 def _not_undone(error: Exception, step: PipelineStep, left: Sequence[str]) -> PassError:
     failure = PassError(
-        f"Pass {step.name!r} of {step.provider} failed: {_reason(error).rstrip('.')}. Not everything that it did "
+        f"{_title(step)} failed: {_reason(error).rstrip('.')}. Not everything that it did "
         f"could be undone ({left[0]}); capture the model again."
     )
     failure.__cause__ = error
@@ -173,6 +215,6 @@ def _as_pass_error(error: BaseException, step: PipelineStep) -> BaseException:
     if isinstance(error, PassError):
         return error
     hint = " Graph, submodules and parameters are those from before this pass."
-    wrapped = PassError(f"Pass {step.name!r} of {step.provider} failed: {_reason(error).rstrip('.')}.{hint}")
+    wrapped = PassError(f"{_title(step)} failed: {_reason(error).rstrip('.')}.{hint}")
     wrapped.__cause__ = error
     return wrapped

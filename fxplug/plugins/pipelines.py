@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fxplug.plugins.locations import Key
     from fxplug.plugins.offers import OfferTable, PassOffer
     from fxplug.plugins.records import PassRecord
-    from fxplug.plugins.settings import Config
+    from fxplug.plugins.settings import Config, PipelineConfig
 
 __all__ = [
     "PassEntry",
@@ -96,7 +96,7 @@ def resolve_pipeline(
         return _build("", [_resolve(PipelineEntry(entry, "argument"), table) for entry in pipeline])
     configured = config.pipelines.get(pipeline)
     resolved = [_resolve(entry, table) for entry in pipeline_entries(pipeline, table, config)]
-    return _build(pipeline, resolved, "raise" if configured is None else configured.on_error)
+    return _build(pipeline, resolved, configured)
 
 
 def pipeline_findings(name: str, table: OfferTable[PassRecord], config: Config) -> Iterator[ConfigFinding]:
@@ -155,10 +155,19 @@ def validated_options(
     return validate_options(options, values, what, locate)
 
 
-def _build(name: str, resolved: Sequence[_Resolved], on_error: Any = "raise") -> Pipeline:
+def _build(name: str, resolved: Sequence[_Resolved], configured: PipelineConfig | None = None) -> Pipeline:
     order = order_passes([(offer.name, offer.record) for offer, _ in resolved])
     steps = [
         PipelineStep(offer.name, offer.record, options, offer.provider)
         for offer, options in (resolved[position] for position in order)
     ]
-    return Pipeline(name, steps, on_error)
+    if configured is None:
+        return Pipeline(name, steps)
+    return Pipeline(
+        name,
+        steps,
+        configured.on_error,
+        verify=configured.verify,
+        rtol=configured.rtol,
+        atol=configured.atol,
+    )

@@ -96,7 +96,14 @@ def _pipeline_values(manager: PluginManager) -> Iterator[ResolvedValue]:
                 is_given = place in config.sources
                 source = str(config.sources[place]) if is_given else f"default of {step.provider}"
                 yield ResolvedValue(place, value, source)
-        yield ResolvedValue(f"{key}.on_error", pipeline.on_error, str(config.source_of(f"{key}.on_error")))
+        verification = pipeline.verification
+        for setting, value in (
+            ("on_error", pipeline.on_error),
+            ("verify", verification.level),
+            ("rtol", verification.tolerance.rtol),
+            ("atol", verification.tolerance.atol),
+        ):
+            yield ResolvedValue(f"{key}.{setting}", value, str(config.source_of(f"{key}.{setting}")))
 
 
 def _backend_values(manager: PluginManager) -> Iterator[ResolvedValue]:

@@ -64,8 +64,14 @@ class PipelineConfig:
 
     passes: tuple[str | dict[str, Any], ...]
     """Names of passes, or tables that hold the ``name`` and the options of the pass."""
-    on_error: Literal["raise", "rollback"] = "raise"
-    """What follows when a pass fails and was undone: its error is raised, or the other passes still run."""
+    on_error: Literal["raise", "rollback", "stop"] = "raise"
+    """What follows when a pass fails and was undone: its error is raised, the other passes still run, or none does."""
+    verify: Literal["structure", "shape", "numeric", "gradient", "paranoid"] = "structure"
+    """What is checked after each pass (see `fxplug.passes.Pipeline`): the graph, or what the module computes, too."""
+    rtol: float | None = None
+    """How far passes may move a number, relative to it, where values are verified. By default according to dtype."""
+    atol: float | None = None
+    """The same, absolute."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -280,6 +281,11 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 key = ("pipelines", name, "passes", position)
                 found = f"pipelines.{name}.passes.{position}"
                 yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
+        for key in ("rtol", "atol"):
+            value = getattr(pipeline, key)
+            if value is not None and not (math.isfinite(value) and value >= 0):
+                text = f"'pipelines.{name}.{key}' is {value}, but input should be finite and not negative."
+                yield _Problem(("pipelines", name, key), text)
     for key, example in (
         ("leaf_modules", "torch.nn.*"),
         ("through_modules", "torch.nn.*"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-__all__ = ["StorageJournal"]
+__all__ = ["StorageJournal", "checksum"]
 
 
 class _Record(NamedTuple):
@@ -193,3 +195,14 @@ def _same_bytes(first: torch.UntypedStorage, second: torch.UntypedStorage) -> bo
         torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage) for storage in (first, second)
     )
     return torch.equal(ours, theirs)
+
+
+def checksum(tensor: torch.Tensor) -> bytes:
+    """Return what tells the values of a tensor from others: of the dtype, the shape and every byte."""
+    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}".encode(), digest_size=16)
+    for plain in memory_of(tensor):
+        values = plain.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        size = values.numel() * values.element_size()
+        if size:
+            found.update((ctypes.c_char * size).from_address(values.data_ptr()))
+    return found.digest()
