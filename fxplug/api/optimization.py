@@ -119,8 +119,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         runs: How often each of the two modules is measured; by default as often as a few seconds allow.
         strict: Whether it is an error when the backend cannot take the module.
         verify: What is checked after each pass, on the example inputs: ``"structure"``, ``"shape"``, ``"numeric"``,
-            ``"gradient"`` or ``"paranoid"`` (see `fxplug.passes.Pipeline`); by default as the pipeline says. A pass that
-            moves a value by more than `rtol` and `atol` allow, or what it declares, is undone.
+            ``"gradient"`` or ``"paranoid"`` (see `fxplug.passes.Pipeline`); by default as the pipeline says. A pass
+            that moves a value by more than `rtol` and `atol` allow, and it declares, is undone.
 
     Returns:
         The new module with its reports.

@@ -158,6 +158,8 @@ def _pass_entry(report: PassReport) -> dict[str, Any]:
         "nodes_after": report.nodes_after,
         "seconds": report.seconds,
         "error": report.error or None,
+        "skipped": report.skipped or None,
+        "verified": report.verified or None,
     }
 
 
@@ -219,7 +221,9 @@ def _markdown(job: Job, result: OptimizationResult, sections: Sequence[Section])
     yield "| pass | from | what it did | nodes | time |"
     yield "|---|---|---|---|---|"
     for report in result.passes:
-        did = report.error or (report.result.summary if report.result is not None else "")
+        did = report.error or (f"did not run: {report.skipped}" if report.skipped else "")
+        if report.result is not None:
+            did = report.result.summary
         nodes = node_text(report.nodes_before, report.nodes_after)
         yield f"| {report.name} | {report.provider} | {table_cell(did)} | {nodes} | {time_text(report.seconds)} |"
     if result.lowering is not None:

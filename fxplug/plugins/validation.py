@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fxplug.plugins.locations import Key
-    from fxplug.plugins.settings import ConfigSource
+    from fxplug.plugins.settings import ConfigSource, PipelineConfig
 
     Locate = Callable[[Key], ConfigSource]
 
@@ -274,6 +274,14 @@ def _is_branch(part: str | int) -> bool:
     )
 
 
+def _malformed_tolerances(name: str, pipeline: PipelineConfig) -> Iterator[_Problem]:
+    for key in ("rtol", "atol"):
+        value = getattr(pipeline, key)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            text = f"'pipelines.{name}.{key}' is {value}, but input should be finite and not negative."
+            yield _Problem(("pipelines", name, key), text)
+
+
 def _malformed_values(settings: Settings) -> Iterator[_Problem]:
     for name, pipeline in settings.pipelines.items():
         for position, entry in enumerate(pipeline.passes):
@@ -281,11 +289,7 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 key = ("pipelines", name, "passes", position)
                 found = f"pipelines.{name}.passes.{position}"
                 yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
-        for key in ("rtol", "atol"):
-            value = getattr(pipeline, key)
-            if value is not None and not (math.isfinite(value) and value >= 0):
-                text = f"'pipelines.{name}.{key}' is {value}, but input should be finite and not negative."
-                yield _Problem(("pipelines", name, key), text)
+        yield from _malformed_tolerances(name, pipeline)
     for key, example in (
         ("leaf_modules", "torch.nn.*"),
         ("through_modules", "torch.nn.*"),
