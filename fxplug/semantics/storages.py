@@ -161,6 +161,9 @@ def _restore_data(record: _Record) -> None:
     tensor, alias = record.tensor, record.alias
     if type(tensor) is not record.kind:
         tensor.__class__ = record.kind
+    if tensor.requires_grad and not record.requires_grad:
+        # First of all: one that requires a gradient cannot get data of every dtype.
+        _cut_off(tensor)
     if alias is not None and _is_elsewhere(tensor, alias):
         tensor.grad = None  # One of another dtype or shape would stand against it.
         tensor.data = alias
@@ -169,6 +172,17 @@ def _restore_data(record: _Record) -> None:
     if vars(tensor) != record.attributes:
         vars(tensor).clear()
         vars(tensor).update(record.attributes)
+
+
+def _cut_off(tensor: torch.Tensor) -> None:
+    """Let a tensor require no gradient any more."""
+    if tensor.is_leaf:
+        tensor.requires_grad_(False)
+        return
+    try:
+        tensor.detach_()
+    except RuntimeError:  # A view cannot be; what is behind the object is exchanged.
+        torch.utils.swap_tensors(tensor, tensor.detach())
 
 
 def _restore_gradient(record: _Record) -> None:
