@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import signature_of
-from fxplug.errors import PassError
+from fxplug.errors import PassError, VerificationError
 from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
 from fxplug.passes.transaction import Snapshot
 from fxplug.passes.verification import PassRun
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Origin
     from fxplug.passes.verification import Verifier
 
 __all__ = ["PassReport", "PipelineStep", "StepRun"]
@@ -191,9 +193,31 @@ def _check(result: Any, title: str, module: GraphModule, snapshot: Snapshot) -> 
             raise PassError(
                 f"{title} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
             )
-    module.graph.lint()
+    _check_graph(module)
     module.graph.output_node()
     signature_of(module.graph.nodes)
+
+
+def _check_graph(module: GraphModule) -> None:
+    """Check that a graph is well formed; the error also says which line of the program a node stands for.
+
+    Raises:
+        VerificationError: It is not.
+    """
+    try:
+        module.graph.lint()
+    except VerificationError as error:
+        origins = {node.name: next(iter(node.origins), None) for node in module.graph.nodes}
+        findings = [_with_line(finding, origins) for finding in error.findings]
+        listing = "\n  - ".join(findings)
+        raise VerificationError(f"The graph is not well formed:\n  - {listing}", findings) from None
+
+
+def _with_line(finding: str, origins: Mapping[str, Origin | None]) -> str:
+    named = re.search(r"node '([^']+)'", finding)
+    origin = None if named is None else origins.get(named[1])
+    line = None if origin is None else origin.source()
+    return finding if line is None else f"{finding}; it stands for {line} ({line.text!r})"
 
 
 def _reason(error: BaseException) -> str:
