@@ -17,6 +17,7 @@ from benchmarks.memory import compare_memory
 from benchmarks.report import Report, describe_surroundings
 from benchmarks.scaling import measure_scaling
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
+from benchmarks.transactions import measure_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +48,7 @@ def measure(mode: Mode) -> Report:
             *measure_scaling(mode),
             *measure_plugin_host(mode),
             *measure_hooks(mode),
+            *measure_transactions(mode),
             *eager,
             *measure_imports(mode),
         ],

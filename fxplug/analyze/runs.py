@@ -177,8 +177,8 @@ def compare_gradients(
     for number, (wanted, found) in enumerate(zip(before.requires_grad, after.requires_grad, strict=False)):
         if wanted != found:
             path = f"output tensor {number}"
-            texts = (f"requires_grad={wanted}", f"requires_grad={found}")
-            yield Comparison(path, *texts, reason=f"its requires_grad is {found} and should be {wanted}")
+            reason = f"its requires_grad is {found} and should be {wanted}"
+            yield Comparison(path, f"requires_grad={wanted}", f"requires_grad={found}", reason=reason)
     for name, gradient in before.gradients.items():
         if name in left_out:
             continue
@@ -198,6 +198,6 @@ def _compare_missing(
     if present is None or not torch.any(present):
         yield Comparison(path, "no gradient", "no gradient")
         return
-    texts = ("no gradient" if value is None else describe(value) for value in (gradient, other))
+    wanted, found = ("no gradient" if value is None else describe(value) for value in (gradient, other))
     text = "there is one and should be none" if gradient is None else "there is none any more"
-    yield Comparison(path, *texts, math.inf, math.inf, reason=text)
+    yield Comparison(path, wanted, found, math.inf, math.inf, reason=text)

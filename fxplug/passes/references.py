@@ -171,7 +171,7 @@ class Parameters:
         self._names: dict[str, str] = {}
         self._problems: dict[str, str] = {}
         replaced: list[str] = []
-        names = {id(parameter): name for name, parameter in reversed(after.parameters.items())}
+        names = {id(parameter): name for name, parameter in reversed([*after.parameters.items()])}
         buffers = after.runs[0].buffers if after.runs else {}
         for name, parameter in before.parameters.items():
             if not before.trains[name]:

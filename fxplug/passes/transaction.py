@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot"]
 
 _NESTED = (dict, list, set, tuple)
+_SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -78,11 +79,17 @@ class Snapshot:
 
     def _keep(self, values: Iterable[Any]) -> None:
         """Note the tensors among values, and what containers hold; those in them, too."""
+        # Most attributes of most modules are switches and empty tables.
         for value in values:
-            if isinstance(value, torch.Tensor):
+            if value.__class__ in _SCALARS:
+                continue
+            if isinstance(value, _NESTED):
+                if value:
+                    self._keep_contents(value)
+                else:
+                    self._contents[id(value)] = value, ()
+            elif isinstance(value, torch.Tensor):
                 self._tensors.append(value)
-            elif isinstance(value, _NESTED):
-                self._keep_contents(value)
 
     def _keep_contents(self, container: Any) -> None:
         waiting = [container]  # A list instead of recursion: depth is the user's.
@@ -93,10 +100,12 @@ class Snapshot:
             elements = _elements_of(value)
             self._contents[id(value)] = value, elements
             for element in value.values() if isinstance(value, dict) else elements:
-                if isinstance(element, torch.Tensor):
-                    self._tensors.append(element)
-                elif isinstance(element, _NESTED):
+                if element.__class__ in _SCALARS:
+                    continue
+                if isinstance(element, _NESTED):
                     waiting.append(element)
+                elif isinstance(element, torch.Tensor):
+                    self._tensors.append(element)
 
     @contextmanager
     def watching(self) -> Generator[None]:
@@ -152,9 +161,12 @@ class Snapshot:
             if attributes.get(name) is not now.get(name):
                 yield name
         yield from self._changes_in_tables(now, attributes, changed)
-        for name, held in attributes.items():
-            if isinstance(held, torch.Tensor) and id(held) in changed:
-                yield name
+        if changed:
+            yield from (
+                name
+                for name, held in attributes.items()
+                if id(held) in changed and isinstance(held, torch.Tensor)
+            )
 
     def _changes_in_tables(
         self, now: dict[str, Any], attributes: dict[str, Any], changed: set[int]

@@ -242,7 +242,7 @@ class Verifier:
             ) from now.gradient_error
         self._check_drift(references, run, now)
         largest = max((entry.max_abs_error for entry in entries), default=0.0)
-        text = f"{self._verification.level}: {len(entries)} values compared"
+        text = f"{self._verification.level}: {len(entries)} value{'s' if len(entries) != 1 else ''} compared"
         if self._verification.reaches("numeric"):
             text += f", largest error {largest:.2g}"
         if parameters.replaced:
