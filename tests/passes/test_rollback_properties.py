@@ -23,7 +23,7 @@ CHANGED = PassResult(modified=True)
 seeds = st.integers(0, 2**20)
 some_edits = st.lists(st.sampled_from(EDITS), min_size=1, max_size=6)
 quick = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
@@ -125,7 +125,7 @@ def test_a_pass_that_fails_leaves_no_trace(seed, edits, edit_seed, failure):
     assert photograph(module) == before
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=30)
 @given(
     seed=seeds, edits=some_edits, edit_seed=seeds, level=st.sampled_from(["numeric", "gradient", "paranoid"])
 )
@@ -136,7 +136,7 @@ def test_a_pass_that_is_refused_leaves_no_trace(seed, edits, edit_seed, level):
     assert photograph(module) == before
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=30)
 @given(
     seed=seeds,
     edits=st.lists(st.sampled_from([*EDITS, write_numpy, write_numpy, write_numpy]), min_size=1, max_size=5),
@@ -152,7 +152,7 @@ def test_writes_past_the_operators_leave_no_trace_at_the_level_that_hears_of_the
     assert photograph(module) == before
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=30)
 @given(seed=seeds, rounds=st.lists(st.tuples(some_edits, seeds, st.sampled_from(FAILURES[:4])), max_size=4))
 def test_several_failing_passes_leave_no_trace(seed, rounds):
     module = random_module(seed)
@@ -162,7 +162,7 @@ def test_several_failing_passes_leave_no_trace(seed, rounds):
     assert photograph(module) == before
 
 
-@settings(quick, max_examples=60)
+@settings(quick, max_examples=30)
 @given(
     seed=seeds, edits=some_edits, edit_seed=seeds, level=st.sampled_from(["structure", "shape", "numeric"])
 )
@@ -198,17 +198,16 @@ def _moved(amount):
     def moves(module):
         output = module.graph.output_node()
         with module.graph.inserting_before(output):
-            largest = module(X).abs().max().item()
-            output.args = (module.graph.call_function(operator.add, (output.args[0], amount * largest)),)
+            output.args = (module.graph.call_function(operator.mul, (output.args[0], 1 + amount)),)
         return CHANGED
 
     return moves
 
 
-@settings(quick, max_examples=100)
+@settings(quick, max_examples=40)
 @given(
     seed=seeds,
-    amounts=st.lists(st.sampled_from([0.0, 1e-7, 3e-3, 3e-2, 0.5, -0.5]), min_size=1, max_size=4),
+    amounts=st.lists(st.sampled_from([0.0, 1e-7, 3e-3, 3e-2, 0.5, -0.5]), min_size=1, max_size=3),
     declared=st.sampled_from([0.0, 1e-2, 1.0]),
     level=st.sampled_from(["numeric", "gradient", "paranoid"]),
 )
@@ -223,11 +222,11 @@ def test_every_wrong_pass_is_refused_and_every_right_one_accepted(seed, amounts,
     reports = Pipeline("test", steps, "rollback", verify=level, rtol=1e-5, atol=1e-5).run(module, (X,))
     for amount, report in zip(amounts, reports, strict=True):
         assert (report.error == "") == (abs(amount) <= max(declared, 1e-6)), report.error
-    allowed = (len(amounts) * declared + 1e-5) * largest * 2 + 1e-5
+    allowed = (len(amounts) * declared + 1e-5) * largest + 2e-5
     assert torch.all((module(X) - random_module(seed).eval()(X)).abs() <= allowed)
 
 
-@settings(quick, max_examples=100)
+@settings(quick, max_examples=40)
 @given(seed=seeds, edits=some_edits, edit_seed=seeds)
 def test_a_pass_that_is_accepted_has_not_changed_the_result(seed, edits, edit_seed):
     module, twin = random_module(seed), random_module(seed)
