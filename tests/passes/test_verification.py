@@ -416,6 +416,46 @@ class TestUnverifiable:
             pipeline(nothing, verify="numeric", rtol=-1)
 
 
+class TestKindsOfTensors:
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_a_sparse_buffer_is_no_obstacle(self, level):
+        class Sparse(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("eye", torch.eye(2).to_sparse())
+                self.linear = nn.Linear(3, 3)
+
+            def forward(self, x):
+                return torch.sparse.mm(self.eye, self.linear(x))
+
+        def writes(module):
+            module.eye.mul_(2)
+            return CHANGED
+
+        module = fxplug.symbolic_trace(Sparse())
+        (report,) = pipeline(adds_zero, verify=level).run(module, (X,))
+        assert report.result is CHANGED
+        if level in LEVELS[2:]:
+            with pytest.raises(PassVerificationError):
+                pipeline(writes, verify=level).run(module, (X,))
+            assert torch.equal(module.eye.to_dense(), torch.eye(2))
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_operators_that_compile_functions_are_no_obstacle(self, level):
+        class Branches(nn.Module):
+            def forward(self, x):
+                return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+        module = fxplug.symbolic_trace(Branches())
+        pipeline(adds_zero, verify=level).run(module, (X,))
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_integers_are_no_obstacle(self, level):
+        module = fxplug.symbolic_trace(nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 2)))
+        (report,) = pipeline(adds_zero, verify=level).run(module, (torch.tensor([[1, 2], [3, 9]]),))
+        assert report.result is CHANGED
+
+
 class TestTraces:
     @pytest.mark.parametrize("level", LEVELS)
     @pytest.mark.parametrize("function", [adds_zero, negates])
