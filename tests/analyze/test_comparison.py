@@ -11,6 +11,7 @@ import torch
 
 from fxplug.analyze.comparison import compare
 from fxplug.api import Check, Tolerance
+from fxplug.errors import ConfigError
 
 
 class Pair(NamedTuple):
