@@ -18,6 +18,7 @@ from benchmarks.report import Report, describe_surroundings
 from benchmarks.rewriting import compare_rewriting, measure_rewriting
 from benchmarks.scaling import measure_scaling
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
+from benchmarks.transactions import measure_transactions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +51,7 @@ def measure(mode: Mode) -> Report:
             *measure_rewriting(mode),
             *measure_plugin_host(mode),
             *measure_hooks(mode),
+            *measure_transactions(mode),
             *eager,
             *measure_imports(mode),
         ],

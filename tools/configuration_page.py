@@ -17,7 +17,7 @@ _NOTE = (
     "<!-- Made by tools/generate_docs.py from tools/configuration.md and fxplug/plugins/settings.py. Edit those files, "
     "then run the tool. -->\n\n"
 )
-_TYPES = {"bool": "true or false", "tuple[str, ...]": "list of texts"}
+_TYPES = {"bool": "true or false", "float": "number", "tuple[str, ...]": "list of texts"}
 
 
 def page() -> str:

@@ -31,7 +31,7 @@ _COARSEST = (1e-1, 1e-1)
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a number may be off: by ``atol + rtol * abs(expected)``, element by element.
+    """How far a number may be off: by ``atol + rtol * abs(expected) + share * max(abs(expected))``, element by element.
 
     Integers and booleans have to be equal.
     """
@@ -40,9 +40,13 @@ class Tolerance:
     """None: by dtype, 1e-4 for float32."""
     atol: float | None = None
     """None: by dtype, 1e-4 for float32."""
+    share: float = 0.0
+    """Of the largest magnitude in the value that the number belongs to."""
+    values: bool = True
+    """Whether values count; else only structure, dtype, shape, device and layout do."""
 
     def __post_init__(self) -> None:
-        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+        for name, value in (("rtol", self.rtol), ("atol", self.atol), ("share", self.share)):
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ConfigError(
                     f"Cannot compare with {name} = {value}: give a finite number that is not negative."
@@ -54,6 +58,10 @@ class Tolerance:
             return 0.0, 0.0
         rtol, atol = _DEFAULTS.get(dtype, _COARSEST)
         return (rtol if self.rtol is None else self.rtol), (atol if self.atol is None else self.atol)
+
+    def share_of(self, dtype: torch.dtype) -> float:
+        """Return the share of the largest magnitude that values of a dtype may be off."""
+        return self.share if dtype.is_floating_point or dtype.is_complex else 0.0
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ def compare(expected: Any, actual: Any, tolerance: Tolerance, path: str = "outpu
         return
     parts = _parts(expected)
     if parts is None:
-        yield _compare_plain(expected, actual, path)
+        yield _compare_plain(expected, actual, tolerance, path)
         return
     others = _parts(actual) or {}
     if parts.keys() != others.keys():
@@ -181,8 +189,10 @@ def _elements(parts: Mapping[str, Any]) -> str:
     )
 
 
-def _compare_plain(expected: Any, actual: Any, path: str) -> Comparison:
+def _compare_plain(expected: Any, actual: Any, tolerance: Tolerance, path: str) -> Comparison:
     name = describe(expected)
+    if not tolerance.values:
+        return Comparison(path, name, name)
     both_nan = isinstance(expected, float) and math.isnan(expected) and math.isnan(actual)
     try:
         equal = both_nan or expected is actual or bool(expected == actual)
@@ -212,16 +222,20 @@ def _compare_tensors(
     ]
     if differing:
         return Comparison(path, *texts, math.inf, math.inf, reason="; ".join(differing))
+    if not tolerance.values:
+        return Comparison(path, *texts)
     rtol, atol = tolerance.of(expected.dtype)
     reference, candidate = _as_numbers(expected), _as_numbers(actual)
     same = (reference == candidate) | (reference.isnan() & candidate.isnan())
     error = torch.where(same, 0.0, (candidate - reference).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     magnitude = reference.abs()
-    close = same | (error.isfinite() & (error <= atol + rtol * magnitude))
-    largest = error.max().item() if error.numel() else 0.0
     scale = magnitude[magnitude.isfinite()].max().item() if magnitude.isfinite().any() else 0.0
+    share = tolerance.share_of(expected.dtype)
+    close = same | (error.isfinite() & (error <= atol + rtol * magnitude + share * scale))
+    largest = error.max().item() if error.numel() else 0.0
     relative = 0.0 if largest == 0 else (largest / scale if scale else math.inf)
-    reason = "" if bool(close.all()) else _worst_place(reference, candidate, error, close, (rtol, atol))
+    allowed = _allowed_text(rtol, atol, share)
+    reason = "" if bool(close.all()) else _worst_place(reference, candidate, error, close, allowed)
     return Comparison(path, *texts, largest, relative, rtol, atol, reason)
 
 
@@ -240,7 +254,7 @@ def _worst_place(
     actual: torch.Tensor,
     error: torch.Tensor,
     close: torch.Tensor,
-    tolerance: tuple[float, float],
+    allowed: str,
 ) -> str:
     """Return how much is off, and where it is worst."""
     # What is close enough is out of the question even where its error is larger.
@@ -248,9 +262,14 @@ def _worst_place(
     place = [int(part) for part in torch.unravel_index(flat, error.shape)]
     off = int((~close).sum().item())
     where = f" at {place}" if place else ""
-    rtol, atol = tolerance
-    allowed = f"{atol:g} + {rtol:g} * abs(expected)" if rtol or atol else "none"
     return (
         f"{off} of {close.numel()} elements are off, most of all{where}: {actual[tuple(place)].item():.6g} instead of "
         f"{expected[tuple(place)].item():.6g} (allowed error: {allowed})"
     )
+
+
+def _allowed_text(rtol: float, atol: float, share: float) -> str:
+    terms = [f"{atol:g} + {rtol:g} * abs(expected)"] if rtol or atol else []
+    if share:
+        terms.append(f"{share:g} * largest magnitude")
+    return " + ".join(terms) or "none"

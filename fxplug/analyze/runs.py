@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
 from fxplug.analyze.comparison import Comparison, Tolerance, compare, describe
 from fxplug.analyze.isolation import copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.semantics.storages import checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from torch import nn
 
-    from fxplug.analyze.isolation import SavedState
+__all__ = ["Run", "Saved", "compare_gradients", "compare_runs", "gradients_of", "observe"]
 
-__all__ = ["Run", "compare_runs", "observe"]
+
+class Saved(Protocol):
+    """A module as it was, and the way back to it."""
+
+    buffers: dict[str, torch.Tensor]
+    """Path -> value of every buffer, and of every tensor that is a plain attribute."""
+
+    def restore(self) -> Any:
+        """Make the module what it was."""
 
 
 @dataclass(frozen=True)
@@ -32,24 +42,97 @@ class Run:
     """As the call left them."""
     changed: frozenset[str]
     """The buffers that it changed."""
+    gradients: Mapping[str, torch.Tensor | None] = field(default_factory=dict[str, "torch.Tensor | None"])
+    """Name of what requires a gradient -> its gradient, None where the outputs do not depend on it."""
+    requires_grad: tuple[bool, ...] = ()
+    """Of each tensor in the output, in order; empty where gradients were not asked for."""
 
 
-def observe(module: nn.Module, inputs: tuple[Any, ...], saved: SavedState) -> Run:
-    """Run a module on copies of the inputs, from the random state as it is, and undo what it did to itself."""
-    arguments = copy_values(inputs)
+def observe(
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    saved: Saved,
+    sources: Mapping[str, torch.Tensor] | None = None,
+) -> Run:
+    """Run a module on copies of the inputs, from the random state as it is, and undo what it did to itself.
+
+    Args:
+        module: What runs.
+        inputs: Its positional arguments.
+        saved: The module as it is.
+        sources: Where given, the run is one with gradients: of these tensors, by their names, and of all tensors among
+            the inputs that require one.
+    """
+    leaves, arguments = _own_inputs(inputs, differentiable=sources is not None)
+    gradients: dict[str, torch.Tensor | None] = {}
+    flags: tuple[bool, ...] = ()
     try:
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
+        with (
+            forked_random_state([*module.parameters(), *tensors_in(inputs)]),
+            torch.set_grad_enabled(sources is not None),
+        ):
+            output = module(*arguments)
+            if sources is not None:
+                flags = tuple(tensor.requires_grad for tensor in tensors_in(output))
+                gradients = gradients_of(output, {**leaves, **sources})
             # A copy: what is returned may be a buffer, or one of the inputs.
-            output = _independent(module(*arguments))
+            output = _independent(output)
         buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
     finally:
         saved.restore()
     changed = {
         name
         for name, tensor in buffers.items()
-        if name not in saved.buffers or not torch.equal(tensor, saved.buffers[name])
+        if name not in saved.buffers or _is_other(tensor, saved.buffers[name])
     }
-    return Run(output, arguments, buffers, frozenset(changed))
+    return Run(output, arguments, buffers, frozenset(changed), gradients, flags)
+
+
+def _is_other(tensor: torch.Tensor, before: torch.Tensor) -> bool:
+    if tensor.layout is torch.strided and before.layout is torch.strided and not tensor.is_meta:
+        return not torch.equal(tensor, before)
+    return checksum(tensor) != checksum(before)
+
+
+def _own_inputs(
+    inputs: tuple[Any, ...], *, differentiable: bool
+) -> tuple[dict[str, torch.Tensor], tuple[Any, ...]]:
+    """Return copies of the inputs, and those in them that require a gradient, by name.
+
+    The copies that are handed out are no leaves of autograd then, so that a program may write to them.
+    """
+    arguments = copy_values(inputs)
+    if not differentiable:
+        return {}, arguments
+    with torch.enable_grad():
+        known = {id(tensor): tensor.clone() for tensor in tensors_in(arguments) if tensor.requires_grad}
+        leaves = {
+            f"input {number}": tensor
+            for number, tensor in enumerate(tensors_in(arguments))
+            if tensor.requires_grad
+        }
+        return leaves, copy.deepcopy(arguments, {**known})
+
+
+def gradients_of(output: Any, sources: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
+    """Return the gradients of all results with regard to those of `sources` that require one.
+
+    Raises:
+        RuntimeError: The results cannot be differentiated, or not so.
+    """
+    wanted = {name: tensor for name, tensor in sources.items() if tensor.requires_grad}
+    results = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+    if not wanted or not results:
+        return {}
+    # Weighted, so that the results of a softmax do not cancel out.
+    weights = [
+        torch.linspace(0.5, 1.5, result.numel()).reshape(result.shape).to(result) for result in results
+    ]
+    gradients = torch.autograd.grad(results, list(wanted.values()), weights, allow_unused=True)
+    return {
+        name: None if gradient is None else gradient.detach()
+        for name, gradient in zip(wanted, cast("tuple[torch.Tensor | None, ...]", gradients), strict=True)
+    }
 
 
 def _independent(output: Any) -> Any:
@@ -82,3 +165,46 @@ def compare_runs(given: tuple[Any, ...], eager: Run, run: Run, tolerance: Tolera
             text = describe(eager.buffers[name])
             reason = "a call of the model updates it, and the optimised module does not have it"
             yield Comparison(path, text, "nothing", math.inf, math.inf, reason=reason)
+
+
+def compare_gradients(
+    before: Run, after: Run, tolerance: Tolerance, left_out: frozenset[str] = frozenset()
+) -> Iterator[Comparison]:
+    """Compare the gradients of two runs, and which results can be differentiated.
+
+    A gradient is a sum of many terms, which may cancel out: `rtol` also allows that share of the largest magnitude
+    in it.
+
+    Args:
+        before: What is right.
+        after: What is judged.
+        tolerance: What is close enough.
+        left_out: Names of gradients that are not compared.
+    """
+    for number, (wanted, found) in enumerate(zip(before.requires_grad, after.requires_grad, strict=False)):
+        if wanted != found:
+            path = f"output tensor {number}"
+            reason = f"its requires_grad is {found} and should be {wanted}"
+            yield Comparison(path, f"requires_grad={wanted}", f"requires_grad={found}", reason=reason)
+    for name, gradient in before.gradients.items():
+        if name in left_out:
+            continue
+        path, other = f"gradient of {name}", after.gradients.get(name)
+        if gradient is None or other is None:
+            yield from _compare_missing(gradient, other, path)
+        else:
+            share = tolerance.share + tolerance.of(gradient.dtype)[0]
+            yield from compare(gradient, other, replace(tolerance, share=share), path)
+
+
+def _compare_missing(
+    gradient: torch.Tensor | None, other: torch.Tensor | None, path: str
+) -> Iterator[Comparison]:
+    """Compare two gradients of which one is missing: none at all is as good as zeros."""
+    present = other if gradient is None else gradient
+    if present is None or not torch.any(present):
+        yield Comparison(path, "no gradient", "no gradient")
+        return
+    wanted, found = ("no gradient" if value is None else describe(value) for value in (gradient, other))
+    text = "there is one and should be none" if gradient is None else "there is none any more"
+    yield Comparison(path, wanted, found, math.inf, math.inf, reason=text)

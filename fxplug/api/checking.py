@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance, compare, describe
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.analyze.runs import gradients_of
 from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter
 
@@ -178,22 +179,10 @@ def _is_leaf(tensor: torch.Tensor) -> bool:
 
 def _gradients(output: Any, sources: dict[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:
     """Return the gradients of all results with regard to what requires them."""
-    wanted = {name: tensor for name, tensor in sources.items() if tensor.requires_grad}
-    results = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
-    if not wanted or not results:
-        return {}
-    # Weighted, so that the results of a softmax do not cancel out.
-    weights = [
-        torch.linspace(0.5, 1.5, result.numel()).reshape(result.shape).to(result) for result in results
-    ]
     try:
-        gradients = torch.autograd.grad(results, list(wanted.values()), weights, allow_unused=True)
+        return gradients_of(output, sources)
     except RuntimeError:  # Reentrant checkpoints refuse to be asked so.
         return {}
-    return {
-        name: None if gradient is None else gradient.detach()
-        for name, gradient in zip(wanted, cast("tuple[torch.Tensor | None, ...]", gradients), strict=True)
-    }
 
 
 _CLOSE = Tolerance()

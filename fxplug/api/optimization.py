@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from fxplug.execute import GraphModule
-    from fxplug.passes import PassReport, Pipeline
+    from fxplug.passes import Level, PassReport, Pipeline
 
 __all__ = [
     "DEFAULT_PIPELINE",
@@ -102,6 +102,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     measure: bool = True,
     runs: int | None = None,
     strict: bool = False,
+    verify: Level | None = None,
 ) -> OptimizationResult:
     """Capture a module, run passes on it, lower it where a backend is named, and check it against eager.
 
@@ -126,6 +127,9 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         measure: Whether latency is measured.
         runs: How often each of the two modules is measured; by default as often as a few seconds allow.
         strict: Whether it is an error when the backend cannot take the module.
+        verify: What is checked after each pass, on the example inputs: ``"structure"``, ``"shape"``, ``"numeric"``,
+            ``"gradient"`` or ``"paranoid"`` (see `fxplug.passes.Pipeline`); by default as the pipeline says. A pass
+            that moves a value by more than `rtol` and `atol` allow, and it declares, is undone.
 
     Returns:
         The new module with its reports.
@@ -134,7 +138,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         UnknownNameError: A pipeline, pass or backend does not exist.
         ExampleError: The module itself fails on the example inputs.
         TraceError: The module cannot be captured.
-        PassError: A pass failed.
+        PassError: A pass failed, or its result was refused.
+        UnverifiableError: Passes cannot be verified on this module at this level.
         LoweringError: The backend cannot take the module, and `strict` is set.
         MismatchError: The result differs from eager by more than is allowed.
 
@@ -150,10 +155,9 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     inputs = as_inputs(example_inputs)
     _check_arguments(module, pipeline, passes)
     plugins = default_manager() if manager is None else manager
+    chosen = plugins.resolve_pipeline(list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE)
     plan = _Plan(
-        pipeline=plugins.resolve_pipeline(
-            list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE
-        ),
+        pipeline=chosen.verified(verify or chosen.verification.level, rtol, atol),
         backend=None if backend is None else plugins.find_backend(backend),
         backend_options={} if backend is None else plugins.backend_options(backend),
         manager=plugins,
@@ -293,6 +297,9 @@ class _Job:
             for report in reports
             if report.error
         ]
+        skipped = [repr(report.name) for report in reports if report.skipped]
+        if skipped:
+            self._warnings.append(f"As a pass failed, these did not run: {', '.join(skipped)}.")
         return reports
 
     def _lower(self, captured: GraphModule) -> Lowered | None:

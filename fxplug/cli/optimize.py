@@ -24,12 +24,14 @@ from fxplug.cli.references import Reference, build_model, importable
 from fxplug.cli.report import Job, write_files
 from fxplug.cli.terminal import arrow
 from fxplug.cli.wording import error_text, latency_text, node_text, size_text, tolerance_text
+from fxplug.passes import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import nn
 
+    from fxplug.passes import Level
     from fxplug.plugins import PluginManager
 
 __all__ = ["optimize"]
@@ -70,6 +72,7 @@ class _Options:
     measure: bool
     training: bool
     strict: bool
+    verify: Level | None
     quiet: bool
     disable: tuple[str, ...]
     settings: tuple[str, ...]
@@ -160,6 +163,12 @@ class _Options:
 @click.option(
     "--strict", is_flag=True, help="Fail when the backend cannot take the model, instead of staying eager."
 )
+@click.option(
+    "--verify",
+    type=click.Choice(LEVELS),
+    help="What is checked after each pass: the graph (structure), also shapes, values, gradients of the module on the "
+    "inputs, and everything (paranoid). [default: what the pipeline says]",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @traceback_option
 @click.pass_context
@@ -208,6 +217,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         measure=wanted.measure,
         runs=wanted.runs,
         strict=wanted.strict,
+        verify=wanted.verify,
     )
     left_out: list[str] = []
     if folder is not None:

@@ -172,6 +172,8 @@ def _pass_entry(report: PassReport) -> dict[str, Any]:
         "bytes_after": report.bytes_after,
         "seconds": report.seconds,
         "error": report.error or None,
+        "skipped": report.skipped or None,
+        "verified": report.verified or None,
     }
 
 
@@ -233,7 +235,9 @@ def _markdown(job: Job, result: OptimizationResult, sections: Sequence[Section])
     yield "| pass | from | what it did | nodes | changed | weights | time |"
     yield "|---|---|---|---|---|---|---|"
     for report in result.passes:
-        did = report.error or (report.result.summary if report.result is not None else "")
+        did = report.error or (f"did not run: {report.skipped}" if report.skipped else "")
+        if report.result is not None:
+            did = report.result.summary
         nodes = node_text(report.nodes_before, report.nodes_after)
         changed = change_text(report.changes) or "nothing"
         weights = bytes_text(report.bytes_before, report.bytes_after)

@@ -16,15 +16,18 @@ from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
+from fxplug.passes.verification import LEVELS, Level, PassVerificationError, UnverifiableError, Verification
 
 __all__ = [
     "BUILTIN_PASSES",
     "BUILTIN_PIPELINES",
+    "LEVELS",
     "PHASES",
     "CommonSubexpressions",
     "DeadCode",
     "FuseConvBN",
     "Judgement",
+    "Level",
     "NodeChanges",
     "Pass",
     "PassContext",
@@ -32,12 +35,15 @@ __all__ = [
     "PassRecord",
     "PassReport",
     "PassResult",
+    "PassVerificationError",
     "Phase",
     "Pipeline",
     "PipelineStep",
     "PropagateShapes",
     "RemoveIdentities",
     "Snapshot",
+    "UnverifiableError",
+    "Verification",
     "checked_limit",
     "fold_batch_norm",
     "order_passes",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.analyze import propagate_shapes
+from fxplug.analyze.isolation import tensors_of
 from fxplug.execute import fetch_path
 from fxplug.ir import effects, map_aggregate
 from fxplug.passes.base import Pass, PassContext, PassResult
@@ -58,7 +59,9 @@ def _state_that_is_written(module: GraphModule) -> Iterator[torch.Tensor]:
     for node in module.graph.find_nodes(op="call_module", sort=False):
         effect = effects.effect_of(node, module)
         if effect.unknown or "state" in effect.writes:
-            yield from module.get_submodule(str(node.target)).parameters()
+            part = module.get_submodule(str(node.target))
+            yield from part.parameters()
+            yield from (value for _, value in tensors_of(part))
     for node in module.graph.find_nodes(op="get_attr", sort=False):
         value = fetch_path(module, str(node.target))
         if isinstance(value, torch.Tensor):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fxplug.errors import PassError
 from fxplug.passes.changes import ChangeCounter, graphs_below
 from fxplug.passes.limits import time_limit
 
@@ -13,7 +14,26 @@ if TYPE_CHECKING:
     from fxplug.passes.changes import NodeChanges
     from fxplug.passes.transaction import Snapshot
 
-__all__ = ["run_pass"]
+__all__ = ["apply_pass", "run_pass"]
+
+
+def apply_pass(step: PipelineStep, module: GraphModule, context: PassContext) -> PassResult:
+    """Make a pass, and let it work.
+
+    Raises:
+        PassError: What its record gives is no pass.
+    """
+    factory: Any = step.record.factory
+    if not callable(factory):
+        raise PassError(f"{step.title} cannot be made: its factory is {factory!r}. Give a callable.")
+    made: Any = factory(**step.options)
+    if isinstance(made, type) or not callable(getattr(made, "run", None)):
+        found = made.__name__ if isinstance(made, type) else type(made).__name__
+        raise PassError(
+            f"{step.title} cannot be run: its factory returned "
+            f"{'the class' if isinstance(made, type) else 'a'} {found} instead of a Pass."
+        )
+    return made.run(module, context)
 
 
 def run_pass(
@@ -37,5 +57,5 @@ def run_pass(
     counter = ChangeCounter(graphs)
     limit = time_limit(step.time_limit, step.title, graphs, snapshot.journal)
     with snapshot.watching(), counter.listening(), limit:
-        result = step.record.factory(**step.options).run(module, context)
+        result = apply_pass(step, module, context)
     return result, counter.changes(graphs_below(module))

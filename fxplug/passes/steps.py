@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import signature_of
-from fxplug.errors import PassError
+from fxplug.errors import PassError, VerificationError
 from fxplug.passes.base import PassContext, PassEvent, PassResult, PipelineStep
 from fxplug.passes.changes import NO_CHANGES, NodeChanges, state_bytes
 from fxplug.passes.handover import Handover
-from fxplug.passes.running import run_pass
+from fxplug.passes.running import apply_pass, run_pass
 from fxplug.passes.transaction import Snapshot
+from fxplug.passes.verification import PassRun
 from fxplug.passes.worker import run_in_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Origin
+    from fxplug.passes.verification import Verifier
 
 __all__ = ["PassReport", "PipelineStep", "StepRun"]
 
@@ -42,6 +47,10 @@ class PassReport:
     """Memory of parameters and buffers before the pass, each memory counted once."""
     bytes_after: int = 0
     """Memory of parameters and buffers behind it."""
+    skipped: str = ""
+    """Why the pass did not run at all; empty when it did."""
+    verified: str = ""
+    """What was compared; empty where the module did not have to be run."""
 
 
 class StepRun:
@@ -51,11 +60,17 @@ class StepRun:
         step: The pass.
         module: Transformed in place.
         context: What the pass may know besides.
+        verifier: Checks what the module computes then.
         size: Bytes of the state of the module, where they are known.
     """
 
     def __init__(
-        self, step: PipelineStep, module: GraphModule, context: PassContext, size: int | None = None
+        self,
+        step: PipelineStep,
+        module: GraphModule,
+        context: PassContext,
+        verifier: Verifier | None = None,
+        size: int | None = None,
     ) -> None:
         self.step = step
         self.module = module
@@ -68,6 +83,11 @@ class StepRun:
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
         self._handover = Handover(module)
+        self._verifier = verifier
+        self.verified = ""
+        """What was compared."""
+        if verifier is not None and verifier.saves_memory:
+            self._snapshot.journal.save_all()
 
     def run(self) -> PassResult | None:
         """Run the pass; return what it did, None when it failed and was undone."""
@@ -93,7 +113,7 @@ class StepRun:
         """Let the pass work, and check what it says of its work."""
         run = run_pass if self.step.hard_time_limit is None else run_in_worker
         result, self.changes = run(self.step, self.module, self.context, self._snapshot)
-        _check(result, self.step.name, self.module, self._snapshot)
+        _check(result, self.step.title, self.module, self._snapshot)
         return result
 
     def _settle(self, result: PassResult) -> None:
@@ -103,6 +123,10 @@ class StepRun:
 
     def _verify(self, result: PassResult) -> None:
         """Check what the module computes now."""
+        if self._verifier is not None:
+            again = partial(apply_pass, self.step, self.module, self.context)
+            run = PassRun(self.step.title, self.step.record, result, again)
+            self.verified = self._verifier.check(run, self.module, self.context, self._snapshot)
 
     def error(self) -> BaseException | None:
         """Return what is to be raised for the failure."""
@@ -139,10 +163,11 @@ class StepRun:
             self.changes,
             self.bytes_before,
             self.bytes_after,
+            verified=self.verified,
         )
 
 
-def _check(result: Any, name: str, module: GraphModule, snapshot: Snapshot) -> None:
+def _check(result: Any, title: str, module: GraphModule, snapshot: Snapshot) -> None:
     """Check what a pass returned against what it did, and that the graph can run.
 
     Raises:
@@ -150,22 +175,44 @@ def _check(result: Any, name: str, module: GraphModule, snapshot: Snapshot) -> N
         FxplugError: The graph cannot run.
     """
     if not isinstance(result, PassResult):
-        raise PassError(f"Pass {name!r} returned a {type(result).__name__}. Return a PassResult.")
+        raise PassError(f"{title} returned a {type(result).__name__}. Return a PassResult.")
     if not result.modified:
         if snapshot.graph_changed(module):
             raise PassError(
-                f"Pass {name!r} says that it changed nothing, but the graph went from version {snapshot.version} to "
+                f"{title} says that it changed nothing, but the graph went from version {snapshot.version} to "
                 f"{module.graph.version}. Return PassResult(modified=True)."
             )
         changed = snapshot.changes_of_state(module)
         if changed:
             listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
             raise PassError(
-                f"Pass {name!r} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
+                f"{title} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
             )
-    module.graph.lint()
+    _check_graph(module)
     module.graph.output_node()
     signature_of(module.graph.nodes)
+
+
+def _check_graph(module: GraphModule) -> None:
+    """Check that a graph is well formed; the error also says which line of the program a node stands for.
+
+    Raises:
+        VerificationError: It is not.
+    """
+    try:
+        module.graph.lint()
+    except VerificationError as error:
+        origins = {node.name: next(iter(node.origins), None) for node in module.graph.nodes}
+        findings = [_with_line(finding, origins) for finding in error.findings]
+        listing = "\n  - ".join(findings)
+        raise VerificationError(f"The graph is not well formed:\n  - {listing}", findings) from None
+
+
+def _with_line(finding: str, origins: Mapping[str, Origin | None]) -> str:
+    named = re.search(r"node '([^']+)'", finding)
+    origin = None if named is None else origins.get(named[1])
+    line = None if origin is None else origin.source()
+    return finding if line is None else f"{finding}; it stands for {line} ({line.text!r})"
 
 
 def _reason(error: BaseException) -> str:
@@ -174,7 +221,7 @@ def _reason(error: BaseException) -> str:
 
 def _not_undone(error: Exception, step: PipelineStep, left: Sequence[str]) -> PassError:
     failure = PassError(
-        f"Pass {step.name!r} of {step.provider} failed: {_reason(error).rstrip('.')}. Not everything that it did "
+        f"{step.title} failed: {_reason(error).rstrip('.')}. Not everything that it did "
         f"could be undone ({left[0]}); capture the model again."
     )
     failure.__cause__ = error
@@ -187,6 +234,6 @@ def _as_pass_error(error: BaseException, step: PipelineStep) -> BaseException:
     if isinstance(error, PassError):
         return error
     hint = " Graph, submodules and parameters are those from before this pass."
-    wrapped = PassError(f"Pass {step.name!r} of {step.provider} failed: {_reason(error).rstrip('.')}.{hint}")
+    wrapped = PassError(f"{step.title} failed: {_reason(error).rstrip('.')}.{hint}")
     wrapped.__cause__ = error
     return wrapped

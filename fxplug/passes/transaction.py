@@ -10,11 +10,11 @@ import torch
 
 from fxplug.execute import GraphModule
 from fxplug.ir.clone import give_back_notes
-from fxplug.semantics.internals import buffers_of, compiles_functions, modules_of, parameters_of
+from fxplug.semantics.internals import compiles_functions, modules_of
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from torch import nn
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Snapshot"]
 
-_CONTAINERS = (dict, list, set)
+_NESTED = (dict, list, set, tuple)
+_SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
@@ -52,8 +53,8 @@ class Snapshot:
     """A module as it is now: its graphs, its tree of modules, their attributes, and what their tensors hold.
 
     Nothing of the size of the weights is copied: `watching` is entered while the pass runs, and copies the memory of a
-    tensor before the first write to it. Containers among the attributes are restored to what they hold now; objects
-    in them are not looked into.
+    tensor before the first write to it. Containers among the attributes, and those in them, are restored to what they
+    hold now, tensors in them included; other objects are not looked into.
 
     Args:
         module: What is saved, with everything below it.
@@ -62,6 +63,7 @@ class Snapshot:
     def __init__(self, module: GraphModule) -> None:
         self._parts: list[tuple[nn.Module, type, dict[str, Any]]] = []
         self._contents: dict[int, tuple[Any, Any]] = {}
+        self._tensors: list[torch.Tensor] = []
         self._properties: list[tuple[type, dict[str, property]]] = []
         self._graphs = [_Graph(part) for part in module.modules() if isinstance(part, GraphModule)]
         self.version = module.graph.version
@@ -73,16 +75,44 @@ class Snapshot:
                 # The class was made for this module; what takes a parametrisation away changes the class.
                 own = {name: value for name, value in vars(type(part)).items() if isinstance(value, property)}
                 self._properties.append((type(part), own))
-            for value in attributes.values():
-                if isinstance(value, _CONTAINERS):
-                    self._contents[id(value)] = value, _elements_of(value)
-        self.journal = StorageJournal(_tensors_of(self._parts))
+            self._keep(attributes.values())
+        self.journal = StorageJournal(self._tensors)
         """Hears of writes."""
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
         """The graphs that the module and those below it had."""
         return tuple(entry.graph for entry in self._graphs)
+
+    def _keep(self, values: Iterable[Any]) -> None:
+        """Note the tensors among values, and what containers hold; those in them, too."""
+        # Most attributes of most modules are switches and empty tables.
+        for value in values:
+            if value.__class__ in _SCALARS:
+                continue
+            if isinstance(value, _NESTED):
+                if value:
+                    self._keep_contents(value)
+                else:
+                    self._contents[id(value)] = value, ()
+            elif isinstance(value, torch.Tensor):
+                self._tensors.append(value)
+
+    def _keep_contents(self, container: Any) -> None:
+        waiting = [container]  # A list instead of recursion: depth is the user's.
+        while waiting:
+            value = waiting.pop()
+            if id(value) in self._contents:
+                continue
+            elements = _elements_of(value)
+            self._contents[id(value)] = value, elements
+            for element in value.values() if isinstance(value, dict) else elements:
+                if element.__class__ in _SCALARS:
+                    continue
+                if isinstance(element, _NESTED):
+                    waiting.append(element)
+                elif isinstance(element, torch.Tensor):
+                    self._tensors.append(element)
 
     @contextmanager
     def watching(self) -> Generator[None]:
@@ -137,6 +167,17 @@ class Snapshot:
         for name in ("training", "forward"):
             if attributes.get(name) is not now.get(name):
                 yield name
+        yield from self._changes_in_tables(now, attributes, changed)
+        if changed:
+            yield from (
+                name
+                for name, held in attributes.items()
+                if id(held) in changed and isinstance(held, torch.Tensor)
+            )
+
+    def _changes_in_tables(
+        self, now: dict[str, Any], attributes: dict[str, Any], changed: set[int]
+    ) -> Iterator[str]:
         for table, held in attributes.items():
             if table not in _TABLES and not table.endswith("_hooks"):
                 continue
@@ -163,7 +204,7 @@ class Snapshot:
         for container, elements in self._contents.values():
             if isinstance(container, list):
                 container[:] = elements
-            else:
+            elif not isinstance(container, tuple):
                 container.clear()
                 container.update(elements)
         for part, kind, attributes in self._parts:
@@ -182,9 +223,3 @@ def _elements_of(container: Any) -> tuple[Any, ...]:
     if not container:
         return ()
     return tuple(container.items()) if isinstance(container, dict) else tuple(container)
-
-
-def _tensors_of(parts: list[tuple[nn.Module, type, dict[str, Any]]]) -> Iterator[torch.Tensor]:
-    for part, _, attributes in parts:
-        for table in (parameters_of(part), buffers_of(part), attributes):
-            yield from (value for value in table.values() if isinstance(value, torch.Tensor))

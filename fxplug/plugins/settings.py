@@ -64,12 +64,18 @@ class PipelineConfig:
 
     passes: tuple[str | dict[str, Any], ...]
     """Names of passes, or tables that hold the ``name`` of the pass, its options, and its limits."""
-    on_error: Literal["raise", "rollback"] = "raise"
-    """What follows when a pass fails and was undone: its error is raised, or the other passes still run."""
+    on_error: Literal["raise", "rollback", "stop"] = "raise"
+    """What follows when a pass fails and was undone: its error is raised, the other passes still run, or none does."""
     time_limit: float | None = None
     """Seconds that each pass may take; one that takes longer is stopped where it edits or computes, and undone."""
     hard_time_limit: float | None = None
     """Seconds after which a pass is ended in any case; each pass runs in a process of its own."""
+    verify: Literal["structure", "shape", "numeric", "gradient", "paranoid"] = "structure"
+    """What is checked after each pass (see `fxplug.passes.Pipeline`): the graph, or what the module computes, too."""
+    rtol: float | None = None
+    """How far passes may move a number, relative to it, where values are verified. By default according to dtype."""
+    atol: float | None = None
+    """The same, absolute."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -273,6 +274,14 @@ def _is_branch(part: str | int) -> bool:
     )
 
 
+def _malformed_tolerances(name: str, pipeline: PipelineConfig) -> Iterator[_Problem]:
+    for key in ("rtol", "atol"):
+        value = getattr(pipeline, key)
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            text = f"'pipelines.{name}.{key}' is {value}, but input should be finite and not negative."
+            yield _Problem(("pipelines", name, key), text)
+
+
 def _malformed_values(settings: Settings) -> Iterator[_Problem]:
     for name, pipeline in settings.pipelines.items():
         for position, entry in enumerate(pipeline.passes):
@@ -281,6 +290,7 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 found = f"pipelines.{name}.passes.{position}"
                 yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
         yield from _malformed_limits(name, pipeline)
+        yield from _malformed_tolerances(name, pipeline)
     for key, example in (
         ("leaf_modules", "torch.nn.*"),
         ("through_modules", "torch.nn.*"),

@@ -72,7 +72,7 @@ class RewriteLimit:
         return allowed
 
 
-_CURRENT: ContextVar[RewriteLimit | None] = ContextVar("fxplug_rewrite_limit", default=None)
+_CURRENT: ContextVar[RewriteLimit | None] = ContextVar("rewrite_limit", default=None)
 
 
 def allows_rewrite(node: Node, what: str) -> bool:

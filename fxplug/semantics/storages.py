@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-__all__ = ["StorageJournal"]
+__all__ = ["StorageJournal", "checksum"]
 
 
 class _Record(NamedTuple):
@@ -163,6 +165,9 @@ def _restore_data(record: _Record) -> None:
     tensor, alias = record.tensor, record.alias
     if type(tensor) is not record.kind:
         tensor.__class__ = record.kind
+    if tensor.requires_grad and not record.requires_grad:
+        # First of all: one that requires a gradient cannot get data of every dtype.
+        _cut_off(tensor)
     if alias is not None and _is_elsewhere(tensor, alias):
         tensor.grad = None  # One of another dtype or shape would stand against it.
         tensor.data = alias
@@ -171,6 +176,17 @@ def _restore_data(record: _Record) -> None:
     if vars(tensor) != record.attributes:
         vars(tensor).clear()
         vars(tensor).update(record.attributes)
+
+
+def _cut_off(tensor: torch.Tensor) -> None:
+    """Let a tensor require no gradient any more."""
+    if tensor.is_leaf:
+        tensor.requires_grad_(False)
+        return
+    try:
+        tensor.detach_()
+    except RuntimeError:  # A view cannot be; what is behind the object is exchanged.
+        torch.utils.swap_tensors(tensor, tensor.detach())
 
 
 def _restore_gradient(record: _Record) -> None:
@@ -197,3 +213,14 @@ def _same_bytes(first: torch.UntypedStorage, second: torch.UntypedStorage) -> bo
         torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage) for storage in (first, second)
     )
     return torch.equal(ours, theirs)
+
+
+def checksum(tensor: torch.Tensor) -> bytes:
+    """Return what tells the values of a tensor from others: of the dtype, the shape and every byte."""
+    found = hashlib.blake2b(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.layout}".encode(), digest_size=16)
+    for plain in memory_of(tensor):
+        values = plain.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        size = values.numel() * values.element_size()
+        if size:
+            found.update((ctypes.c_char * size).from_address(values.data_ptr()))
+    return found.digest()

@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
     from fxplug.analyze.comparison import Comparison
 
-__all__ = ["assert_same_behaviour", "differences", "large_differences"]
-
-_ANY = 1e30
-"""A tolerance that lets every finite difference pass."""
+__all__ = ["assert_same_behaviour", "differences"]
 
 
 def assert_same_behaviour(
@@ -67,14 +64,6 @@ def differences(
         tolerance: What is close enough.
     """
     return [entry for entry in _compared(actual, expected, inputs, tolerance) if not entry.passed]
-
-
-def large_differences(
-    actual: nn.Module, expected: nn.Module, inputs: tuple[Any, ...], share: float
-) -> list[Comparison]:
-    """Return the values in which two modules differ by more than a share of the largest magnitude in them."""
-    entries = _compared(actual, expected, inputs, Tolerance(_ANY, _ANY))
-    return [entry for entry in entries if not entry.passed or entry.max_rel_error > share]
 
 
 def _compared(

@@ -10,7 +10,7 @@ from fxplug.analyze.comparison import compare
 from fxplug.api import Tolerance
 from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
-from fxplug.testing.behaviour import differences, large_differences
+from fxplug.testing.behaviour import differences
 from fxplug.testing.interruption import OvertimeError, interrupted_after
 from fxplug.testing.state import effects_besides, fingerprint, kept_process, notes_text
 from fxplug.testing.subject import reason_of
@@ -191,17 +191,13 @@ def _difference(run: _Run, share: float) -> str:
     where = f"on the model {run.sample.name!r}"
     inputs = run.sample.inputs
     try:
-        if share:
-            different = large_differences(run.module, run.sample.model, inputs, share)
-        else:
-            different = differences(run.module, run.sample.model, inputs, Tolerance())
+        tolerance = Tolerance(0.0, 0.0, share) if share else Tolerance()
+        different = differences(run.module, run.sample.model, inputs, tolerance)
     except Exception as error:  # A broken graph fails in any way.
         return f"{where} the result does not run: {reason_of(error)}"
     if not different:
         return ""
-    first = different[0]
-    found = first.reason or f"the error is {first.max_rel_error:.2g} of the largest magnitude, not {share:g}"
-    return f"{where} {first.path} differs: {found}"
+    return f"{where} {different[0].path} differs: {different[0].reason}"
 
 
 def _check_again(

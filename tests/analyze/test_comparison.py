@@ -11,6 +11,7 @@ import torch
 
 from fxplug.analyze.comparison import compare
 from fxplug.api import Check, Tolerance
+from fxplug.errors import ConfigError
 
 
 class Pair(NamedTuple):
@@ -149,3 +150,33 @@ def test_a_check_sums_up():
     assert check.max_abs_error == 1
     assert [entry.path for entry in check.failures] == ["output[1]"]
     assert Check(()).passed
+
+
+def test_a_share_of_the_largest_magnitude_may_be_allowed():
+    expected = torch.tensor([0.0, 10.0])
+    actual = torch.tensor([0.5, 10.0])
+
+    (close,) = compare(expected, actual, Tolerance(0.0, 0.0, share=0.05))
+    (far,) = compare(expected, actual, Tolerance(0.0, 0.0, share=0.04))
+
+    assert close.passed
+    assert far.reason.endswith("(allowed error: 0.04 * largest magnitude)")
+
+
+def test_integers_have_no_share():
+    (entry,) = compare(torch.tensor([1, 10]), torch.tensor([2, 10]), Tolerance(share=0.5))
+
+    assert entry.reason.endswith("(allowed error: none)")
+
+
+def test_values_may_be_left_out():
+    kinds = Tolerance(values=False)
+
+    assert all(entry.passed for entry in compare((torch.ones(2), 3), (torch.zeros(2), 4), kinds))
+    assert not all(entry.passed for entry in compare(torch.ones(2), torch.ones(3), kinds))
+    assert not all(entry.passed for entry in compare((1,), [1], kinds))
+
+
+def test_a_share_is_a_number_that_is_not_negative():
+    with pytest.raises(ConfigError, match="share = -1"):
+        Tolerance(share=-1)

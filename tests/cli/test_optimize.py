@@ -126,6 +126,24 @@ def test_a_pipeline_of_the_configuration_runs(fxplug, folder):
     assert "1 ran, 0 changed the model" in result.stdout
 
 
+def test_passes_are_verified_at_the_level_that_is_asked_for(fxplug, folder):
+    result = fxplug("optimize", "models.py:net", *FAST, "--verify", "gradient", "--out", "o")
+
+    assert result.exit_code == 0, result.output
+    passes = {
+        entry["name"]: entry for entry in json.loads((folder / "o" / "report.json").read_text())["passes"]
+    }
+    assert passes["fuse-conv-bn"]["verified"].startswith("gradient: ")
+    assert passes["dead-code"]["verified"] is None
+
+
+def test_a_level_that_does_not_exist_is_refused(fxplug):
+    result = fxplug("optimize", "models.py:net", *FAST, "--verify", "numbers")
+
+    assert result.exit_code == 2
+    assert "'numbers' is not one of 'structure', 'shape', 'numeric'" in result.stderr
+
+
 def test_a_backend_takes_over(fxplug):
     result = fxplug("optimize", "models.py:net", *FAST, "--backend", "eager")
 

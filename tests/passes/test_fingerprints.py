@@ -75,6 +75,9 @@ OTHER_SETTINGS: dict[str, Any] = {
     "name": "other",
     "steps": [replace(STEP, name="p")],
     "on_error": "rollback",
+    "verify": "numeric",
+    "rtol": 0.5,
+    "atol": 0.5,
     "time_limit": 5.0,
     "hard_time_limit": 5.0,
 }

@@ -204,8 +204,11 @@ def replaced(module):
 FAILING = [
     (raising(ValueError("wrong")), "Pass 'fail' of fxplug failed: ValueError: wrong"),
     (raising(GraphError("own")), "Pass 'fail' of fxplug failed: GraphError: own"),
-    (half_done, "Pass 'half_done' returned a NoneType. Return a PassResult."),
-    (lying, r"Pass 'lying' says that it changed nothing, but the graph went from version \d+ to \d+"),
+    (half_done, "Pass 'half_done' of fxplug returned a NoneType. Return a PassResult."),
+    (
+        lying,
+        r"Pass 'lying' of fxplug says that it changed nothing, but the graph went from version \d+ to \d+",
+    ),
     (dangling, r"VerificationError: The graph is not well formed:\n  - node 'stack_2' refers to 'stack\.2'"),
     (unordered, "before it is computed"),
     (replaced, "ValueError: after replacing the graph"),

@@ -259,3 +259,69 @@ def test_a_copy_of_the_module_is_not_touched(module):
     twin = copy.deepcopy(module)
     fail(module, lambda module: module.linear.weight.data.zero_())
     assert torch.equal(twin(X), module(X))
+
+
+class TestContainers:
+    def test_those_in_others_get_back_what_they_held(self, module):
+        held = {"list": [1, {"a": [2]}], "tuple": ([3],), "set": {4}, "tensor": [torch.ones(2)]}
+        module.act.held = held
+
+        def change(module):
+            held["list"][1]["a"].append(object())
+            held["tuple"][0].clear()
+            held["set"].add(5)
+            held["tensor"][0].zero_()
+            held["list"].reverse()
+            held["more"] = 1
+
+        inner, tensor = held["list"][1], held["tensor"][0]
+        fail(module, change)
+
+        assert module.act.held is held
+        assert held["list"] == [1, {"a": [2]}]
+        assert held["list"][1] is inner
+        assert (held["tuple"], held["set"]) == (([3],), {4})
+        assert held["tensor"][0] is tensor
+        assert tensor.tolist() == [1, 1]
+        assert "more" not in held
+
+    def test_one_that_holds_itself(self, module):
+        held = [1]
+        held.append(held)
+        module.act.held = held
+        fail(module, lambda module: held.clear())
+        assert held[0] == 1
+        assert held[1] is held
+
+
+class TestTensorsThatBecameOthers:
+    def test_an_integer_that_was_given_a_number_that_trains(self, module):
+        module.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        count = module.count
+
+        def change(module):
+            count.data = torch.ones(3)
+            count.requires_grad_()
+
+        fail(module, change)
+        assert module.count is count
+        assert (count.dtype, count.tolist(), count.requires_grad) == (torch.int64, 0, False)
+
+    @pytest.mark.parametrize("is_view", [False, True])
+    def test_a_buffer_that_was_given_a_history(self, module, is_view):
+        weight = module.linear.weight
+        module.register_buffer("row", weight.detach()[0] if is_view else torch.ones(4))
+        row, before = module.row, module.row.tolist()
+
+        fail(module, lambda module: module.row.mul_(module.linear.bias.sum()))
+
+        assert module.row is row
+        assert row.is_leaf
+        assert not row.requires_grad
+        assert row.tolist() == before
+        assert (row.data_ptr() == weight.data_ptr()) is is_view
+
+    def test_a_tensor_that_is_a_plain_attribute_is_no_secret(self, module):
+        module.act.plain = torch.ones(2)
+        with pytest.raises(PassError, match=r"says that it changed nothing, but act\.plain changed"):
+            run(module, lambda module: module.act.plain.zero_(), fails=False)

@@ -232,7 +232,22 @@ def problem(tmp_path, text):
         ),
         (
             "[pipelines.fast]\npasses = []\non_error = 'rolback'\n",
-            ": line 3: 'pipelines.fast.on_error' is 'rolback', but input should be 'raise' or 'rollback'.",
+            ": line 3: 'pipelines.fast.on_error' is 'rolback', but input should be 'raise', 'rollback' or 'stop'.",
+        ),
+        (
+            "[pipelines.fast]\npasses = []\nverify = 'numbers'\n",
+            (
+                ": line 3: 'pipelines.fast.verify' is 'numbers', but input should be 'structure', 'shape', "
+                "'numeric', 'gradient' or 'paranoid'."
+            ),
+        ),
+        (
+            "[pipelines.fast]\npasses = []\nverify = 'numeric'\nrtol = -1\n",
+            ": line 4: 'pipelines.fast.rtol' is -1.0, but input should be finite and not negative.",
+        ),
+        (
+            "[pipelines.fast]\npasses = []\natol = nan\n",
+            ": line 3: 'pipelines.fast.atol' is nan, but input should be finite and not negative.",
         ),
         ("[pipelines.fast]\non_error = 'raise'\n", ": line 1: 'pipelines.fast.passes' is missing. Add it."),
         (

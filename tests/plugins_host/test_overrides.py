@@ -266,7 +266,7 @@ def test_a_name_that_is_wrong_is_an_error_that_says_where_it_stands(manager, cha
             "Cannot override 'on_eror': a pipeline has no such setting. Did you mean 'on_error'?",
         ),
         ({"passes": []}, "Cannot override 'passes': a pipeline has no such setting."),
-        ({"on_error": "stop"}, "Cannot use the options of pipeline_overrides: 'on_error'"),
+        ({"on_error": "ignore"}, "Cannot use the options of pipeline_overrides: 'on_error'"),
         ({"time_limit": -1}, "Cannot use -1.0 as time_limit: give a number of seconds above 0."),
         ({"disable": "round"}, "Cannot use the text 'round' as disable: give a list, ['round']."),
         ({"add": "round"}, "Cannot use the text 'round' as add: give a list, ['round']."),

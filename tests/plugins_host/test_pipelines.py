@@ -7,7 +7,9 @@ from typing import Literal
 
 import pytest
 
+from fxplug.api import Tolerance
 from fxplug.errors import ConfigError, PassOrderError, PluginConflictError, PluginError, UnknownNameError
+from fxplug.passes import Verification
 from fxplug.plugins import BackendRecord, PassRecord, hookimpl
 
 
@@ -88,6 +90,18 @@ def test_a_configured_pipeline_holds_what_it_lists_and_takes_the_place_of_a_buil
     assert names(pipeline) == ["dead-code"]
     assert pipeline.on_error == "rollback"
     assert manager.pipelines(config) == ["inference"]
+
+
+def test_a_configured_pipeline_is_verified_as_it_says(manager, config_file):
+    config = config_file(
+        '[tool.fxplug.pipelines.inference]\npasses = []\nverify = "numeric"\nrtol = 1e-3\non_error = "stop"\n'
+    )
+
+    pipeline = manager.resolve_pipeline("inference", config)
+
+    assert pipeline.on_error == "stop"
+    assert pipeline.verification == Verification("numeric", Tolerance(1e-3, None))
+    assert manager.resolve_pipeline("inference").verification == Verification()
 
 
 def test_a_list_of_passes_is_ordered_by_what_they_declare(manager):

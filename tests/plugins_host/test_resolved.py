@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pytest
 
 from fxplug.execute import POLICIES
+from fxplug.passes import LEVELS
+from fxplug.passes.pipeline import OnError
 from fxplug.plugins import (
     BackendRecord,
     PassRecord,
@@ -124,10 +126,16 @@ def test_every_value_in_force_says_where_it_came_from(manager, config_file, tmp_
         "pipelines.fast.on_error": ("raise", "default", ""),
         "pipelines.fast.time_limit": (None, "default", ""),
         "pipelines.fast.hard_time_limit": (None, "default", ""),
+        "pipelines.fast.verify": ("structure", "default", ""),
+        "pipelines.fast.rtol": (None, "default", ""),
+        "pipelines.fast.atol": (None, "default", ""),
         "pipelines.inference.passes": (["dead-code", "fuse-conv-bn", "propagate-shapes"], "default", ""),
         "pipelines.inference.on_error": ("raise", "default", ""),
         "pipelines.inference.time_limit": (None, "default", ""),
         "pipelines.inference.hard_time_limit": (None, "default", ""),
+        "pipelines.inference.verify": ("structure", "default", ""),
+        "pipelines.inference.rtol": (None, "default", ""),
+        "pipelines.inference.atol": (None, "default", ""),
         "backends.engine.path": ("p", "FILE:12", ""),
     }
 
@@ -138,10 +146,19 @@ def test_a_list_that_an_environment_variable_overrules_says_so(manager, config_f
     assert values[0].note == "does not count: FXPLUG_LOAD_PLUGINS decides"
 
 
-def test_the_policies_of_the_configuration_are_those_there_are():
-    kind = TraceConfig.__annotations__["on_guard_failure"]
+@pytest.mark.parametrize(
+    ("section", "name", "known"),
+    [
+        (TraceConfig, "on_guard_failure", POLICIES),
+        (PipelineConfig, "on_error", get_args(OnError)),
+        (PipelineConfig, "verify", LEVELS),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_policies_of_the_configuration_are_those_there_are(section, name, known):
+    kind = section.__annotations__[name].replace('"', "'")
 
-    assert kind == f"Literal[{', '.join(repr(policy) for policy in POLICIES)}]"
+    assert kind == f"Literal[{', '.join(repr(policy) for policy in known)}]"
 
 
 # -- options -----------------------------------------------------------------------------------------------------
