@@ -11,7 +11,10 @@ from fxplug.ir.arguments import immutable_dict, immutable_list
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["map_notes"]
+__all__ = ["RESULTS_OF_ANALYSES", "map_notes"]
+
+RESULTS_OF_ANALYSES = frozenset({"example_value", "tensor_meta", "type", "val"})
+"""Notes that are facts about a value: not known of what takes its place, nor once what it is computed from changed."""
 
 
 def map_notes(notes: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:

@@ -9,6 +9,8 @@ Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
 from __future__ import annotations
 
 import copy
+import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +22,7 @@ from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.semantics.internals import BatchNormBase, has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
 
@@ -48,7 +50,9 @@ class FuseConvBN(Pass):
             if norm.training or conv.training:
                 in_training += 1
                 continue
-            _replace(module, conv_node, node, fold_batch_norm(conv, norm))
+            fused = fold_batch_norm(conv, norm)
+            _say_how(context, fused, conv, norm)
+            _replace(module, conv_node, node, fused)
             folded += 1
         if folded:
             module.delete_all_unused_submodules()
@@ -69,24 +73,74 @@ def fold_batch_norm(conv: Any, norm: Any) -> Any:
         norm: Batch norm over the convolution's output channels, with running statistics.
     """
     fused = copy.deepcopy(conv)
-    double = torch.float64
+    fold = _fold_of(conv, norm)
     with torch.no_grad():
-        scale = (norm.running_var.to(double) + norm.eps).rsqrt()
-        if norm.weight is not None:
-            scale = scale * norm.weight.to(double)
-        shift = -norm.running_mean.to(double) * scale
-        if norm.bias is not None:
-            shift = shift + norm.bias.to(double)
-        if conv.bias is not None:
-            shift = shift + conv.bias.to(double) * scale
-        shape = (-1,) + (1,) * (conv.weight.dim() - 1)
-        weight = (conv.weight.to(double) * scale.reshape(shape)).to(conv.weight.dtype)
-        fused.weight = nn.Parameter(weight, requires_grad=_any_trains(conv.weight, norm.weight))
+        fused.weight = nn.Parameter(
+            fold.fold_weight(*_sources_of_weight(conv, norm)),
+            requires_grad=_any_trains(conv.weight, norm.weight),
+        )
         fused.bias = nn.Parameter(
-            shift.to(conv.weight.dtype),
+            fold.fold_bias(*_sources_of_bias(conv, norm)),
             requires_grad=_any_trains(conv.weight, conv.bias, norm.weight, norm.bias),
         )
     return fused
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """The arithmetic of one kind of pair: operations on tensors alone, so that it can be captured."""
+
+    eps: float
+    has_gain: bool
+    has_shift: bool
+    has_bias: bool
+    rank: int
+    dtype: torch.dtype
+
+    def fold_weight(self, weight: torch.Tensor, variance: torch.Tensor, *gain: torch.Tensor) -> torch.Tensor:
+        scale = self._scale(variance, gain).reshape((-1,) + (1,) * (self.rank - 1))
+        return (weight.to(torch.float64) * scale).to(self.dtype)
+
+    def fold_bias(self, mean: torch.Tensor, variance: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        given = iter(others)
+        scale = self._scale(variance, [next(given)] if self.has_gain else [])
+        shift = -mean.to(torch.float64) * scale
+        if self.has_shift:
+            shift = shift + next(given).to(torch.float64)
+        if self.has_bias:
+            shift = shift + next(given).to(torch.float64) * scale
+        return shift.to(self.dtype)
+
+    def _scale(self, variance: torch.Tensor, gain: Sequence[torch.Tensor]) -> torch.Tensor:
+        scale = (variance.to(torch.float64) + self.eps).rsqrt()
+        return scale * gain[0].to(torch.float64) if self.has_gain else scale
+
+
+@functools.lru_cache(maxsize=64)
+def _folds(fold: _Fold) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Return the two functions of equal folds as the same objects, so that each is captured once."""
+    return fold.fold_weight, fold.fold_bias
+
+
+def _fold_of(conv: Any, norm: Any) -> _Fold:
+    has = [part is not None for part in (norm.weight, norm.bias, conv.bias)]
+    return _Fold(norm.eps, *has, conv.weight.dim(), conv.weight.dtype)
+
+
+def _sources_of_weight(conv: Any, norm: Any) -> list[torch.Tensor]:
+    return [part for part in (conv.weight, norm.running_var, norm.weight) if part is not None]
+
+
+def _sources_of_bias(conv: Any, norm: Any) -> list[torch.Tensor]:
+    parts = (norm.running_mean, norm.running_var, norm.weight, norm.bias, conv.bias)
+    return [part for part in parts if part is not None]
+
+
+def _say_how(context: PassContext, fused: Any, conv: Any, norm: Any) -> None:
+    """Tell from which tensors the weights of `fused` come, and how."""
+    fold_weight, fold_bias = _folds(_fold_of(conv, norm))
+    context.derive(fused.weight, _sources_of_weight(conv, norm), fold_weight)
+    context.derive(fused.bias, _sources_of_bias(conv, norm), fold_bias)
 
 
 def _any_trains(*parameters: torch.Tensor | None) -> bool:

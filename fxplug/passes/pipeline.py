@@ -51,7 +51,7 @@ class Pipeline:
         Raises:
             PassError: A pass failed and `on_error` is ``"raise"``.
         """
-        context = PassContext(example_inputs, self.name)
+        context = PassContext(example_inputs, self.name, module)
         return [self._run_step(index, module, context, observers) for index in range(len(self.steps))]
 
     def _run_step(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import signature_of
 from fxplug.errors import PassError
 from fxplug.passes.base import PassContext, PassEvent, PassRecord, PassResult
+from fxplug.passes.settling import Settlement
 from fxplug.passes.transaction import Snapshot
 
 if TYPE_CHECKING:
@@ -66,11 +67,13 @@ class StepRun:
         self.nodes_before = len(module.graph.nodes)
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
+        self._settlement = Settlement(module, context, step.record, step.name, step.provider)
 
     def run(self) -> PassResult | None:
         """Run the pass; return what it did, None when it failed and was undone."""
         started = time.perf_counter()
         result: PassResult | None = None
+        self._settlement.begin()
         try:
             result = self._transform()
             self._settle(result)
@@ -80,6 +83,7 @@ class StepRun:
             left = self._snapshot.restore()
             if left and isinstance(error, Exception):
                 self.failure = _not_undone(error, self.step, left)
+        self._settlement.end(failed=result is None)
         self.seconds = time.perf_counter() - started
         return result
 
@@ -92,6 +96,7 @@ class StepRun:
 
     def _settle(self, result: PassResult) -> None:
         """Put in order what the pass need not care about."""
+        self._settlement.settle(result, self._snapshot.journal)
 
     def _verify(self, result: PassResult) -> None:
         """Check what the module computes now."""

@@ -14,6 +14,7 @@ from torch import nn
 from fxplug.errors import PatternError
 from fxplug.ir import PATH_OPCODES, Node, map_aggregate, map_arg
 from fxplug.ir.clone import copy_meta
+from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.rewrite.adoption import Adoption, drop_unreached
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.placement import EffectOrder
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
 _MADE_BY = "replace_pattern"
-
-_RESULTS_OF_ANALYSES = frozenset({"example_value", "tensor_meta", "type", "val"})
-"""Notes that are facts about a value. They are not known of the value that takes its place."""
 
 
 @dataclass
@@ -303,7 +301,7 @@ def _use_instead(user: Node, old: Node, new: Argument) -> None:
 
 def notes_of(node: Node) -> dict[str, Any]:
     """Return copies of the notes that hold for what takes the place of a node, too."""
-    return {key: value for key, value in copy_meta(node.meta).items() if key not in _RESULTS_OF_ANALYSES}
+    return {key: value for key, value in copy_meta(node.meta).items() if key not in RESULTS_OF_ANALYSES}
 
 
 def _shared_notes(nodes: tuple[Node, ...]) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""What a pipeline puts in order behind a pass: parameters, the map to the original's weights, notes of analyses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fxplug.passes.analyses import drop_notes_of_analyses
+from fxplug.passes.parameters import keep_parameters
+from fxplug.passes.state_origins import NOTE, updated_origins
+from fxplug.passes.tensor_table import TensorTable
+
+if TYPE_CHECKING:
+    from fxplug.execute import GraphModule
+    from fxplug.passes.base import PassContext, PassRecord, PassResult
+    from fxplug.semantics.storages import StorageJournal
+
+__all__ = ["Settlement"]
+
+
+class Settlement:
+    """What has to be known of a module before a pass, so that its state can be put in order behind it.
+
+    Args:
+        module: As the pass will find it.
+        context: What the pass is handed.
+        record: What offers the pass.
+        name: Full name of the pass.
+        provider: Distribution and version that it comes from.
+    """
+
+    def __init__(
+        self, module: GraphModule, context: PassContext, record: PassRecord, name: str, provider: str
+    ) -> None:
+        self._module, self._context, self._record = module, context, record
+        self._name, self._provider = name, provider
+        self._before = TensorTable(module)
+
+    def begin(self) -> None:
+        """Tell the context that the pass starts."""
+        self._context.derivations.clear()
+        self._context.analyses.begin(self._record.preserves)
+
+    def settle(self, result: PassResult, journal: StorageJournal) -> None:
+        """Put in order what the pass left.
+
+        Args:
+            result: What the pass returned.
+            journal: Knows what was written.
+
+        Raises:
+            PassError: The pass did to parameters what it did not declare, or said something wrong of a tensor.
+        """
+        if result.modified or NOTE not in self._module.meta:
+            self._module.meta[NOTE] = updated_origins(
+                self._module,
+                self._before,
+                self._context.derivations,
+                journal.written() if result.modified else (),
+                f"{self._name} of {self._provider}",
+            )
+        if not result.modified:
+            return
+        if not self._record.replaces_parameters:
+            keep_parameters(self._module, self._before, journal, f"{self._name!r} of {self._provider}")
+        if "shapes" not in self._record.preserves:
+            drop_notes_of_analyses(self._module)
+
+    def end(self, *, failed: bool) -> None:
+        """Tell the context that the pass ended."""
+        self._context.derivations.clear()
+        self._context.analyses.end(failed=failed)
