@@ -50,7 +50,16 @@ if TYPE_CHECKING:
     from fxplug.fx import subgraph_rewriter as subgraph_rewriter
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
-    from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
+    from fxplug.passes import (
+        Pass,
+        PassContext,
+        PassEvent,
+        PassRecord,
+        PassResult,
+        Pipeline,
+        load_original_state_dict,
+        state_origins,
+    )
     from fxplug.plugins import CommandRecord, EffectRecord, ReportSectionRecord, hookimpl, hookspec
     from fxplug.rewrite import DecompositionRecord
     from fxplug.semantics import has_side_effect
@@ -92,7 +101,16 @@ _HOMES = {
     "fxplug.execute": ("GraphModule", "Interpreter"),
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
-    "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
+    "fxplug.passes": (
+        "Pass",
+        "PassContext",
+        "PassEvent",
+        "PassRecord",
+        "PassResult",
+        "Pipeline",
+        "load_original_state_dict",
+        "state_origins",
+    ),
     "fxplug.plugins": ("CommandRecord", "EffectRecord", "ReportSectionRecord", "hookimpl", "hookspec"),
     "fxplug.rewrite": ("DecompositionRecord",),
     "fxplug.semantics": ("has_side_effect",),
@@ -156,11 +174,13 @@ __all__ = [
     "hookspec",
     "is_tracing",
     "load",
+    "load_original_state_dict",
     "map_arg",
     "optimize",
     "replace_pattern",
     "represent",
     "save",
+    "state_origins",
     "symbolic_trace",
     "trace",
     "wrap",

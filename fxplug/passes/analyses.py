@@ -141,7 +141,8 @@ def _shapes(module: GraphModule, example_inputs: tuple[Any, ...] | None) -> dict
     """Return for each node what its value is like: nested `TensorMetadata`, None in the place of other values."""
     if example_inputs is None:
         raise AnalysisError(
-            "Cannot analyse 'shapes' without example inputs. Give them to the pipeline: pipeline.run(module, inputs)."
+            "Cannot analyse 'shapes' without example inputs. Give them to the pipeline: "
+            "pipeline.run(module, inputs)."
         )
     known = described_copy(module, *example_inputs)
     return {
@@ -168,7 +169,8 @@ def analyze(
     """Return what an analysis finds out about a module as it is now.
 
     Args:
-        name: ``"shapes"``: nested `fxplug.analyze.TensorMetadata` for each node; ``"effects"``: a `fxplug.Effect`.
+        name: ``"shapes"``: nested `fxplug.analyze.TensorMetadata` for each node; ``"effects"``: a
+            `fxplug.Effect`.
         module: Not changed.
         example_inputs: Not changed. Shapes cannot be known without.
 
@@ -222,10 +224,18 @@ class AnalysisCache:
         self._drop_invalid()
         self._preserved = frozenset(preserved)
 
-    def end(self, *, failed: bool) -> None:
-        """Hear that the pass ended; one that failed preserved nothing."""
+    def end(self, *, failed: bool, wrote: bool) -> None:
+        """Hear that the pass ended.
+
+        Args:
+            failed: Whether it did; then it preserved nothing.
+            wrote: Whether it wrote values of tensors, of which not every way can be seen from the tensors themselves.
+        """
         if failed:
             self._preserved = frozenset()
+        if wrote:
+            for name in self._kept.keys() - self._preserved:
+                self._drop(name)
         self._drop_invalid()
         self._preserved = frozenset()
 

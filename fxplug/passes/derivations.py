@@ -50,19 +50,19 @@ class TensorOrigin:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the original's state dict that the value depends on, each once."""
-        return tuple(dict.fromkeys(origin.key for origin in self._walk() if origin.key))
+        return tuple(dict.fromkeys(origin.key for origin in self.parts() if origin.key))
 
     @property
     def passes(self) -> tuple[str, ...]:
         """The passes that the value went through, the first one first."""
-        return tuple(dict.fromkeys(origin.pass_name for origin in self._walk() if origin.pass_name))
+        return tuple(dict.fromkeys(origin.pass_name for origin in self.parts() if origin.pass_name))
 
     @property
     def unknown(self) -> TensorOrigin | None:
         """The first part of which nobody said how it comes from the original; None when there is none."""
-        return next((origin for origin in self._walk() if not origin.key and origin.recipe is None), None)
+        return next((origin for origin in self.parts() if not origin.key and origin.recipe is None), None)
 
-    def _walk(self) -> Iterator[TensorOrigin]:
+    def parts(self) -> Iterator[TensorOrigin]:
         """Yield what this one comes from and itself, inputs first, each once."""
         seen: set[int] = set()
         waiting: list[tuple[TensorOrigin, bool]] = [(self, False)]
@@ -80,7 +80,7 @@ class TensorOrigin:
         if self.key:
             return self.key
         if self.recipe is not None:
-            return f"{self.recipe.name}({', '.join(map(str, self.inputs))}) by {self.pass_name}"
+            return f"{self.recipe.name}({', '.join(self.keys)}) by {', then '.join(self.passes)}"
         return f"unknown: made by {self.pass_name}" if self.pass_name else "unknown: in no state dict"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorOrigin:

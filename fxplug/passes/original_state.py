@@ -90,8 +90,8 @@ def _origins_of(module: GraphModule) -> StateOrigins:
     found: Any = module.meta.get(NOTE)
     if not isinstance(found, StateOrigins):
         raise PassError(
-            "Cannot load original weights: no pipeline has run on this module, or what it knew of the original is lost. "
-            "Where nothing was transformed, use module.load_state_dict; else transform the captured module again, with "
+            "Cannot load original weights: no pipeline has run on this module, or what it knew of the original is "
+            "lost. Where nothing was transformed, use module.load_state_dict; else transform the captured module again, with "
             "a Pipeline or fxplug.optimize.",
             code="FXP-P030",
         )

@@ -1,4 +1,4 @@
-"""Parameters stay the objects that they are, so that an optimizer made before a pipeline trains what comes out of it."""
+"""Parameters stay the objects that they are, so that an optimizer trains what comes out of a pipeline, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from fxplug.errors import PassError
-from fxplug.passes.tensor_table import TensorTable
 from fxplug.semantics.internals import parameters_of
 from fxplug.semantics.storages import is_elsewhere
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fxplug.passes.tensor_table import TensorTable
     from fxplug.semantics.storages import StorageJournal
 
 __all__ = ["keep_parameters"]
@@ -25,7 +25,9 @@ __all__ = ["keep_parameters"]
 _SHOWN = 3
 
 
-def keep_parameters(module: nn.Module, before: TensorTable, journal: StorageJournal, title: str) -> None:
+def keep_parameters(
+    module: nn.Module, before: TensorTable, after: TensorTable, journal: StorageJournal, title: str
+) -> None:
     """Put back the parameters for which a pass put others of the same kind, with the values of these.
 
     Gradients, ``requires_grad`` and ties are those of the old objects, the values those that the pass left. A parameter
@@ -34,14 +36,14 @@ def keep_parameters(module: nn.Module, before: TensorTable, journal: StorageJour
     Args:
         module: As the pass left it.
         before: What it held before.
+        after: What it holds now.
         journal: Keeps what is written over, so that it can be undone.
         title: Names the pass in messages.
 
     Raises:
         PassError: A parameter is gone, or is one of another kind; the record of the pass does not say that it may be.
     """
-    after = TensorTable(module).parameters
-    plan = _Plan(before.parameters, after)
+    plan = _Plan(before.parameters, after.parameters)
     for group in _groups(before.parameters):
         plan.add(group)
     _refuse_merged(plan)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fxplug.passes.analyses import drop_notes_of_analyses
 from fxplug.passes.parameters import keep_parameters
-from fxplug.passes.state_origins import NOTE, updated_origins
+from fxplug.passes.state_origins import NOTE, initial_origins, updated_origins
 from fxplug.passes.tensor_table import TensorTable
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Settlement:
         self._module, self._context, self._record = module, context, record
         self._name, self._provider = name, provider
         self._before = TensorTable(module)
+        self._wrote = False
 
     def begin(self) -> None:
         """Tell the context that the pass starts."""
@@ -50,22 +51,29 @@ class Settlement:
         Raises:
             PassError: The pass did to parameters what it did not declare, or said something wrong of a tensor.
         """
-        if result.modified or NOTE not in self._module.meta:
-            self._module.meta[NOTE] = updated_origins(
-                self._module,
-                self._before,
-                self._context.derivations,
-                journal.written() if result.modified else (),
-                f"{self._name} of {self._provider}",
-            )
+        meta = self._module.meta
         if not result.modified:
+            if NOTE not in meta:
+                meta[NOTE] = initial_origins(self._before)
             return
+        after = TensorTable(self._module)
+        written = journal.written()
+        self._wrote = bool(written)
+        meta[NOTE] = updated_origins(
+            meta.get(NOTE),
+            self._before,
+            after,
+            self._context.derivations,
+            written,
+            f"{self._name} of {self._provider}",
+        )
         if not self._record.replaces_parameters:
-            keep_parameters(self._module, self._before, journal, f"{self._name!r} of {self._provider}")
+            title = f"{self._name!r} of {self._provider}"
+            keep_parameters(self._module, self._before, after, journal, title)
         if "shapes" not in self._record.preserves:
             drop_notes_of_analyses(self._module)
 
     def end(self, *, failed: bool) -> None:
         """Tell the context that the pass ended."""
         self._context.derivations.clear()
-        self._context.analyses.end(failed=failed)
+        self._context.analyses.end(failed=failed, wrote=self._wrote)

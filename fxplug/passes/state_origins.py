@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.passes.derivations import Derivation
 
-__all__ = ["NOTE", "StateOrigins", "state_origins", "updated_origins"]
+__all__ = ["NOTE", "StateOrigins", "initial_origins", "state_origins", "updated_origins"]
 
 NOTE = "fxplug.state_origins"
 """Key in ``module.meta`` under which a module keeps the map."""
@@ -73,12 +73,13 @@ def state_origins(module: GraphModule) -> StateOrigins:
         fc.weight    fc.weight
     """
     found: Any = module.meta.get(NOTE)
-    return found if isinstance(found, StateOrigins) else _initial(TensorTable(module))
+    return found if isinstance(found, StateOrigins) else initial_origins(TensorTable(module))
 
 
 def updated_origins(
-    module: GraphModule,
+    former: object,
     before: TensorTable,
+    after: TensorTable,
     derivations: Sequence[Derivation],
     written: Iterable[torch.Tensor],
     pass_name: str,
@@ -86,8 +87,9 @@ def updated_origins(
     """Return the map of a module that a pass has transformed.
 
     Args:
-        module: As the pass left it.
-        before: The tensors that it held before the pass, by path.
+        former: The map that it had before; anything else where it had none.
+        before: The tensors that it held before the pass.
+        after: Those that it holds now.
         derivations: What the pass said.
         written: The tensors among `before` that the pass wrote.
         pass_name: Of the pass, with its distribution and version.
@@ -95,9 +97,8 @@ def updated_origins(
     Raises:
         PassError: A derivation cannot be recorded.
     """
-    former: Any = module.meta.get(NOTE)
     if not isinstance(former, StateOrigins):
-        former = _initial(before)
+        former = initial_origins(before)
     unknown = TensorOrigin(pass_name=pass_name)
     outside = TensorOrigin(pass_name="somebody outside of a pipeline")
     known: dict[int, TensorOrigin] = {}
@@ -109,7 +110,7 @@ def updated_origins(
         known[id(tensor)] = unknown
     derived = _derive(derivations, known, pass_name)
     origins: dict[str, TensorOrigin] = {}
-    for path, tensor in TensorTable(module).tensors.items():
+    for path, tensor in after.tensors.items():
         origin = derived.get(id(tensor)) or known.get(id(tensor), unknown)
         if origin.key and origin.key != path and before.tensors.get(path) is tensor:
             origin = former.get(path, origin)  # A tensor with several paths has several keys.
@@ -129,8 +130,8 @@ def _derive(
             if origin is None:
                 raise PassError(
                     f"Cannot record derivation {number} of the pass: its source {position}, a tensor of shape "
-                    f"{list(source.shape)}, is none that the module held when the pass began, and none that was derived "
-                    "before. Hand context.derive the very tensors of the module, not copies or views of them.",
+                    f"{list(source.shape)}, is none that the module held when the pass began, and none that was "
+                    "derived before. Hand context.derive the very tensors of the module, not copies or views of them.",
                     code="FXP-P021",
                 )
             inputs.append(origin)
@@ -139,7 +140,7 @@ def _derive(
     return derived
 
 
-def _initial(table: TensorTable) -> StateOrigins:
+def initial_origins(table: TensorTable) -> StateOrigins:
     """Return the map of a module that nobody has transformed: every tensor of its state dict comes from itself."""
     constant = TensorOrigin()
     return StateOrigins(

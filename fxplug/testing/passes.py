@@ -128,7 +128,7 @@ def _transform(
     made: Any = offer.create(**subject.options_of(offer))
     if not isinstance(made, Pass):
         raise TypeError(f"its factory returned a {type(made).__name__} instead of a Pass")
-    result: Any = made.run(module, PassContext(inputs, "check"))
+    result: Any = made.run(module, PassContext(inputs, "check", module))
     if not isinstance(result, PassResult):
         raise TypeError(f"run() returned a {type(result).__name__} instead of a PassResult")
     return result
