@@ -7,8 +7,8 @@ walk over the graph, find a convolution that only a batch norm uses, fold the we
 In evaluation mode, batch norm is an affine map per channel, y = (x - mean) / sqrt(var + eps) * gain + shift, and so can
 be part of the convolution that makes x. fxplug has this built in, as the pass `fuse-conv-bn`; the one here is called
 `fold-batch-norms` and says all that a pass may say of itself: that it puts parameters in the place of others, that
-shapes and effects stay what they were, and how the new weights come from the old ones, so that new checkpoints can be loaded into
-the fused model.
+shapes and effects stay what they were, and how the new weights come from the old ones, so that new checkpoints can be
+loaded into the fused model.
 
 Run it: ``python examples/conv_bn_fusion.py`` fuses ResNet-50, compares it with eager, and measures both.
 """

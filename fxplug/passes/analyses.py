@@ -115,8 +115,8 @@ class AnalysisResult(Mapping[Node, ResultT], Generic[ResultT]):
         if not self.is_current:
             raise AnalysisError(
                 f"Cannot use this result of the analysis {self.name!r}: graph or module were changed since, and no "
-                f"pass that did so declares that it preserves {self.name!r}. Ask context.analysis({self.name!r}) again; "
-                "a pass that edits while it reads plans first and edits then, or declares it: "
+                f"pass that did so declares that it preserves {self.name!r}. Ask context.analysis({self.name!r}) "
+                "again; a pass that edits while it reads plans first and edits then, or declares it: "
                 f'PassRecord(preserves=frozenset({{"{self.name}"}})).',
                 code="FXP-A001",
             )

@@ -91,8 +91,8 @@ def _origins_of(module: GraphModule) -> StateOrigins:
     if not isinstance(found, StateOrigins):
         raise PassError(
             "Cannot load original weights: no pipeline has run on this module, or what it knew of the original is "
-            "lost. Where nothing was transformed, use module.load_state_dict; else transform the captured module again, with "
-            "a Pipeline or fxplug.optimize.",
+            "lost. Where nothing was transformed, use module.load_state_dict; else transform the captured module "
+            "again, with a Pipeline or fxplug.optimize.",
             code="FXP-P030",
         )
     return found

@@ -104,10 +104,10 @@ def updated_origins(
     known: dict[int, TensorOrigin] = {}
     for path, tensor in before.tensors.items():
         known.setdefault(id(tensor), former.get(path, outside))
-    for (
-        tensor
-    ) in written:  # Whatever it is now: nobody knows whether it was written before or after it was read.
-        known[id(tensor)] = unknown
+    explained = {id(derivation.target) for derivation in derivations}
+    for tensor in written:
+        if id(tensor) not in explained:  # Nobody knows whether it was written before or after it was read.
+            known[id(tensor)] = unknown
     derived = _derive(derivations, known, pass_name)
     origins: dict[str, TensorOrigin] = {}
     for path, tensor in after.tensors.items():

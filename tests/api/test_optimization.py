@@ -315,10 +315,10 @@ def test_a_result_that_does_not_run_is_a_mismatch(model, manager_with):
     def break_it(module):
         module.conv = nn.Conv2d(5, 4, 3)
 
+    offered = a_pass(break_it, replaces_parameters=True)
     with pytest.raises(
         MismatchError, match="fails where the original does not: it raises RuntimeError: Given groups"
     ):
-        offered = a_pass(break_it, replaces_parameters=True)
         run(model, passes=["spoil"], manager=manager_with(fxplug_register_passes=offered))
 
 

@@ -118,7 +118,7 @@ class TestResults:
         assert not known[node_of(module, "conv")].must_be_kept
 
     def test_an_unknown_name_is_refused_with_a_suggestion(self, module):
-        with pytest.raises(PassError, match="There is no analysis named 'shape'. Did you mean 'shapes'"):
+        with pytest.raises(PassError, match=r"There is no analysis named 'shape'\. Did you mean 'shapes'"):
             run(module, step(lambda _, context: context.analysis("shape")))
         with pytest.raises(UnknownNameError):
             analyze("shape", module)
@@ -171,7 +171,7 @@ class TestValidity:
         with pytest.raises(AnalysisError) as caught:
             len(first)
         assert caught.value.code == "FXP-A001"
-        assert "PassRecord(preserves=frozenset({\"shapes\"}))" in str(caught.value)
+        assert 'PassRecord(preserves=frozenset({"shapes"}))' in str(caught.value)
 
     def test_what_is_preserved_is_served_again(self, module):
         first, second = self.served(module, rename, preserves=SHAPES)
@@ -320,7 +320,9 @@ class TestChecking:
         assert found == ["'shapes' of node 'conv' is noted as float32[2, 3, 8, 8] and is float32[2, 4, 6, 6]"]
 
     def test_a_graph_that_does_not_run_any_more_is_a_finding(self, module):
-        (found,) = self.lies(module, lambda module: module.add_submodule("conv", nn.Conv2d(7, 4, 3)), ["shapes"])
+        (found,) = self.lies(
+            module, lambda module: module.add_submodule("conv", nn.Conv2d(7, 4, 3)), ["shapes"]
+        )
         assert found.startswith("'shapes' cannot be analysed any more: RuntimeError")
 
     def test_another_graph_is_compared_by_names(self, module):
