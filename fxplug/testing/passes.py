@@ -11,6 +11,7 @@ from fxplug.api import Tolerance
 from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug.testing.behaviour import differences, large_differences
+from fxplug.testing.declarations import check_declarations
 from fxplug.testing.state import effects_besides, fingerprint, kept_process, notes_text
 from fxplug.testing.subject import reason_of
 from fxplug.testing.threads import run_at_once
@@ -76,6 +77,8 @@ def check_passes(subject: Subject, findings: Findings) -> None:
             continue
         _check_runs(offer, title, runs, findings)
         _check_again(subject, offer, title, runs, findings)
+        with kept_process():
+            check_declarations(subject, offer, title, findings)
 
 
 def _run_all(subject: Subject, offer: PassOffer, *, is_watched: bool = False) -> tuple[list[_Run], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import os
@@ -200,6 +201,9 @@ def test_a_sound_plugin_passes_every_check(site):
         "pass-effects",
         "pass-idempotent",
         "pass-threads",
+        "pass-preserves",
+        "pass-parameters",
+        "pass-weights",
         "backend-partition",
         "backend-same-values",
     ]
@@ -1330,3 +1334,124 @@ def test_an_observer_that_changes_the_module_is_found():
         removes_a_node(event.module)
 
     assert failures_of(plugin_of(fxplug_pass_started=fxplug_pass_started)) == ["observers-run"]
+
+
+# -- what the record of a pass declares
+
+
+class _Halved(Pass):
+    """Puts new parameters of half the value where the weights of linear layers are, and doubles what comes out."""
+
+    def run(self, module, context):
+        found = 0
+        for node in module.graph.find_nodes(op="call_module"):
+            linear = module.get_submodule(str(node.target))
+            if type(linear) is not nn.Linear or linear.bias is None or len(linear._parameters) != 2:
+                continue
+            for name, parameter in list(linear.named_parameters()):
+                setattr(linear, name, nn.Parameter(parameter.detach() * 1.0))
+                self.say(context, getattr(linear, name), parameter)
+                found += 1
+        return PassResult(found > 0)
+
+    def say(self, context, new, old):
+        pass
+
+
+class _Honest(_Halved):
+    def say(self, context, new, old):
+        context.derive(new, (old,), lambda value: value * 1.0)
+
+
+class _Liar(_Halved):
+    def say(self, context, new, old):
+        context.derive(new, (old,), lambda value: value * 3.0)
+
+
+class _Wider(Pass):
+    """Puts parameters of another dtype in the place of those that it finds, which compute the same."""
+
+    def run(self, module, context):
+        found = module.graph.find_nodes(op="call_module")
+        layers = {
+            str(node.target)
+            for node in found
+            if isinstance(module.get_submodule(str(node.target)), nn.Linear)
+        }
+        for path in sorted(layers):
+            module.add_submodule(path, _InDouble(module.get_submodule(path)))
+        return PassResult(len(layers) > 0)
+
+
+class _InDouble(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = copy.deepcopy(linear).double()
+
+    def forward(self, x):
+        return self.linear(x.double()).float()
+
+
+class _Flattening(Pass):
+    """Makes the input of each relu flat behind its back."""
+
+    def run(self, module, context):
+        found = module.graph.find_nodes(op="call_module")
+        relus = [
+            node for node in found if type(module.get_submodule(str(node.target))) is nn.ReLU and node.users
+        ]
+        for node in relus[:1]:
+            (value,) = node.args
+            with module.graph.inserting_before(node):
+                flat = module.graph.call_function(torch.flatten, (value,))
+                flat.origins = node.origins
+            node.args = (flat,)
+            with module.graph.inserting_after(node):
+                back = module.graph.call_method("reshape_as", (node, value))
+                back.origins = node.origins
+            node.replace_all_uses_with(back, delete_user_cb=lambda user, back=back: user is not back)
+        return PassResult(len(relus) > 0)
+
+
+def test_a_pass_that_replaces_parameters_says_so():
+    finding = finding_of(check_plugin(pass_plugin(_Wider)), "pass-parameters")
+    assert finding.outcome == "failed"
+    assert "is gone" in finding.reason
+    assert "replaces_parameters=True" in finding.remedy
+    report = check_plugin(pass_plugin(_Wider, replaces_parameters=True))
+    assert finding_of(report, "pass-parameters").outcome == "passed"
+
+
+def test_a_pass_that_does_not_preserve_what_it_says_is_found():
+    report = check_plugin(pass_plugin(_Flattening, preserves=frozenset({"effects"})))
+    assert finding_of(report, "pass-preserves").outcome == "passed"
+    finding = finding_of(
+        check_plugin(pass_plugin(_Flattening, preserves=frozenset({"shapes"}))), "pass-preserves"
+    )
+    assert finding.outcome == "failed"
+    assert "'shapes' of node" in finding.reason
+    assert finding_of(check_plugin(pass_plugin(_Flattening)), "pass-preserves").outcome == "skipped"
+
+
+def test_what_a_record_declares_has_the_right_form():
+    for fields, found in (
+        (
+            {"preserves": frozenset({"shape"})},
+            "preserves 'shape', which is no analysis. Did you mean 'shapes'?",
+        ),
+        ({"preserves": "shapes"}, "it must be a frozenset of names of analyses"),
+        ({"replaces_parameters": "no"}, "it must be True or False"),
+    ):
+        report = check_plugin(pass_plugin(_Flattening, **fields))
+        assert found in finding_of(report, "loads").reason
+
+
+def test_a_pass_that_says_how_weights_are_made_is_checked():
+    report = check_plugin(pass_plugin(_Honest))
+    assert finding_of(report, "pass-weights").outcome == "passed"
+    finding = finding_of(check_plugin(pass_plugin(_Liar)), "pass-weights")
+    assert finding.outcome == "failed"
+    assert "is wrong once other weights are loaded" in finding.reason
+    finding = finding_of(check_plugin(pass_plugin(_Halved)), "pass-weights")
+    assert finding.outcome == "skipped"
+    assert "does not say how" in finding.reason
