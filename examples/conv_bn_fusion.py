@@ -18,6 +18,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +70,7 @@ RECORD = PassRecord(
 )
 
 
-def fold(conv: nn.Module, norm: nn.Module, context: PassContext) -> nn.Module:
+def fold(conv: Any, norm: Any, context: PassContext) -> nn.Module:
     """Return one convolution that computes what the two modules compute, and say how its weights were made."""
 
     def fold_weight(weight: Tensor, var: Tensor, gain: Tensor) -> Tensor:
@@ -109,7 +110,7 @@ def _module_of(module: GraphModule, node: Node) -> nn.Module:
     return module.get_submodule(str(node.target))
 
 
-def _fits(conv: nn.Module | None, norm: nn.Module) -> bool:
+def _fits(conv: Any, norm: Any) -> bool:
     """Return whether two modules are a convolution and a batch norm of its kind, with gain, shift and statistics."""
     if type(conv) not in _PAIRS or type(norm) is not _PAIRS[type(conv)]:
         return False  # Exact classes: a subclass may compute something else.

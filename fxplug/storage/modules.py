@@ -172,6 +172,7 @@ class ModuleWriter:
         return {name: value for name, value in entry.items() if name not in _OPTIONAL or value}
 
     def _describe_graph(self, module: GraphModule, path: str) -> dict[str, Any]:
+        number = self._add_graph(module, path, module.graph)
         notes: dict[str, Any] = {}
         origins: dict[str, Any] = {}
         for name, value in module.meta.items():
@@ -185,7 +186,7 @@ class ModuleWriter:
         return {
             "class_name": vars(module)["_class_name"],
             "meta": notes,
-            "graph": self._add_graph(module, path, module.graph),
+            "graph": number,
             **origins,
             **({} if module.guard_set is None else {"guards": self._describe_guards(module, path)}),
         }

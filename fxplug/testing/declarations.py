@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fxplug.analyze.isolation import copy_module
 from fxplug.api import Tolerance
 from fxplug.errors import FxplugError, PassError
@@ -14,6 +12,7 @@ from fxplug.testing.behaviour import differences, large_differences
 from fxplug.testing.subject import reason_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from fxplug.execute import GraphModule
@@ -49,6 +48,8 @@ def check_declarations(subject: Subject, offer: PassOffer, title: str, findings:
             wrong += [f"{where} {problem}" for problem in _load(module, sample, offer.record.tolerance)]
         except PassError as error:
             (unknown if error.code == _WITHOUT_RECIPE else wrong).append(f"{where}: {error.message}")
+        except Exception as error:  # A module that does not run raises anything.
+            wrong.append(f"{where} the result does not run: {reason_of(error)}")
     _report(offer, title, findings, lies, replaced)
     if unknown and not wrong:
         findings.skipped("pass-weights", title, f"{unknown[0]} See context.derive")
@@ -91,13 +92,12 @@ def _run(subject: Subject, offer: PassOffer, sample: Sample) -> tuple[GraphModul
 
 def _load(module: GraphModule, sample: Sample, share: float) -> list[str]:
     """Load other weights into a transformed module; return in what it differs from the model that has them."""
+    if _different(module, sample.model, sample.inputs, share):
+        return []  # Wrong with any weights, which another check says.
     other = copy_module(sample.model)
     other.load_state_dict({key: _other(value) for key, value in other.state_dict().items()})
     load_original_state_dict(module, other.state_dict(), strict=False)
-    try:
-        found = _different(module, other, sample.inputs, share)
-    except Exception as error:  # A module that does not run any more raises anything.
-        return [f"it does not run with other weights: {reason_of(error)}"]
+    found = _different(module, other, sample.inputs, share)
     return [f"{path} is wrong once other weights are loaded" for path in found[:1]]
 
 

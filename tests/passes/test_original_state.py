@@ -123,11 +123,9 @@ class TestLoading:
         module, trained = transformed(model(1), *steps), model(2)
         fxplug.load_original_state_dict(module, trained.state_dict())
         assert torch.equal(output(module), output(transformed(trained, *steps)))
-        text = str(fxplug.state_origins(module)["stem.0.weight"])
-        assert (
-            text
-            == "neg(stem.0.weight, stem.1.running_var, stem.1.weight) by fuse-conv-bn of fxplug, then negate of demo 1.2"
-        )
+        sources = "stem.0.weight, stem.1.running_var, stem.1.weight"
+        passes = "fuse-conv-bn of fxplug, then negate of demo 1.2"
+        assert str(fxplug.state_origins(module)["stem.0.weight"]) == f"neg({sources}) by {passes}"
 
     def test_two_batch_norms_behind_one_convolution(self):
         class Twice(nn.Sequential):

@@ -162,7 +162,9 @@ def test_a_sound_plugin_passes_every_check(site):
 
         @hookimpl
         def fxplug_register_passes():
-            return [PassRecord("nothing", Nothing, "Does nothing.", options=Options, idempotent=True)]
+            kept = frozenset({"shapes", "effects"})
+            record = PassRecord("nothing", Nothing, "Does nothing.", options=Options, preserves=kept)
+            return [replace(record, idempotent=True)]
 
         @hookimpl
         def fxplug_register_backends():
@@ -1372,15 +1374,14 @@ class _Wider(Pass):
     """Puts parameters of another dtype in the place of those that it finds, which compute the same."""
 
     def run(self, module, context):
-        found = module.graph.find_nodes(op="call_module")
-        layers = {
-            str(node.target)
-            for node in found
-            if isinstance(module.get_submodule(str(node.target)), nn.Linear)
-        }
-        for path in sorted(layers):
+        if module.graph.find_nodes(op="get_attr"):
+            return PassResult(modified=False)
+        calls = module.graph.find_nodes(op="call_module")
+        paths = sorted({str(node.target) for node in calls})
+        paths = [path for path in paths if isinstance(module.get_submodule(path), nn.Linear)]
+        for path in paths:
             module.add_submodule(path, _InDouble(module.get_submodule(path)))
-        return PassResult(len(layers) > 0)
+        return PassResult(len(paths) > 0)
 
 
 class _InDouble(nn.Module):
@@ -1393,23 +1394,22 @@ class _InDouble(nn.Module):
 
 
 class _Flattening(Pass):
-    """Makes the input of each relu flat behind its back."""
+    """Makes the input of the first relu flat, and what comes out of it what it was."""
 
     def run(self, module, context):
-        found = module.graph.find_nodes(op="call_module")
+        calls = module.graph.find_nodes(op="call_module")
         relus = [
-            node for node in found if type(module.get_submodule(str(node.target))) is nn.ReLU and node.users
+            node for node in calls if type(module.get_submodule(str(node.target))) is nn.ReLU and node.args
         ]
         for node in relus[:1]:
             (value,) = node.args
             with module.graph.inserting_before(node):
                 flat = module.graph.call_function(torch.flatten, (value,))
-                flat.origins = node.origins
             node.args = (flat,)
             with module.graph.inserting_after(node):
                 back = module.graph.call_method("reshape_as", (node, value))
-                back.origins = node.origins
             node.replace_all_uses_with(back, delete_user_cb=lambda user, back=back: user is not back)
+            flat.origins = back.origins = node.origins
         return PassResult(len(relus) > 0)
 
 
