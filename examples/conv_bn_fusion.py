@@ -41,8 +41,10 @@ class FoldBatchNorms(Pass):
         folded = 0
         for node in module.graph.find_nodes(op="call_module"):
             conv_node, norm = _producer(node), _module_of(module, node)
-            conv = None if conv_node is None else _module_of(module, conv_node)
-            if conv_node is None or not _fits(conv, norm) or len(conv_node.users) > 1:
+            if conv_node is None or len(conv_node.users) > 1:
+                continue
+            conv = _module_of(module, conv_node)
+            if not _fits(conv, norm):
                 continue
             if calls[conv] > 1 or calls[norm] > 1 or not read.isdisjoint({conv_node.target, node.target}):
                 continue  # Whoever else uses the weights needs them as they are.

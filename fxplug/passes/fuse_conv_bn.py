@@ -123,8 +123,14 @@ def _folds(fold: _Fold) -> tuple[Callable[..., torch.Tensor], Callable[..., torc
 
 
 def _fold_of(conv: Any, norm: Any) -> _Fold:
-    has = [part is not None for part in (norm.weight, norm.bias, conv.bias)]
-    return _Fold(norm.eps, *has, conv.weight.dim(), conv.weight.dtype)
+    return _Fold(
+        norm.eps,
+        has_gain=norm.weight is not None,
+        has_shift=norm.bias is not None,
+        has_bias=conv.bias is not None,
+        rank=conv.weight.dim(),
+        dtype=conv.weight.dtype,
+    )
 
 
 def _sources_of_weight(conv: Any, norm: Any) -> list[torch.Tensor]:
