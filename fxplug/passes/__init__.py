@@ -6,7 +6,7 @@ from fxplug.passes.analyses import ANALYSES, AnalysisResult, analyze, check_pres
 from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.dead_code import DeadCode
-from fxplug.passes.derivations import Recipe, TensorOrigin
+from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
@@ -46,5 +46,6 @@ __all__ = [
     "load_original_state_dict",
     "order_passes",
     "order_reasons",
+    "recipe_of",
     "state_origins",
 ]

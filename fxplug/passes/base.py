@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fxplug.errors import AnalysisError
 from fxplug.passes.analyses import AnalysisCache
-from fxplug.passes.derivations import Derivation
+from fxplug.passes.derivations import Derivation, Recipe, recipe_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,10 @@ class PassContext:
         return self.analyses.get(name, self.module, self.example_inputs)
 
     def derive(
-        self, target: torch.Tensor, sources: Sequence[torch.Tensor], function: Callable[..., torch.Tensor]
+        self,
+        target: torch.Tensor,
+        sources: Sequence[torch.Tensor],
+        function: Callable[..., torch.Tensor] | Recipe,
     ) -> None:
         """Say how a tensor that the pass puts into the module comes from those that it found there.
 
@@ -83,9 +86,15 @@ class PassContext:
                 place.
             sources: Tensors that the module held when the pass began, or targets of earlier calls.
             function: Takes the values of `sources`, each as an argument, and returns that of `target`. It is captured
-                as a graph, so it must do with operations on tensors and plain numbers.
+                as a graph at once, so it must do with operations on tensors and plain numbers. A recipe that
+                `fxplug.passes.recipe_of` made saves the time where many tensors have the same one.
+
+        Raises:
+            PassError: The function cannot be captured.
         """
-        self.derivations.append(Derivation(target, tuple(sources), function))
+        if self.module is not None:
+            recipe = function if isinstance(function, Recipe) else recipe_of(function, len(sources))
+            self.derivations.append(Derivation(target, tuple(sources), recipe))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,36 +88,23 @@ class TensorOrigin:
 
 @dataclass(frozen=True, eq=False)
 class Derivation:
-    """What a pass said: `target` is `function` of `sources`."""
+    """What a pass said: `target` is made of `sources`."""
 
     target: torch.Tensor
     sources: tuple[torch.Tensor, ...]
-    function: Callable[..., torch.Tensor]
-
-
-_known: weakref.WeakKeyDictionary[Any, dict[int, Recipe]] = weakref.WeakKeyDictionary()
+    recipe: Recipe
 
 
 def recipe_of(function: Callable[..., torch.Tensor], count: int) -> Recipe:
-    """Return a function of tensors as a graph; the same one for the same function.
+    """Return a function of tensors as a graph.
 
     Args:
-        function: Does with operations on tensors and plain numbers.
+        function: Does with operations on tensors and plain numbers. It is called once, with stand-ins.
         count: How many tensors it takes.
 
     Raises:
         PassError: It cannot be captured.
     """
-    try:
-        recipes = _known.setdefault(function, {})
-    except TypeError:  # Neither hashable nor referred to weakly.
-        recipes = {}
-    if count not in recipes:
-        recipes[count] = _captured(function, count)
-    return recipes[count]
-
-
-def _captured(function: Callable[..., torch.Tensor], count: int) -> Recipe:
     name = getattr(function, "__name__", type(function).__name__)
     graph = Graph()
     tracer = GraphAppendingTracer(graph)

@@ -19,10 +19,11 @@ from torch import nn
 from fxplug.execute import GraphModule, set_path
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
+from fxplug.passes.derivations import Recipe, recipe_of
 from fxplug.semantics.internals import BatchNormBase, has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
 
@@ -117,9 +118,13 @@ class _Fold:
 
 
 @functools.lru_cache(maxsize=64)
-def _folds(fold: _Fold) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Return the two functions of equal folds as the same objects, so that each is captured once."""
-    return fold.fold_weight, fold.fold_bias
+def _recipes(fold: _Fold) -> tuple[Recipe, Recipe]:
+    """Return how weight and bias are made; captured once for all pairs of a kind."""
+    weights = 2 + fold.has_gain
+    return (
+        recipe_of(fold.fold_weight, weights),
+        recipe_of(fold.fold_bias, weights + fold.has_shift + fold.has_bias),
+    )
 
 
 def _fold_of(conv: Any, norm: Any) -> _Fold:
@@ -144,9 +149,9 @@ def _sources_of_bias(conv: Any, norm: Any) -> list[torch.Tensor]:
 
 def _say_how(context: PassContext, fused: Any, conv: Any, norm: Any) -> None:
     """Tell from which tensors the weights of `fused` come, and how."""
-    fold_weight, fold_bias = _folds(_fold_of(conv, norm))
-    context.derive(fused.weight, _sources_of_weight(conv, norm), fold_weight)
-    context.derive(fused.bias, _sources_of_bias(conv, norm), fold_bias)
+    of_weight, of_bias = _recipes(_fold_of(conv, norm))
+    context.derive(fused.weight, _sources_of_weight(conv, norm), of_weight)
+    context.derive(fused.bias, _sources_of_bias(conv, norm), of_bias)
 
 
 def _any_trains(*parameters: torch.Tensor | None) -> bool:

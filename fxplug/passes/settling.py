@@ -34,6 +34,8 @@ class Settlement:
         self._module, self._context, self._record = module, context, record
         self._name, self._provider = name, provider
         self._before = TensorTable(module)
+        # As it is now: a pass may run a pipeline of its own, of whose tensors nothing is known here.
+        self._former = module.meta.get(NOTE)
         self._wrote = False
 
     def begin(self) -> None:
@@ -60,7 +62,7 @@ class Settlement:
         written = journal.written()
         self._wrote = bool(written)
         meta[NOTE] = updated_origins(
-            meta.get(NOTE),
+            self._former,
             self._before,
             after,
             self._context.derivations,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import PassError
-from fxplug.passes.derivations import TensorOrigin, recipe_of
+from fxplug.passes.derivations import TensorOrigin
 from fxplug.passes.tensor_table import TensorTable, shape_of
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ def _derive(
                     code="FXP-P021",
                 )
             inputs.append(origin)
-        recipe = recipe_of(derivation.function, len(inputs))
-        derived[id(derivation.target)] = TensorOrigin("", recipe, tuple(inputs), pass_name)
+        derived[id(derivation.target)] = TensorOrigin("", derivation.recipe, tuple(inputs), pass_name)
     return derived
 
 

@@ -426,7 +426,34 @@ class TestDerive:
             self.derive(torch.neg, lambda module: (module.head.weight.detach(),))
         assert caught.value.code == "FXP-P021"
 
-    def test_a_function_is_captured_once(self):
+    def test_a_function_is_captured_when_it_is_named(self):
+        def work(module, context):
+            def scale(value):
+                return value * factor
+
+            for factor, tensor in ((2.0, module.head.weight), (5.0, module.head.bias)):
+                with torch.no_grad():
+                    tensor.mul_(factor)
+                context.derive(tensor, (tensor,), scale)
+
+        module, trained = transformed(model(1), step(work)), model(2)
+        fxplug.load_original_state_dict(module, trained.state_dict())
+        assert torch.equal(module.head.weight, trained.head.weight * 2)
+        assert torch.equal(module.head.bias, trained.head.bias * 5)
+
+    def test_what_a_pipeline_inside_of_a_pass_did_is_not_mistaken(self):
+        def work(module, context):
+            module.add_submodule("moved", module.head)
+            module.graph.find_nodes(op="call_module", target="head")[0].target = "moved"
+            module.add_submodule("head", nn.Linear(4, 5))
+            Pipeline("inner", [step(scale_head, "inner")]).run(module)
+
+        module = transformed(model(1), step(work, "work"))
+        with pytest.raises(PassError, match=r"'head\.weight' was made or changed by pass work"):
+            fxplug.load_original_state_dict(module, model(2).state_dict())
+        assert fxplug.state_origins(module)["moved.weight"].key == "head.weight"
+
+    def test_equal_folds_share_their_recipe(self):
         module = transformed(model(1))
         origins = fxplug.state_origins(module)
         recipes = {id(origins[path].recipe) for path in ("stem.0.weight", "blocks.0.conv.weight")}
