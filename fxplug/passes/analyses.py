@@ -15,6 +15,7 @@ from fxplug.analyze import TensorMetadata, described_copy
 from fxplug.errors import AnalysisError, UnknownNameError
 from fxplug.execute import GraphModule
 from fxplug.ir import Node, effects
+from fxplug.ir.clone import drop_notes
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 
 if TYPE_CHECKING:
@@ -317,9 +318,7 @@ def drop_notes_of_analyses(module: GraphModule) -> None:
     """Take away what analyses noted on the nodes of a module, and of graph modules inside."""
     for part in module.modules():
         if isinstance(part, GraphModule):
-            for node in part.graph.nodes:
-                for name in RESULTS_OF_ANALYSES & node.meta.keys():
-                    del node.meta[name]
+            drop_notes(part.graph.nodes, RESULTS_OF_ANALYSES)
 
 
 # -- checking what passes declare ----------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ class StorageJournal(LightDispatchMode):
             for record in self._records
             if record.alias is None
             or is_elsewhere(record.tensor, record.alias)
-            or not written.isdisjoint(map(storage_of, memory_of(record.alias)))
+            or (written and not written.isdisjoint(map(storage_of, memory_of(record.alias))))
         ]
 
     def _changed_storages(self) -> set[Any]:
@@ -199,6 +199,8 @@ def is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     """Return whether a tensor has another kind, memory, shape or strides than a second one."""
     if tensor.dtype != alias.dtype or tensor.shape != alias.shape or tensor.layout != alias.layout:
         return True
+    if tensor.is_cpu and type(tensor) in _PLAIN and _is_simple(tensor) and tensor.is_set_to(alias):
+        return False  # As what follows would find out, in one call.
     ours, theirs = memory_of(tensor), memory_of(alias)
     if [storage_of(plain) for plain in ours] != [storage_of(plain) for plain in theirs]:
         return True
@@ -206,6 +208,13 @@ def is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
         one.stride() != other.stride() or one.storage_offset() != other.storage_offset()
         for one, other in zip(ours, theirs, strict=True)
     )
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _is_simple(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def _same_bytes(first: torch.UntypedStorage, second: torch.UntypedStorage) -> bool:
