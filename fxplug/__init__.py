@@ -54,7 +54,16 @@ if TYPE_CHECKING:
     from fxplug.fx import subgraph_rewriter as subgraph_rewriter
     from fxplug.ir import Effect, Graph, Node, PythonCode, map_arg
     from fxplug.lower import Backend, BackendRecord, LoweringContext, Support
-    from fxplug.passes import Pass, PassContext, PassEvent, PassRecord, PassResult, Pipeline
+    from fxplug.passes import (
+        Pass,
+        PassContext,
+        PassEvent,
+        PassRecord,
+        PassResult,
+        Pipeline,
+        load_original_state_dict,
+        state_origins,
+    )
     from fxplug.plugins import (
         CommandRecord,
         EffectRecord,
@@ -107,7 +116,16 @@ _HOMES = {
     "fxplug.execute": ("GraphModule", "Interpreter"),
     "fxplug.ir": ("Effect", "Graph", "Node", "PythonCode", "map_arg"),
     "fxplug.lower": ("Backend", "BackendRecord", "LoweringContext", "Support"),
-    "fxplug.passes": ("Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Pipeline"),
+    "fxplug.passes": (
+        "Pass",
+        "PassContext",
+        "PassEvent",
+        "PassRecord",
+        "PassResult",
+        "Pipeline",
+        "load_original_state_dict",
+        "state_origins",
+    ),
     "fxplug.plugins": (
         "CommandRecord",
         "EffectRecord",
@@ -182,12 +200,14 @@ __all__ = [
     "hookspec",
     "is_tracing",
     "load",
+    "load_original_state_dict",
     "map_arg",
     "optimize",
     "pipeline_overrides",
     "replace_pattern",
     "represent",
     "save",
+    "state_origins",
     "symbolic_trace",
     "trace",
     "wrap",

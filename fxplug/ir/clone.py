@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fxplug.ir.node import NodeOwner
     from fxplug.ir.ring import Ring
 
-__all__ = ["clone_nodes", "copy_meta", "give_back_notes"]
+__all__ = ["clone_nodes", "copy_meta", "drop_notes", "give_back_notes"]
 
 
 def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node, Node]:
@@ -108,3 +108,16 @@ def give_back_notes(nodes: Iterable[Node], copies: Iterable[Node], mapping: Mapp
     for node, copy in zip(nodes, copies, strict=True):
         node._meta = None if copy._meta is None else copy_meta(copy._meta, mapping)
         node._type, node._origin = copy._type, copy._origin
+
+
+def drop_notes(nodes: Iterable[Node], names: frozenset[str]) -> None:
+    """Take some notes away; those of nodes that nobody has asked for notes yet are not made for it.
+
+    Args:
+        nodes: Changed in place.
+        names: Of notes.
+    """
+    for node in nodes:
+        if node._meta:
+            for name in names & node._meta.keys():
+                del node._meta[name]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["RESULTS_OF_ANALYSES", "map_notes"]
 
 RESULTS_OF_ANALYSES = frozenset({"example_value", "tensor_meta", "type", "val"})
-"""Notes that are facts about a value. They are not known of the value that takes its place."""
+"""Notes that are facts about a value: not known of what takes its place, nor once what it is computed from changed."""
 
 
 def map_notes(notes: Mapping[str, Any], function: Callable[[Any], Any]) -> dict[str, Any]:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
+from fxplug.passes.analyses import ANALYSES, AnalysisResult, analyze, check_preserved, known_facts
 from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord, PassResult, Phase
 from fxplug.passes.bisection import Judgement
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.changes import NodeChanges
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
+from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.limits import checked_limit
 from fxplug.passes.order import order_passes, order_reasons
+from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
+from fxplug.passes.state_origins import StateOrigins, state_origins
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
 from fxplug.passes.verification import LEVELS, Level, PassVerificationError, UnverifiableError, Verification
 
 __all__ = [
+    "ANALYSES",
     "BUILTIN_PASSES",
     "BUILTIN_PIPELINES",
     "LEVELS",
     "PHASES",
+    "AnalysisResult",
     "CommonSubexpressions",
     "DeadCode",
     "FuseConvBN",
     "Judgement",
     "Level",
+    "LoadedKeys",
     "NodeChanges",
     "Pass",
     "PassContext",
@@ -40,12 +47,21 @@ __all__ = [
     "Pipeline",
     "PipelineStep",
     "PropagateShapes",
+    "Recipe",
     "RemoveIdentities",
     "Snapshot",
+    "StateOrigins",
+    "TensorOrigin",
     "UnverifiableError",
     "Verification",
+    "analyze",
+    "check_preserved",
     "checked_limit",
     "fold_batch_norm",
+    "known_facts",
+    "load_original_state_dict",
     "order_passes",
     "order_reasons",
+    "recipe_of",
+    "state_origins",
 ]

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from fxplug.errors import AnalysisError
+from fxplug.passes.analyses import AnalysisCache
 from fxplug.passes.changes import NO_CHANGES, NodeChanges
+from fxplug.passes.derivations import Derivation, Recipe, recipe_of
 from fxplug.passes.limits import checked_limit
 from fxplug.rewrite.limits import allows_rewrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
+    from fxplug.ir.effects import Effect
+    from fxplug.passes.analyses import AnalysisResult
 
 __all__ = ["PHASES", "Pass", "PassContext", "PassEvent", "PassRecord", "PassResult", "Phase", "PipelineStep"]
 
@@ -32,6 +39,66 @@ class PassContext:
     """Inputs of the module as they will come in use; None when nobody gave any."""
     pipeline: str = ""
     """Name of the pipeline that runs the pass."""
+    module: GraphModule | None = None
+    """What is transformed; analyses are about it."""
+    analyses: AnalysisCache = field(default_factory=AnalysisCache, repr=False, compare=False)
+    """What `analysis` found out and is still true."""
+    derivations: list[Derivation] = field(default_factory=list[Derivation], repr=False, compare=False)
+    """What the running pass said with `derive`, in order."""
+
+    @overload
+    def analysis(self, name: Literal["effects"]) -> AnalysisResult[Effect]: ...
+
+    @overload
+    def analysis(self, name: str) -> AnalysisResult[Any]: ...
+
+    def analysis(self, name: str) -> AnalysisResult[Any]:
+        """Return what an analysis finds out about the module as it is now.
+
+        It is computed when it is first asked for, and served again as long as nothing changed. After an edit it is
+        computed anew, unless all passes that edited declare that they preserve it; a result that somebody still holds
+        then refuses to answer.
+
+        Args:
+            name: ``"shapes"``: nested `fxplug.analyze.TensorMetadata` for each node; ``"effects"``: a `fxplug.Effect`.
+
+        Raises:
+            UnknownNameError: There is no such analysis.
+            AnalysisError: The context does not know the module, or there are no example inputs and shapes are asked
+                for.
+        """
+        if self.module is None:
+            raise AnalysisError(
+                f"Cannot analyse {name!r}: this context does not know the module. Run the pass in a pipeline, or make "
+                "the context with PassContext(example_inputs, module=module)."
+            )
+        return self.analyses.get(name, self.module, self.example_inputs)
+
+    def derive(
+        self,
+        target: torch.Tensor,
+        sources: Sequence[torch.Tensor],
+        function: Callable[..., torch.Tensor] | Recipe,
+    ) -> None:
+        """Say how a tensor that the pass puts into the module comes from those that it found there.
+
+        New weights can then be loaded into the transformed module; see `fxplug.load_original_state_dict`. It is part of
+        what a pipeline keeps; outside of one, nobody hears it.
+
+        Args:
+            target: The very tensor that the module holds when the pass is done. It may be one of `sources`, written in
+                place.
+            sources: Tensors that the module held when the pass began, or targets of earlier calls.
+            function: Takes the values of `sources`, each as an argument, and returns that of `target`. It is captured
+                as a graph at once, so it must do with operations on tensors and plain numbers. A recipe that
+                `fxplug.passes.recipe_of` made saves the time where many tensors have the same one.
+
+        Raises:
+            PassError: The function cannot be captured.
+        """
+        if self.module is not None:
+            recipe = function if isinstance(function, Recipe) else recipe_of(function, len(sources))
+            self.derivations.append(Derivation(target, tuple(sources), recipe))
 
     def allows(self, node: Node, what: str) -> bool:
         """Return whether the pass may do one of its rewrites; asked before each one, and obeyed.
@@ -98,6 +165,9 @@ class PassRecord:
     """A dataclass whose fields are the factory's keyword arguments; values from config are validated against it."""
     preserves: frozenset[str] = frozenset()
     """Names of analyses that stay valid: ``"shapes"``, ``"effects"``."""
+    replaces_parameters: bool = False
+    """Whether it may drop parameters, put others in their place, or change their shape. A pass that does not say so
+    leaves the optimizer-visible objects as they are, or is undone."""
     pipelines: tuple[str, ...] = ()
     """Built-in pipelines that the pass joins by itself once its plugin is installed, e.g. ``("inference",)``."""
     idempotent: bool = False

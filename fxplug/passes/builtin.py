@@ -16,7 +16,8 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         "dead-code",
         DeadCode,
         "Removes nodes whose value nobody uses and that have no effect.",
-        preserves=frozenset({"shapes"}),
+        preserves=frozenset({"shapes", "effects"}),
+        replaces_parameters=True,
         idempotent=True,
     ),
     PassRecord(
@@ -31,6 +32,7 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         FuseConvBN,
         "Folds batch norms in evaluation mode into the convolutions before them.",
         preserves=frozenset({"shapes"}),
+        replaces_parameters=True,
         idempotent=True,
     ),
     PassRecord(

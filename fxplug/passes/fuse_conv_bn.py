@@ -9,6 +9,8 @@ Integer-Arithmetic-Only Inference", CVPR 2018, section 3.2.
 from __future__ import annotations
 
 import copy
+import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,10 +19,11 @@ from torch import nn
 from fxplug.execute import GraphModule, set_path
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
+from fxplug.passes.derivations import Recipe, recipe_of
 from fxplug.semantics.internals import BatchNormBase, has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
 
@@ -50,7 +53,9 @@ class FuseConvBN(Pass):
                 continue
             if not context.allows(node, "fold"):
                 continue
-            _replace(module, conv_node, node, fold_batch_norm(conv, norm))
+            fused = fold_batch_norm(conv, norm)
+            _say_how(context, fused, conv, norm)
+            _replace(module, conv_node, node, fused)
             folded += 1
         if folded:
             module.delete_all_unused_submodules()
@@ -71,24 +76,84 @@ def fold_batch_norm(conv: Any, norm: Any) -> Any:
         norm: Batch norm over the convolution's output channels, with running statistics.
     """
     fused = copy.deepcopy(conv)
-    double = torch.float64
+    fold = _fold_of(conv, norm)
     with torch.no_grad():
-        scale = (norm.running_var.to(double) + norm.eps).rsqrt()
-        if norm.weight is not None:
-            scale = scale * norm.weight.to(double)
-        shift = -norm.running_mean.to(double) * scale
-        if norm.bias is not None:
-            shift = shift + norm.bias.to(double)
-        if conv.bias is not None:
-            shift = shift + conv.bias.to(double) * scale
-        shape = (-1,) + (1,) * (conv.weight.dim() - 1)
-        weight = (conv.weight.to(double) * scale.reshape(shape)).to(conv.weight.dtype)
-        fused.weight = nn.Parameter(weight, requires_grad=_any_trains(conv.weight, norm.weight))
+        fused.weight = nn.Parameter(
+            fold.fold_weight(*_sources_of_weight(conv, norm)),
+            requires_grad=_any_trains(conv.weight, norm.weight),
+        )
         fused.bias = nn.Parameter(
-            shift.to(conv.weight.dtype),
+            fold.fold_bias(*_sources_of_bias(conv, norm)),
             requires_grad=_any_trains(conv.weight, conv.bias, norm.weight, norm.bias),
         )
     return fused
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """The arithmetic of one kind of pair: operations on tensors alone, so that it can be captured."""
+
+    eps: float
+    has_gain: bool
+    has_shift: bool
+    has_bias: bool
+    rank: int
+    dtype: torch.dtype
+
+    def fold_weight(self, weight: torch.Tensor, variance: torch.Tensor, *gain: torch.Tensor) -> torch.Tensor:
+        scale = self._scale(variance, gain).reshape((-1,) + (1,) * (self.rank - 1))
+        return (weight.to(torch.float64) * scale).to(self.dtype)
+
+    def fold_bias(self, mean: torch.Tensor, variance: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        given = iter(others)
+        scale = self._scale(variance, [next(given)] if self.has_gain else [])
+        shift = -mean.to(torch.float64) * scale
+        if self.has_shift:
+            shift = shift + next(given).to(torch.float64)
+        if self.has_bias:
+            shift = shift + next(given).to(torch.float64) * scale
+        return shift.to(self.dtype)
+
+    def _scale(self, variance: torch.Tensor, gain: Sequence[torch.Tensor]) -> torch.Tensor:
+        scale = (variance.to(torch.float64) + self.eps).rsqrt()
+        return scale * gain[0].to(torch.float64) if self.has_gain else scale
+
+
+@functools.lru_cache(maxsize=64)
+def _recipes(fold: _Fold) -> tuple[Recipe, Recipe]:
+    """Return how weight and bias are made; captured once for all pairs of a kind."""
+    weights = 2 + fold.has_gain
+    return (
+        recipe_of(fold.fold_weight, weights),
+        recipe_of(fold.fold_bias, weights + fold.has_shift + fold.has_bias),
+    )
+
+
+def _fold_of(conv: Any, norm: Any) -> _Fold:
+    return _Fold(
+        norm.eps,
+        has_gain=norm.weight is not None,
+        has_shift=norm.bias is not None,
+        has_bias=conv.bias is not None,
+        rank=conv.weight.dim(),
+        dtype=conv.weight.dtype,
+    )
+
+
+def _sources_of_weight(conv: Any, norm: Any) -> list[torch.Tensor]:
+    return [part for part in (conv.weight, norm.running_var, norm.weight) if part is not None]
+
+
+def _sources_of_bias(conv: Any, norm: Any) -> list[torch.Tensor]:
+    parts = (norm.running_mean, norm.running_var, norm.weight, norm.bias, conv.bias)
+    return [part for part in parts if part is not None]
+
+
+def _say_how(context: PassContext, fused: Any, conv: Any, norm: Any) -> None:
+    """Tell from which tensors the weights of `fused` come, and how."""
+    of_weight, of_bias = _recipes(_fold_of(conv, norm))
+    context.derive(fused.weight, _sources_of_weight(conv, norm), of_weight)
+    context.derive(fused.bias, _sources_of_bias(conv, norm), of_bias)
 
 
 def _any_trains(*parameters: torch.Tensor | None) -> bool:

@@ -131,7 +131,7 @@ class Pipeline:
             PassError: A pass failed and `on_error` is ``"raise"``.
             UnverifiableError: The level of verification asks for runs that say nothing; no pass has run.
         """
-        context = PassContext(example_inputs, self.name)
+        context = PassContext(example_inputs, self.name, module)
         verifier = Verifier(
             self.verification,
             self.name,

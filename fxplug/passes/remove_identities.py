@@ -11,6 +11,7 @@ from torch.nn import functional
 from fxplug.execute import fetch_path, has_path
 from fxplug.ir import Node
 from fxplug.passes.base import Pass, PassContext, PassResult
+from fxplug.rewrite.adoption import drop_unreached
 from fxplug.semantics.internals import has_hooks
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class RemoveIdentities(Pass):
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
         """Remove identities."""
-        removed = in_training = 0
+        in_training = 0
+        removed: list[Node] = []
         for node in module.graph.nodes:
             switched_on = _switched_on(module, node)
             if switched_on:
@@ -60,17 +62,16 @@ class RemoveIdentities(Pass):
             if given is not None and context.allows(node, "remove"):
                 node.replace_all_uses_with(given)
                 module.graph.erase_node(node)
-                removed += 1
-        if removed:
-            module.delete_all_unused_submodules()
+                removed.append(node)
+        drop_unreached(module, [str(node.target) for node in removed if node.op == "call_module"])
         text = (
-            f"removed {removed} identit{'ies' if removed != 1 else 'y'}"
+            f"removed {len(removed)} identit{'ies' if len(removed) != 1 else 'y'}"
             if removed
             else "no identity to remove"
         )
         if in_training:
             text += f"; {in_training} left alone in training mode (call eval() first)"
-        return PassResult(removed > 0, text, {"removed": removed, "in_training": in_training})
+        return PassResult(bool(removed), text, {"removed": len(removed), "in_training": in_training})
 
 
 def _switched_on(module: GraphModule, node: Node) -> bool | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from fxplug.passes.base import PassContext, PassEvent, PassResult, PipelineStep
 from fxplug.passes.changes import NO_CHANGES, NodeChanges, state_bytes
 from fxplug.passes.handover import Handover
 from fxplug.passes.running import apply_pass, run_pass
+from fxplug.passes.settling import Settlement
 from fxplug.passes.transaction import Snapshot
 from fxplug.passes.verification import PassRun
 from fxplug.passes.worker import run_in_worker
@@ -83,6 +84,7 @@ class StepRun:
         self.seconds = 0.0
         self._snapshot = Snapshot(module)
         self._handover = Handover(module)
+        self._settlement = Settlement(module, context, step.record, step.name, step.provider)
         self._verifier = verifier
         self.verified = ""
         """What was compared."""
@@ -93,6 +95,7 @@ class StepRun:
         """Run the pass; return what it did, None when it failed and was undone."""
         started = time.perf_counter()
         result: PassResult | None = None
+        self._settlement.begin()
         try:
             result = self._transform()
             self._settle(result)
@@ -106,6 +109,7 @@ class StepRun:
         else:
             if result.modified:
                 self.bytes_after = state_bytes(self.module)
+        self._settlement.end(failed=result is None)
         self.seconds = time.perf_counter() - started
         return result
 
@@ -118,13 +122,15 @@ class StepRun:
 
     def _settle(self, result: PassResult) -> None:
         """Put in order what the pass need not care about."""
+        self._settlement.settle(result, self._snapshot.journal)
         if result.modified:
             self._handover.settle(self.step.name, self.step.provider)
 
     def _verify(self, result: PassResult) -> None:
         """Check what the module computes now."""
         if self._verifier is not None:
-            again = partial(apply_pass, self.step, self.module, self.context)
+            # What it says of tensors when it runs once more is no news.
+            again = partial(apply_pass, self.step, self.module, replace(self.context, derivations=[]))
             run = PassRun(self.step.title, self.step.record, result, again)
             self.verified = self._verifier.check(run, self.module, self.context, self._snapshot)
 

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,6 +20,7 @@ import torch
 from fxplug.errors import PassError, PassWorkerError
 from fxplug.ir import Graph, effects
 from fxplug.ir.clone import give_back_notes
+from fxplug.passes.analyses import AnalysisCache
 from fxplug.passes.limits import timeout_error
 from fxplug.passes.running import run_pass
 from fxplug.passes.transaction import Snapshot
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.passes.base import PassContext, PassResult, PipelineStep
     from fxplug.passes.changes import NodeChanges
+    from fxplug.passes.derivations import Derivation
 
 __all__ = ["run_in_worker"]
 
@@ -97,6 +99,8 @@ class _Outcome:
     """Number -> form of graphs that were not edited; their nodes may have other notes."""
     replaced: frozenset[int]
     """Numbers of known tensors that have other memory than before, or share it with a new one."""
+    derivations: tuple[Derivation, ...]
+    """What the pass said of tensors."""
 
 
 class _Traceback(Exception):  # noqa: N818 - shown as the cause of an error, never raised by itself
@@ -147,15 +151,18 @@ def run_in_worker(
             reply = worker.reply(limit, note)
     with snapshot.watching(), torch.no_grad():
         outcome = _take_over(shared, reply)
+    context.derivations.extend(outcome.derivations)
     return outcome.result, outcome.changes
 
 
 def _packed(shared: Shared, step: PipelineStep, module: GraphModule, context: PassContext) -> Parcel:
     subject = f"the module {type(module).__name__}"
+    # What was found out about the module stays here: it is about the objects of this process.
+    there = replace(context, analyses=AnalysisCache(), derivations=[])
     try:
         parcel = pack(
             shared,
-            (module, step, context, _Surroundings.here(), _stated_effects(module)),
+            (module, step, there, _Surroundings.here(), _stated_effects(module)),
             (),
             graphs_in(module),
         )
@@ -348,7 +355,7 @@ def _work(line: Connection, note: str, limit: float) -> None:
                 result, changes = run_pass(step, module, context, before.snapshot)
             finally:
                 faulthandler.cancel_dump_traceback_later()
-            reply = before.reply(step, result, changes)
+            reply = before.reply(step, result, changes, tuple(context.derivations))
         except BaseException as error:
             _send(line, b"error", _portable(error), traceback.format_exc().encode("utf-8", "replace"))
         else:
@@ -388,10 +395,12 @@ class _Before:
         self._journal = StorageJournal(tensors.values())
         self._journal.save_all()
 
-    def reply(self, step: PipelineStep, result: Any, changes: NodeChanges) -> Parcel:
+    def reply(
+        self, step: PipelineStep, result: Any, changes: NodeChanges, derivations: tuple[Derivation, ...]
+    ) -> Parcel:
         """Return what goes back."""
         try:
-            return self._packed(result, changes)
+            return self._packed(result, changes, derivations)
         except Exception as error:
             raise PassWorkerError(
                 f"{step.title} ran in a process of its own, as its hard_time_limit demands, and what it put into the "
@@ -399,14 +408,15 @@ class _Before:
                 "those from before this pass. Leave hard_time_limit out (time_limit needs no process)."
             ) from error
 
-    def _packed(self, result: Any, changes: NodeChanges) -> Parcel:
+    def _packed(self, result: Any, changes: NodeChanges, derivations: tuple[Derivation, ...]) -> Parcel:
         known = self._shared.objects
         edited = {number for number, version in self._versions.items() if known[number].version != version}
         new = [graph for graph in graphs_in(self._module) if self._shared.number_of(graph) is None]
+        new += [entry.recipe.graph for entry in derivations]
         parts = {number for number, digest in self._states.items() if state_digest(known[number]) != digest}
         notes = {number: reduced_graph(known[number]) for number in self._versions if number not in edited}
         replaced = self._replaced()
-        outcome = _Outcome(result, changes, _Surroundings.here(), notes, frozenset(replaced))
+        outcome = _Outcome(result, changes, _Surroundings.here(), notes, frozenset(replaced), derivations)
         graphs = [*new, *(known[number] for number in sorted(edited))]
         return pack(self._shared, outcome, sorted(self._changed_tensors() | replaced | parts), graphs)
 

@@ -12,9 +12,10 @@ from torch import nn
 
 from fxplug.analyze import CallCost
 from fxplug.capture import Proxy
+from fxplug.errors import did_you_mean
 from fxplug.ir import iterate_leaves
 from fxplug.ir.effects import Effect
-from fxplug.passes import PHASES
+from fxplug.passes import ANALYSES, PHASES
 from fxplug.plugins.records import (
     ConstantRecord,
     DecompositionRecord,
@@ -75,6 +76,14 @@ def check_record(record: Any) -> None:
 def _check_pass(record: PassRecord, title: str) -> None:
     if record.phase not in PHASES:
         raise Refused(f"the phase of {title} is {record.phase!r}; it must be one of {', '.join(PHASES)}")
+    preserves: Any = record.preserves
+    if not isinstance(preserves, (frozenset, set)) or not all(isinstance(name, str) for name in preserves):
+        raise Refused(f"'preserves' of {title} is {preserves!r}; it must be a frozenset of names of analyses")
+    for name in sorted(preserves - ANALYSES.keys()):
+        raise Refused(f"{title} preserves {name!r}, which is no analysis. {did_you_mean(name, ANALYSES)}")
+    replaces: Any = record.replaces_parameters
+    if not isinstance(replaces, bool):
+        raise Refused(f"'replaces_parameters' of {title} is {replaces!r}; it must be True or False")
     tolerance: Any = record.tolerance
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     if not is_number or not 0 <= tolerance < math.inf:

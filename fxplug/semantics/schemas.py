@@ -10,7 +10,14 @@ import torch
 from fxplug.ir import PURE, UNKNOWN, Effect, Node, writes
 from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 
-__all__ = ["named_effect", "operator_rule", "statistics_effect", "tensor_forms", "written_arguments"]
+__all__ = [
+    "declares_writes",
+    "named_effect",
+    "operator_rule",
+    "statistics_effect",
+    "tensor_forms",
+    "written_arguments",
+]
 
 _TRUSTED = frozenset({"aten", "prims", "quantized", "onednn", "mkldnn"})
 """Namespaces whose schemas are looked after; for operators of others, a tensor must go in and come out."""
@@ -113,6 +120,12 @@ def written_arguments(overload: Any) -> tuple[int | str, ...]:
         if is_said or is_statistic or position in unsaid:
             found.append(argument.name if argument.kwarg_only else position)
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=4096)
+def declares_writes(overload: Any) -> bool:
+    """Return whether the schema of an operator says that it writes; others may, according to their arguments."""
+    return isinstance(overload, OpOverload) and bool(_schema_effect(overload).writes)
 
 
 @functools.cache

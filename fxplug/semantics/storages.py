@@ -16,13 +16,13 @@ from fxplug.semantics.internals import (
     remove_modes_above,
     storage_of,
 )
-from fxplug.semantics.schemas import written_arguments
+from fxplug.semantics.schemas import declares_writes, written_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-__all__ = ["StorageJournal", "checksum"]
+__all__ = ["StorageJournal", "checksum", "is_elsewhere"]
 
 
 class _Record(NamedTuple):
@@ -66,6 +66,8 @@ class StorageJournal(LightDispatchMode):
             for plain in memory_of(record.alias)
         }
         self._saved: dict[Any, torch.UntypedStorage] = {}
+        self._heard: set[Any] = set()
+        """The storages of which an operator said that it writes them."""
         self.listener: Callable[[Callable[..., Any]], None] | None = None
         """Told of each operator before it runs."""
 
@@ -73,13 +75,14 @@ class StorageJournal(LightDispatchMode):
         """Copy what is about to be written, and run the operator."""
         if self.listener is not None:
             self.listener(func)
+        is_certain = declares_writes(func)
         for place in written_arguments(func):
             value = (
                 kwargs.get(place) if isinstance(place, str) else args[place] if place < len(args) else None
             )
             for tensor in flatten_tree(value)[0]:
                 if isinstance(tensor, torch.Tensor):
-                    self._save(tensor)
+                    self._save(tensor, is_certain=is_certain)
         return func(*args, **kwargs)
 
     def __exit__(
@@ -92,22 +95,40 @@ class StorageJournal(LightDispatchMode):
     def save_all(self) -> None:
         """Copy the memory of all watched tensors now."""
         for plain in list(self._watched.values()):
-            self._save(plain)
+            self._save(plain, is_certain=False)
 
-    def _save(self, tensor: torch.Tensor) -> None:
+    def _save(self, tensor: torch.Tensor, *, is_certain: bool) -> None:
         for plain in memory_of(tensor):
             key = storage_of(plain)
-            if key in self._watched and key not in self._saved:
+            if key not in self._watched:
+                continue
+            if key not in self._saved:
                 self._saved[key] = self._watched[key].untyped_storage().clone()
+            if is_certain:
+                self._heard.add(key)
 
     def changed(self) -> list[torch.Tensor]:
         """Return the watched tensors of which values, memory, shape or need of a gradient are not what they were."""
-        written = {
+        written = self._changed_storages()
+        return [record.tensor for record in self._records if _is_changed(record, written)]
+
+    def written(self) -> list[torch.Tensor]:
+        """Return the watched tensors that were written, also with what they held, or that have other memory."""
+        written = self._heard | self._changed_storages()
+        return [
+            record.tensor
+            for record in self._records
+            if record.alias is None
+            or is_elsewhere(record.tensor, record.alias)
+            or (written and not written.isdisjoint(map(storage_of, memory_of(record.alias))))
+        ]
+
+    def _changed_storages(self) -> set[Any]:
+        return {
             key
             for key, saved in self._saved.items()
             if not _same_bytes(saved, self._watched[key].untyped_storage())
         }
-        return [record.tensor for record in self._records if _is_changed(record, written)]
 
     def restore(self) -> list[str]:
         """Make the watched tensors what they were; they stay the objects that they are.
@@ -152,7 +173,7 @@ def _is_changed(record: _Record, written: set[Any]) -> bool:
         return True
     if alias is None:
         return not is_lazy(tensor)
-    return _is_elsewhere(tensor, alias) or not written.isdisjoint(map(storage_of, memory_of(alias)))
+    return is_elsewhere(tensor, alias) or not written.isdisjoint(map(storage_of, memory_of(alias)))
 
 
 def _put_back(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> None:
@@ -168,7 +189,7 @@ def _restore_data(record: _Record) -> None:
     if tensor.requires_grad and not record.requires_grad:
         # First of all: one that requires a gradient cannot get data of every dtype.
         _cut_off(tensor)
-    if alias is not None and _is_elsewhere(tensor, alias):
+    if alias is not None and is_elsewhere(tensor, alias):
         tensor.grad = None  # One of another dtype or shape would stand against it.
         tensor.data = alias
     if tensor.requires_grad is not record.requires_grad and tensor.is_leaf:
@@ -194,9 +215,12 @@ def _restore_gradient(record: _Record) -> None:
         record.tensor.grad = record.gradient
 
 
-def _is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
+def is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
+    """Return whether a tensor has another kind, memory, shape or strides than a second one."""
     if tensor.dtype != alias.dtype or tensor.shape != alias.shape or tensor.layout != alias.layout:
         return True
+    if tensor.is_cpu and type(tensor) in _PLAIN and _is_simple(tensor) and tensor.is_set_to(alias):
+        return False  # As what follows would find out, in one call.
     ours, theirs = memory_of(tensor), memory_of(alias)
     if [storage_of(plain) for plain in ours] != [storage_of(plain) for plain in theirs]:
         return True
@@ -204,6 +228,13 @@ def _is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
         one.stride() != other.stride() or one.storage_offset() != other.storage_offset()
         for one, other in zip(ours, theirs, strict=True)
     )
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+
+def _is_simple(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def _same_bytes(first: torch.UntypedStorage, second: torch.UntypedStorage) -> bool:

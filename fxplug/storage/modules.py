@@ -18,8 +18,11 @@ from torch import nn
 
 from fxplug.execute import POLICIES, RESERVED_ATTRIBUTES, GraphModule, GuardSet
 from fxplug.ir.guards import Guard
+from fxplug.passes import StateOrigins
+from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
 from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.state_origins import describe_origins, restore_origins
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +43,7 @@ _GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta
 _REQUIRED = frozenset({"class", "training"})
 _OPTIONAL = frozenset({"attributes", "parameters", "buffers", "not_persistent", "children"})
 _GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
+_GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
 _GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
 _PARTS_OF_A_GUARD = 3
 
@@ -168,8 +172,13 @@ class ModuleWriter:
         return {name: value for name, value in entry.items() if name not in _OPTIONAL or value}
 
     def _describe_graph(self, module: GraphModule, path: str) -> dict[str, Any]:
+        number = self._add_graph(module, path, module.graph)
         notes: dict[str, Any] = {}
+        origins: dict[str, Any] = {}
         for name, value in module.meta.items():
+            if name == NOTE and isinstance(value, StateOrigins):
+                origins = self._describe_origins(module, path, value)
+                continue
             try:
                 notes[checked(name, str, "The name of a note")] = self._notes.encode(value)
             except Refusal:
@@ -177,9 +186,22 @@ class ModuleWriter:
         return {
             "class_name": vars(module)["_class_name"],
             "meta": notes,
-            "graph": self._add_graph(module, path, module.graph),
+            "graph": number,
+            **origins,
             **({} if module.guard_set is None else {"guards": self._describe_guards(module, path)}),
         }
+
+    def _describe_origins(self, module: GraphModule, path: str, origins: StateOrigins) -> dict[str, Any]:
+        try:
+            data = describe_origins(
+                origins, self._encoder, lambda graph: self._add_graph(module, path, graph)
+            )
+        except (
+            Refusal
+        ):  # A recipe calls what a file cannot name; the module itself can be stored all the same.
+            self._left_out(path, NOTE)
+            return {}
+        return {"state_origins": data}
 
     def _describe_guards(self, module: GraphModule, path: str) -> dict[str, Any]:
         guards = cast("GuardSet", module.guard_set)
@@ -319,7 +341,7 @@ class ModuleReader:
             entry,
             "A module",
             _REQUIRED | (_GRAPH_FIELDS if is_graph else frozenset()),
-            _OPTIONAL | ({"guards"} if is_graph else frozenset()),
+            _OPTIONAL | (_GRAPH_OPTIONAL if is_graph else frozenset()),
         )
         kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
         state = self._state(kind, fields)
@@ -391,9 +413,15 @@ class ModuleReader:
             "_graph": self._fetch_graph(fields["graph"]),
             "_compiled": None,
             "_class_name": checked(fields["class_name"], str, "The class name of a graph module"),
-            "meta": {name: self._notes.decode(value) for name, value in notes.items()},
+            "meta": {
+                **{name: self._notes.decode(value) for name, value in notes.items()},
+                **({NOTE: self._origins(fields["state_origins"])} if "state_origins" in fields else {}),
+            },
             **({"_guards": self._guards(fields["guards"])} if "guards" in fields else {}),
         }
+
+    def _origins(self, data: Any) -> StateOrigins:
+        return restore_origins(data, self._decoder, self._fetch_graph)
 
     def _guards(self, data: Any) -> GuardSet:
         fields = entry_fields(data, "The guards of a module", _GUARD_FIELDS, frozenset())

@@ -11,6 +11,7 @@ from fxplug.api import Tolerance
 from fxplug.errors import FxplugError
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug.testing.behaviour import differences
+from fxplug.testing.declarations import check_declarations
 from fxplug.testing.interruption import OvertimeError, interrupted_after
 from fxplug.testing.state import effects_besides, fingerprint, kept_process, notes_text
 from fxplug.testing.subject import reason_of
@@ -77,6 +78,8 @@ def check_passes(subject: Subject, findings: Findings) -> None:
             continue
         _check_runs(offer, title, runs, findings)
         _check_again(subject, offer, title, runs, findings)
+        with kept_process():
+            check_declarations(subject, offer, title, findings)
 
 
 def _run_all(subject: Subject, offer: PassOffer, *, is_watched: bool = False) -> tuple[list[_Run], list[str]]:
@@ -135,7 +138,7 @@ def _transform(
     made: Any = offer.create(**subject.options_of(offer))
     if not isinstance(made, Pass):
         raise TypeError(f"its factory returned a {type(made).__name__} instead of a Pass")
-    result: Any = made.run(module, PassContext(inputs, "check"))
+    result: Any = made.run(module, PassContext(inputs, "check", module))
     if not isinstance(result, PassResult):
         raise TypeError(f"run() returned a {type(result).__name__} instead of a PassResult")
     return result

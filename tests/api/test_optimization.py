@@ -43,7 +43,7 @@ def run(model, inputs=EXAMPLE, **options):
     return optimize(model, inputs, **{"measure": False, **options})
 
 
-def a_pass(action, name="spoil"):
+def a_pass(action, name="spoil", **declared):
     """Offer a pass that does `action`, for `manager_with`."""
 
     class Action(Pass):
@@ -51,7 +51,7 @@ def a_pass(action, name="spoil"):
             action(module)
             return PassResult(modified=True)
 
-    return lambda: [PassRecord(name, Action, "For a test.")]
+    return lambda: [PassRecord(name, Action, "For a test.", **declared)]
 
 
 # -- what it does
@@ -315,10 +315,11 @@ def test_a_result_that_does_not_run_is_a_mismatch(model, manager_with):
     def break_it(module):
         module.conv = nn.Conv2d(5, 4, 3)
 
+    offered = a_pass(break_it, replaces_parameters=True)
     with pytest.raises(
         MismatchError, match="fails where the original does not: it raises RuntimeError: Given groups"
     ):
-        run(model, passes=["spoil"], manager=manager_with(fxplug_register_passes=a_pass(break_it)))
+        run(model, passes=["spoil"], manager=manager_with(fxplug_register_passes=offered))
 
 
 def test_a_failing_pass_ends_the_work(model, manager_with):

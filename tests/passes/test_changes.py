@@ -52,7 +52,9 @@ class Running(Pass):
 
 
 def step(work, name="p", **limits):
-    return PipelineStep(name, PassRecord(name, lambda: Running(work), "Test."), **limits)
+    return PipelineStep(
+        name, PassRecord(name, lambda: Running(work), "Test.", replaces_parameters=True), **limits
+    )
 
 
 def report_of(module, work):
@@ -234,10 +236,10 @@ def test_code_is_generated_once_however_many_passes_edit(capture, monkeypatch, l
         raise RuntimeError
 
     steps = [
-        PipelineStep("fuse", PassRecord("fuse", FuseConvBN, "")),
+        PipelineStep("fuse", PassRecord("fuse", FuseConvBN, "", replaces_parameters=True)),
         step(fails, "fails"),
         *(step(adds, f"adds{number}") for number in range(5)),
-        PipelineStep("dead", PassRecord("dead", DeadCode, "")),
+        PipelineStep("dead", PassRecord("dead", DeadCode, "", replaces_parameters=True)),
         PipelineStep("shapes", PassRecord("shapes", PropagateShapes, "")),
     ]
     x = torch.randn(1, 3, 2, 2)

@@ -125,6 +125,7 @@ OTHER_RECORDS: dict[str, Any] = {
     "preserves": frozenset({"shapes"}),
     "idempotent": True,
     "tolerance": 0.5,
+    "replaces_parameters": True,
 }
 
 

@@ -50,7 +50,11 @@ def running(function):
 
 def step(function, **record):
     name = function.__name__.strip("<>")
-    return PipelineStep(name, PassRecord(name, running(function), "Test.", **record), provider="mine 1.0")
+    return PipelineStep(
+        name,
+        PassRecord(name, running(function), "Test.", replaces_parameters=True, **record),
+        provider="mine 1.0",
+    )
 
 
 def pipeline(*steps, verify, **options):

@@ -50,7 +50,9 @@ def captured(samples):
 
 def run(samples, module, work, *, hard=120.0, on_error="raise", **limits):
     factory = functools.partial(samples.Doing, getattr(samples, work))
-    step = PipelineStep("odd:p", PassRecord("p", factory, "Test."), provider="fxplug-odd 1.2")
+    step = PipelineStep(
+        "odd:p", PassRecord("p", factory, "Test.", replaces_parameters=True), provider="fxplug-odd 1.2"
+    )
     (report,) = Pipeline("test", [step], on_error, hard_time_limit=hard, **limits).run(module, (X,))
     return report
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
+import operator
 import os
 import subprocess
 import sys
@@ -161,7 +163,9 @@ def test_a_sound_plugin_passes_every_check(site):
 
         @hookimpl
         def fxplug_register_passes():
-            return [PassRecord("nothing", Nothing, "Does nothing.", options=Options, idempotent=True)]
+            kept = frozenset({"shapes", "effects"})
+            record = PassRecord("nothing", Nothing, "Does nothing.", options=Options, preserves=kept)
+            return [replace(record, idempotent=True)]
 
         @hookimpl
         def fxplug_register_backends():
@@ -200,6 +204,9 @@ def test_a_sound_plugin_passes_every_check(site):
         "pass-effects",
         "pass-idempotent",
         "pass-threads",
+        "pass-preserves",
+        "pass-parameters",
+        "pass-weights",
         "backend-partition",
         "backend-same-values",
     ]
@@ -1374,3 +1381,131 @@ def test_an_observer_that_changes_the_module_is_found():
         removes_a_node(event.module)
 
     assert failures_of(plugin_of(fxplug_pass_started=fxplug_pass_started)) == ["observers-run"]
+
+
+# -- what the record of a pass declares
+
+
+class _Doubled(Pass):
+    """Doubles the parameters of linear layers, in new objects, and halves what comes out."""
+
+    def run(self, module, context):
+        calls = module.graph.find_nodes(op="call_module")
+        paths = [str(node.target) for node in calls]
+        found = 0
+        for node in calls:
+            linear = module.get_submodule(str(node.target))
+            if type(linear) is not nn.Linear or paths.count(str(node.target)) > 1:
+                continue
+            if module.graph.find_nodes(op="get_attr"):
+                continue
+            for name, old in list(linear.named_parameters()):
+                new = nn.Parameter(old.detach() * 2)
+                setattr(linear, name, new)
+                self.say(context, new, old)
+            with module.graph.inserting_after(node):
+                half = module.graph.call_function(operator.truediv, (node, 2))
+            half.origins = node.origins
+            node.replace_all_uses_with(half, delete_user_cb=lambda user, half=half: user is not half)
+            found += 1
+        return PassResult(found > 0)
+
+    def say(self, context, new, old):
+        pass
+
+
+class _Honest(_Doubled):
+    def say(self, context, new, old):
+        context.derive(new, (old,), lambda value: value * 2)
+
+
+class _Liar(_Doubled):
+    def say(self, context, new, old):
+        context.derive(new, (old,), lambda value: value * 3.0)
+
+
+class _Wider(Pass):
+    """Puts parameters of another dtype in the place of those that it finds, which compute the same."""
+
+    def run(self, module, context):
+        if module.graph.find_nodes(op="get_attr"):
+            return PassResult(modified=False)
+        calls = module.graph.find_nodes(op="call_module")
+        paths = sorted({str(node.target) for node in calls})
+        paths = [path for path in paths if isinstance(module.get_submodule(path), nn.Linear)]
+        for path in paths:
+            module.add_submodule(path, _InDouble(module.get_submodule(path)))
+        return PassResult(len(paths) > 0)
+
+
+class _InDouble(nn.Module):
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = copy.deepcopy(linear).double()
+
+    def forward(self, x):
+        return self.linear(x.double()).float()
+
+
+class _Flattening(Pass):
+    """Makes the input of the first relu flat, and what comes out of it what it was."""
+
+    def run(self, module, context):
+        calls = module.graph.find_nodes(op="call_module")
+        relus = [
+            node for node in calls if type(module.get_submodule(str(node.target))) is nn.ReLU and node.args
+        ]
+        for node in relus[:1]:
+            (value,) = node.args
+            with module.graph.inserting_before(node):
+                flat = module.graph.call_function(torch.flatten, (value,))
+            node.args = (flat,)
+            with module.graph.inserting_after(node):
+                back = module.graph.call_method("reshape_as", (node, value))
+            node.replace_all_uses_with(back, delete_user_cb=lambda user, back=back: user is not back)
+            flat.origins = back.origins = node.origins
+        return PassResult(len(relus) > 0)
+
+
+def test_a_pass_that_replaces_parameters_says_so():
+    report = check_plugin(pass_plugin(_Wider))
+    assert [finding.check for finding in report.failures] == ["pass-parameters"]
+    finding = finding_of(report, "pass-parameters")
+    assert "is gone" in finding.reason
+    assert "replaces_parameters=True" in finding.remedy
+    report = check_plugin(pass_plugin(_Wider, replaces_parameters=True))
+    assert finding_of(report, "pass-parameters").outcome == "passed"
+
+
+def test_a_pass_that_does_not_preserve_what_it_says_is_found():
+    report = check_plugin(pass_plugin(_Flattening, preserves=frozenset({"effects"})))
+    assert finding_of(report, "pass-preserves").outcome == "passed"
+    report = check_plugin(pass_plugin(_Flattening, preserves=frozenset({"shapes"})))
+    assert [finding.check for finding in report.failures] == ["pass-preserves"]
+    assert "'shapes' of node" in finding_of(report, "pass-preserves").reason
+    assert finding_of(check_plugin(pass_plugin(_Flattening)), "pass-preserves").outcome == "skipped"
+
+
+def test_what_a_record_declares_has_the_right_form():
+    for fields, found in (
+        (
+            {"preserves": frozenset({"shape"})},
+            "preserves 'shape', which is no analysis. Did you mean 'shapes'?",
+        ),
+        ({"preserves": "shapes"}, "it must be a frozenset of names of analyses"),
+        ({"replaces_parameters": "no"}, "it must be True or False"),
+    ):
+        report = check_plugin(pass_plugin(_Flattening, **fields))
+        assert found in finding_of(report, "loads").reason
+
+
+def test_a_pass_that_says_how_weights_are_made_is_checked():
+    report = check_plugin(pass_plugin(_Honest))
+    assert finding_of(report, "pass-weights").outcome == "passed"
+    report = check_plugin(pass_plugin(_Liar))
+    assert [finding.check for finding in report.failures] == ["pass-weights"]
+    finding = finding_of(report, "pass-weights")
+    assert "is wrong once other weights are loaded" in finding.reason
+    finding = finding_of(check_plugin(pass_plugin(_Doubled)), "pass-weights")
+    assert finding.outcome == "skipped"
+    assert "does not say how" in finding.reason

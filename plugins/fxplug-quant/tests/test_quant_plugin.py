@@ -153,3 +153,16 @@ def test_torch_is_not_told_to_use_another_quantization_engine(model):
     traced(torch.randn(2, 32))
 
     assert torch.backends.quantized.engine == before
+
+
+def test_new_weights_of_the_original_are_refused_and_not_left_out(manager, model):
+    quantized = fxplug.symbolic_trace(model, manager=manager)
+    manager.resolve_pipeline(["dynamic-int8"]).run(quantized, (torch.randn(3, 32),))
+    before = quantized.get_submodule("0").int_weight.clone()
+
+    with pytest.raises(
+        fxplug.PassError, match=r"'0\.int_weight' was made or changed by pass quant:dynamic-int8"
+    ):
+        fxplug.load_original_state_dict(quantized, model.state_dict())
+
+    assert torch.equal(quantized.get_submodule("0").int_weight, before)

@@ -36,6 +36,8 @@ def fxplug_register_passes() -> Iterable[PassRecord]:
             "Gives linear layers int8 weights and rounds their input to 8 bits at run time.",
             phase="quantize",
             options=DynamicInt8Options,
+            preserves=frozenset({"shapes"}),
+            replaces_parameters=True,
             idempotent=True,
             # Weights and inputs have 8 bits each; layers behind one another add up.
             tolerance=0.05,

@@ -1,0 +1,154 @@
+"""Parameters stay the objects that they are, so that an optimizer trains what comes out of a pipeline, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from fxplug.errors import PassError
+from fxplug.semantics.internals import parameters_of
+from fxplug.semantics.storages import is_elsewhere
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+    from fxplug.passes.tensor_table import TensorTable
+    from fxplug.semantics.storages import StorageJournal
+
+__all__ = ["keep_parameters"]
+
+_SHOWN = 3
+
+
+def keep_parameters(
+    module: nn.Module, before: TensorTable, after: TensorTable, journal: StorageJournal, title: str
+) -> None:
+    """Put back the parameters for which a pass put others of the same kind, with the values of these.
+
+    Gradients, ``requires_grad`` and ties are those of the old objects, the values those that the pass left. A parameter
+    that has another path now is the same object anyway.
+
+    Args:
+        module: As the pass left it.
+        before: What it held before.
+        after: What it holds now.
+        journal: Keeps what is written over, so that it can be undone.
+        title: Names the pass in messages.
+
+    Raises:
+        PassError: A parameter is gone, or is one of another kind; the record of the pass does not say that it may be.
+    """
+    plan = _Plan(before.parameters, after.parameters)
+    for group in _groups(before.parameters):
+        plan.add(group)
+    _refuse_merged(plan)
+    if plan.problems:
+        more = len(plan.problems) - _SHOWN
+        listed = "; ".join(plan.problems[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        raise PassError(
+            f"Pass {title} does not keep the parameters: {listed}. An optimizer that was made before would not train "
+            "what is there now. Write values in place, or declare it: PassRecord(replaces_parameters=True).",
+            code="FXP-P023",
+        )
+    if plan.exchanges:
+        with journal, torch.no_grad():
+            for exchange in plan.exchanges:
+                _take_values(exchange.old, exchange.new)
+        _put_back(module, {id(exchange.new): exchange.old for exchange in plan.exchanges})
+
+
+@dataclass
+class _Exchange:
+    path: str
+    old: torch.Tensor
+    new: torch.Tensor
+
+
+class _Plan:
+    """What became of the parameters, and what has to be done about it."""
+
+    def __init__(self, before: Mapping[str, torch.Tensor], after: Mapping[str, torch.Tensor]) -> None:
+        self.exchanges: list[_Exchange] = []
+        self.problems: list[str] = []
+        self._before, self._after = before, after
+        self._known = {id(parameter) for parameter in before.values()}
+        self._present = {id(parameter) for parameter in after.values()}
+
+    def add(self, paths: Sequence[str]) -> None:
+        """Find out what became of the parameter that had `paths`."""
+        old, after = self._before[paths[0]], self._after
+        fresh = {
+            id(now): (path, now)
+            for path in paths
+            if (now := after.get(path)) is not None and id(now) not in self._known
+        }
+        if id(old) in self._present:
+            tied = next((path for path in paths if after.get(path) is old), None)
+            if fresh and tied is not None:
+                path = next(iter(fresh.values()))[0]
+                self.problems.append(f"{path!r}, which was tied to {tied!r}, is a parameter of its own")
+        elif not fresh:
+            self.problems.append(f"{paths[0]!r} ({_kind_text(old)}) is gone")
+        elif len(fresh) > 1:
+            listed = " and ".join(repr(path) for path, _ in fresh.values())
+            self.problems.append(f"{listed}, which were tied, are parameters of their own")
+        else:
+            path, new = next(iter(fresh.values()))
+            if _kind(old) == _kind(new):
+                self.exchanges.append(_Exchange(path, old, new))
+            else:
+                self.problems.append(f"{path!r} was {_kind_text(old)} and is {_kind_text(new)}")
+
+
+def _groups(parameters: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """Return the paths of each parameter, one list for each object."""
+    groups: dict[int, list[str]] = {}
+    for path, parameter in parameters.items():
+        groups.setdefault(id(parameter), []).append(path)
+    return list(groups.values())
+
+
+def _refuse_merged(plan: _Plan) -> None:
+    """Note as a problem that one parameter stands where there were several."""
+    first: dict[int, _Exchange] = {}
+    for exchange in plan.exchanges:
+        other = first.setdefault(id(exchange.new), exchange)
+        if other is not exchange:
+            plan.problems.append(f"{exchange.path!r} and {other.path!r} were two parameters and are one")
+
+
+def _kind(parameter: torch.Tensor) -> tuple[Any, ...]:
+    if is_lazy(parameter):
+        return (type(parameter),)
+    return type(parameter), parameter.dtype, parameter.shape, parameter.device, parameter.layout
+
+
+def _kind_text(parameter: torch.Tensor) -> str:
+    if is_lazy(parameter):
+        return "of no size yet"
+    text = f"{str(parameter.dtype).removeprefix('torch.')}{list(parameter.shape)}"
+    if parameter.device.type != "cpu":
+        text += f" on {parameter.device}"
+    kind = type(parameter)
+    return text if kind is torch.nn.Parameter else f"{text} of class {kind.__name__}"
+
+
+def _take_values(old: torch.Tensor, new: torch.Tensor) -> None:
+    """Let `old` hold the values of `new`, in its own memory, where views of it may be."""
+    if is_lazy(old) or not is_elsewhere(new, old.detach()):
+        return
+    # A copy: the new one may be a view of the old.
+    old.copy_(new.detach().clone())
+
+
+def _put_back(module: nn.Module, olds: Mapping[int, torch.Tensor]) -> None:
+    for part in module.modules():
+        table = parameters_of(part)
+        for name, parameter in table.items():
+            if id(parameter) in olds:
+                table[name] = olds[id(parameter)]
