@@ -8,7 +8,7 @@ from fxplug.analyze.isolation import copy_module
 from fxplug.api import Tolerance
 from fxplug.errors import FxplugError, PassError
 from fxplug.passes import Pipeline, PipelineStep, check_preserved, known_facts, load_original_state_dict
-from fxplug.testing.behaviour import differences, large_differences
+from fxplug.testing.behaviour import differences
 from fxplug.testing.subject import reason_of
 
 if TYPE_CHECKING:
@@ -107,6 +107,5 @@ def _other(value: torch.Tensor) -> torch.Tensor:
 
 
 def _different(module: nn.Module, other: nn.Module, inputs: tuple[Any, ...], share: float) -> list[str]:
-    if share:
-        return [entry.path for entry in large_differences(module, other, inputs, share)]
-    return [entry.path for entry in differences(module, other, inputs, Tolerance())]
+    tolerance = Tolerance(0.0, 0.0, share) if share else Tolerance()
+    return [entry.path for entry in differences(module, other, inputs, tolerance)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,29 +37,41 @@ def interrupted_after(seconds: float, what: str) -> Generator[None]:
         OvertimeError: It took longer.
     """
     thread = ctypes.c_ulong(threading.get_ident())
-    lock, done, late = threading.Lock(), threading.Event(), threading.Event()
+    ended = threading.Lock()
+    ended.acquire()
+    late: list[bool] = []
 
     def watch() -> None:
         wait = seconds
-        while not done.wait(wait):
-            with lock:
-                if not done.is_set():
-                    late.set()
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Interruption))
+        while not ended.acquire(timeout=wait):
+            late.append(True)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_Interruption))
             wait = _AGAIN_SECONDS
 
     watcher = threading.Thread(target=watch, name="fxplug-check-limit", daemon=True)
     watcher.start()
     try:
-        try:
-            yield
-        finally:
-            with lock:
-                done.set()
-                # What was raised and has not arrived yet must not arrive outside.
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
-            watcher.join()
+        yield
     except _Interruption:
         pass
-    if late.is_set():
+    finally:
+        _finish(ended, watcher)
+    if late:
         raise OvertimeError(f"{what} did not end within {seconds:g} s")
+
+
+def _finish(ended: threading.Lock, watcher: threading.Thread) -> None:
+    """End the watch. What was raised and has not arrived yet arrives in here, and not outside.
+
+    To withdraw it instead (by raising nothing) would leave Python 3.11 looking for it for ever, at every call.
+    """
+    while True:
+        try:
+            with suppress(RuntimeError):  # Released before.
+                ended.release()
+            watcher.join()
+            for _ in range(2):  # Where a loop begins anew, it arrives.
+                pass
+        except _Interruption:
+            continue
+        return

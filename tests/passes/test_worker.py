@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import fxplug
 from fxplug.capture import Tracer
 from fxplug.errors import PassError, PassTimeoutError, PassWorkerError
 from fxplug.execute import GraphModule
@@ -311,3 +312,20 @@ def test_a_script_without_its_guard_is_told_so(tmp_path):
 def test_nothing_is_started_without_a_hard_limit(samples, captured, monkeypatch):
     monkeypatch.setattr(multiprocessing, "get_context", None)
     assert run(samples, captured(), "edits", hard=None).result == PassResult(True, "done")
+
+
+def test_new_weights_can_be_loaded_behind_a_pass_that_ran_there(samples):
+    """What a pass says of tensors comes back with them."""
+    fuse = next(record for record in BUILTIN_PASSES if record.name == "fuse-conv-bn")
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    x = torch.randn(2, 3, 5, 5)
+    module = fxplug.symbolic_trace(model)
+
+    Pipeline("test", [PipelineStep("fuse-conv-bn", fuse, hard_time_limit=120)]).run(module, (x,))
+    torch.testing.assert_close(module(x), model(x))
+    other = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    other[1].running_mean.normal_()
+    fxplug.load_original_state_dict(module, other.state_dict())
+
+    assert len(module.graph.nodes) == 3
+    torch.testing.assert_close(module(x), other(x))
