@@ -25,6 +25,11 @@ class _HasNodes(Protocol):
     def nodes(self) -> NodeList: ...
 
 
+_MISSING = object()
+_FLAT = frozenset({Node, int, float, bool, str, type(None)})
+"""Exact types of arguments that hold no other one."""
+
+
 def check_structure(graph: _HasNodes, root: Any = None) -> None:
     """Raise when an invariant of the graph does not hold.
 
@@ -83,15 +88,19 @@ def _check_node(node: Node, seen: set[Node]) -> Iterator[str]:
 
 
 def _check_uses(node: Node, seen: set[Node]) -> Iterator[str]:
-    used = {leaf for leaf in iterate_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)}
-    for source in node.all_input_nodes:
+    sources = node.all_input_nodes
+    if node.kwargs or not _FLAT.issuperset(map(type, node.args)):
+        used = {leaf for leaf in iterate_leaves((node.args, node.kwargs)) if isinstance(leaf, Node)}
+    else:
+        used = {value for value in node.args if type(value) is Node}
+    for source in sources:
         if source.graph is not node.graph:
             yield f"node {node.name!r} uses {source.name!r}, which belongs to another graph"
         elif source not in seen:
             yield f"node {node.name!r} uses {source.name!r} before it is computed"
         if node not in source.users:
             yield f"node {source.name!r} does not know its user {node.name!r}"
-    if used != set(node.all_input_nodes):
+    if used != set(sources):
         yield f"the input list of node {node.name!r} does not agree with its arguments"
     for user in node.users:
         if node not in user.all_input_nodes:
@@ -107,11 +116,12 @@ def _check_path(node: Node, root: Any) -> Iterator[str]:
     holder: Any = root
     walked: list[str] = []
     for part in str(node.target).split("."):
-        if not hasattr(holder, part):
+        found = getattr(holder, part, _MISSING)
+        if found is _MISSING:
             where = ".".join(walked) or "the root"
             yield f"node {node.name!r} refers to {node.target!r}, but {where} has no attribute {part!r}"
             return
-        holder = getattr(holder, part)
+        holder = found
         walked.append(part)
     if node.op == "call_module" and not callable(holder):
         yield f"node {node.name!r} calls {node.target!r}, which is a {type(holder).__name__} and not a module"

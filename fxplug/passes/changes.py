@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import memory_of, storage_of
+from fxplug.semantics.internals import buffers_of, memory_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -107,9 +107,10 @@ def state_bytes(module: nn.Module) -> int:
     Args:
         module: Tensors that have no memory, such as those on the device ``"meta"``, count nothing.
     """
-    sizes: dict[object, int] = {}
-    for tensors in (module.parameters(), module.buffers()):
-        for tensor in tensors:
-            for plain in memory_of(tensor):
-                sizes[storage_of(plain)] = plain.untyped_storage().nbytes()
+    sizes: dict[int, int] = {}
+    for part in module.modules():
+        for tensor in (*parameters_of(part).values(), *buffers_of(part).values()):
+            for plain in () if tensor is None else memory_of(tensor):
+                storage = plain.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())

@@ -19,7 +19,7 @@ from fxplug.semantics.internals import (
 from fxplug.semantics.schemas import declares_writes, written_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from types import TracebackType
 
 __all__ = ["StorageJournal", "checksum", "is_elsewhere"]
@@ -114,7 +114,7 @@ class StorageJournal(LightDispatchMode):
 
     def written(self) -> list[torch.Tensor]:
         """Return the watched tensors that were written, also with what they held, or that have other memory."""
-        written = self._heard | self._changed_storages()
+        written = self._heard | self._changed_storages(besides=self._heard)
         return [
             record.tensor
             for record in self._records
@@ -123,11 +123,11 @@ class StorageJournal(LightDispatchMode):
             or (written and not written.isdisjoint(map(storage_of, memory_of(record.alias))))
         ]
 
-    def _changed_storages(self) -> set[Any]:
+    def _changed_storages(self, besides: Collection[Any] = ()) -> set[Any]:
         return {
             key
             for key, saved in self._saved.items()
-            if not _same_bytes(saved, self._watched[key].untyped_storage())
+            if key not in besides and not _same_bytes(saved, self._watched[key].untyped_storage())
         }
 
     def restore(self) -> list[str]:
