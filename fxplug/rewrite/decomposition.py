@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fxplug.capture import Proxy, Tracer, Transformer
-from fxplug.errors import DecompositionError, FxplugError
+from fxplug.errors import DecompositionError, FxplugError, PatternError
 from fxplug.ir import MadeBy, Node, iterate_leaves
 from fxplug.ir.clone import copy_meta
 from fxplug.rewrite.edits import notes_of
@@ -158,6 +158,9 @@ class _Decomposer(Transformer):
                 value = record.function(*args, **kwargs)
             except Exception as error:
                 raise self._failure(target, record, error) from error
+            if value is None and self.tracer.current is not None and self.tracer.current.users:
+                missing = PatternError("it returned nothing, but the value is used. Return the value")
+                raise self._failure(target, record, missing)
             if value is not NotImplemented:
                 self._made_by = _text(record.function)
                 self.replaced.append(_text(target))

@@ -166,6 +166,16 @@ def test_a_module_with_hooks_is_left_alone():
     assert targets(fxplug.decompose(trace(model), manager=NONE)) == ["0"]
 
 
+def test_a_rule_that_forgets_to_return_its_value_is_named():
+    def forgetful(input, inplace=False):  # noqa: A002
+        torch.sigmoid(input)
+
+    traced = fxplug.symbolic_trace(lambda x: F.silu(x) + 1)
+
+    with pytest.raises(DecompositionError, match=r"forgetful: it returned nothing, but the value is used"):
+        decompose(traced, (F.silu, forgetful))
+
+
 def test_what_goes_wrong_is_named():
     traced = trace(call_silu)
 
