@@ -267,6 +267,9 @@ def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator
         "passes",
         f"{len(ran)} ran, {len(changed)} changed the model" + (f": {', '.join(changed)}" if changed else ""),
     )
+    for report in ran:
+        if report.verified:
+            yield "verified", f"{report.name}: {report.verified}"
     yield "nodes", node_text(result.traced_nodes, result.nodes, arrow())
     if result.lowering is not None:
         supported = len(result.lowering.nodes) - len(result.lowering.unsupported)

@@ -134,6 +134,7 @@ def test_passes_are_verified_at_the_level_that_is_asked_for(fxplug, folder):
         entry["name"]: entry for entry in json.loads((folder / "o" / "report.json").read_text())["passes"]
     }
     assert passes["fuse-conv-bn"]["verified"].startswith("gradient: ")
+    assert f"fuse-conv-bn: {passes['fuse-conv-bn']['verified'][:20]}" in result.stdout
     assert passes["dead-code"]["verified"] is None
 
 
