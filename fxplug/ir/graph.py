@@ -514,12 +514,15 @@ class Graph(CodeOwner):
                 f"Cannot erase node {to_erase.name!r}: it is still used by {names}. Replace those uses first "
                 f"(node.replace_all_uses_with(...))."
             )
-        self._insertion = _beside(self._insertion, to_erase)
+        if self._insertion[0] is to_erase:
+            self._insertion = _beside(self._insertion, to_erase)
         for point in self._waiting:
             point.node_erased(to_erase)
-        self._unindex_node(to_erase)
+        if self._index is not None:
+            self._unindex_node(to_erase)
         self._ring.remove(to_erase)
-        for used in to_erase._input_tuple():
+        inputs = to_erase._inputs
+        for used in inputs if inputs.__class__ is tuple else (inputs,):
             used.users.pop(to_erase, None)
         to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
         to_erase._position = ERASED

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fxplug.execute import GraphModule
-    from fxplug.ir import Argument, Graph
+    from fxplug.ir import Argument, Graph, Origin
     from fxplug.rewrite.matcher import InternalMatch
 
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
@@ -221,26 +221,38 @@ class Editor:
 
     def _exchange(self, match: InternalMatch, replacement: Replacement, made: list[Node]) -> None:
         """Let users use the new values, and take the old nodes out."""
-        calls, order = match.members, self._order
+        calls, order, moved = match.members, self._order, self._moved
+        has_to_hear = order.has_to_hear
         members = set(calls)
         for old in calls:
-            if old in self._moved:
-                new = self._moved[old]
+            if old in moved:
+                new = moved[old]
                 for user in [user for user in old.users if user not in members]:
                     _use_instead(user, old, new)
         for node in reversed(calls):
             if not node.users:  # What the pattern keeps is used elsewhere.
-                order.forget(node)
+                if has_to_hear:
+                    order.forget(node)
                 self._graph.erase_node(node)
+        if replacement.reads:
+            self._erase_reads(match, replacement, members)
+        if has_to_hear:
+            for node in made:
+                order.learn(node)
+
+    def _erase_reads(self, match: InternalMatch, replacement: Replacement, members: set[Node]) -> None:
+        """Take out the attributes that were read for the pattern, unless others use them."""
         for node in dict.fromkeys(match.nodes_map[wanted] for wanted in replacement.reads):
             if node not in members and not node.users and node.graph is self._graph:
                 self._graph.erase_node(node)
-        for node in made:
-            order.learn(node)
 
     # -- what is known about the new nodes
 
     def _annotate(self, match: InternalMatch, made: list[Node], stands_for: dict[Node, Node]) -> None:
+        """Hand regions, origins, notes and annotations on."""
+        if len(made) == 1 == len(stands_for) and not match.around:
+            self._annotate_one(match, made[0], stands_for[made[0]])
+            return
         outer = {
             origin: origin.derived(_MADE_BY)
             for call in match.members
@@ -264,11 +276,25 @@ class Editor:
                 node.origins = tuple([derived[origin] for origin in dict.fromkeys((*first, *derived))])
             if old is None:
                 node.meta = {**(shared or {}), **_own_notes(node)}
-                continue
-            if old._meta is not None or node._meta is not None:
-                node.meta = {**notes_of(old), **_own_notes(node)}
-            if node._type is None and old._type is not None:
-                node.type = old.type
+            else:
+                _take_notes(node, old)
+
+    @staticmethod
+    def _annotate_one(match: InternalMatch, node: Node, old: Node) -> None:
+        """Do the same for a replacement of one call, as most of them are."""
+        sources: dict[Origin, None] = dict.fromkeys(old.origins)
+        for call in match.members:
+            if call is not old:
+                sources.update(dict.fromkeys(call.origins))
+        node.origins = tuple([origin.derived(_MADE_BY) for origin in sources or node.origins])
+        _take_notes(node, old)
+
+
+def _take_notes(node: Node, old: Node) -> None:
+    if old._meta is not None or node._meta is not None:
+        node.meta = {**notes_of(old), **_own_notes(node)}
+    if node._type is None and old._type is not None:
+        node.type = old.type
 
 
 def _copy_to(graph: Graph, node: Node, values: dict[Node, Any]) -> Node:

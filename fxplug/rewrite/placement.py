@@ -50,6 +50,11 @@ class EffectOrder:
             ]
         return self._noisy
 
+    @property
+    def has_to_hear(self) -> bool:
+        """Whether `forget` and `learn` have something to do: something was asked that edits change."""
+        return self._noisy is not None or self._written is not None
+
     def forget(self, node: Node) -> None:
         """Hear that `node` is about to be erased."""
         if self._noisy is not None and self._effect(node).must_be_kept:
