@@ -148,8 +148,16 @@ class Origin:
         A pass that follows itself is noted once.
         """
         entry = MadeBy(made_by) if isinstance(made_by, str) else made_by
-        history = self.history if self.history[-1:] == (entry,) else (*self.history, entry)
-        return Origin(self.code, self.offset, self.caller, self.module, history=history)
+        history = self.history
+        # Past the constructor: rewriting calls this for every node that is replaced.
+        origin = Origin.__new__(Origin)
+        origin.code, origin.offset = self.code, self.offset
+        origin.caller, origin.module = self.caller, self.module
+        if not history:
+            origin.history = (entry,)
+        else:
+            origin.history = history if history[-1] == entry else (*history, entry)
+        return origin
 
     def to_data(self) -> dict[str, Any]:
         """Return plain values from which `from_data` restores an equal origin, positions decoded."""
