@@ -62,7 +62,9 @@ _LIMITS = ("time_limit", "hard_time_limit")
 """What a step may demand instead."""
 
 _SCRIPT = '''\
-"""Shows the failure that README.md describes, and nothing else: exit code 1 when it shows, 0 when it does not.
+"""Shows the failure that README.md describes, and nothing else.
+
+Exit code 1 when it shows, 0 when it does not, 2 when that could not be found out.
 
 What differs from failure to failure is data, in the files beside this one. Arguments name functions that the graph may
 call although fxplug does not know them, as package.module:function.
@@ -76,8 +78,13 @@ if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
 from pathlib import Path
 
 from fxplug.api import reproduce
+from fxplug.errors import FxplugError
 
-found = reproduce(Path(__file__).resolve().parent, allow=sys.argv[1:])
+try:
+    found = reproduce(Path(__file__).resolve().parent, allow=sys.argv[1:])
+except FxplugError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
 print(f"{found.kind}: {found.text}" if found.text else found.kind)
 sys.exit(0 if found.is_good else 1)
 '''
@@ -156,6 +163,11 @@ def write_reproduction(
             save(stored, folder / name, allow=allow, manager=manager)
         except FxplugError as error:
             left_out.append(f"{name} is not there: {error.message}")
+    if trial.module is None and not all(_step_data(step, manager)["can_be_made_again"] for step in steps):
+        left_out.append(
+            f"Pass {found.step.name!r} raises an error, and cannot be made again from what is stored: reproduce.py "
+            "shows nothing until a plugin offers the pass."
+        )
     if failure.by_function:
         left_out.append(
             "What judged was a function, which is no data: reproduce.py compares "
@@ -171,7 +183,9 @@ def write_reproduction(
         "passes": [_step_data(step, manager) for step in failure.pipeline.steps],
     }
     for name, data in (("report.json", report), ("config.json", config)):
-        (folder / name).write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        (folder / name).write_text(
+            json.dumps(data, indent=2, allow_nan=False, default=float) + "\n", encoding="utf-8"
+        )
     (folder / "README.md").write_text("\n".join(_readme(result, report)) + "\n", encoding="utf-8")
     (folder / "reproduce.py").write_text(_SCRIPT, encoding="utf-8")
     return tuple(left_out)

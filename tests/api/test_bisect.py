@@ -455,6 +455,29 @@ def test_nothing_in_the_folder_is_imported(manager, tmp_path):
     assert completed.stdout.startswith("differs: ")
 
 
+def test_where_the_script_has_nothing_to_run_it_says_so(module, manager, tmp_path):
+    found = fxplug.bisect(module, X, passes=[record(asking(2, raises=True))], manager=manager)
+
+    (text,) = found.write(tmp_path / "failure", manager=manager)
+
+    assert text.startswith("Pass 'swap' raises an error, and cannot be made again from what is stored")
+    completed = script(tmp_path / "failure")
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert completed.stderr.startswith("Cannot reproduce the failure in ")
+
+
+def test_reports_hold_what_is_no_plain_data(module, manager, tmp_path):
+    found = fxplug.bisect(
+        module, X, passes=[record(asking(2, what=("swap", 3)))], atol=torch.tensor(1e-3), manager=manager
+    )
+    found.write(tmp_path / "failure", manager=manager)
+
+    report = json.loads((tmp_path / "failure" / "report.json").read_text())
+    assert report["rewrite"]["what"] == "('swap', 3)"
+    assert report["reproduction"]["tolerance"]["atol"] == pytest.approx(1e-3)
+    assert reproduce(tmp_path / "failure", manager=manager).kind == "differs"
+
+
 def test_where_the_failure_is_mended_the_folder_says_so(manager, tmp_path):
     found = fxplug.bisect(Net().eval(), (IMAGE,), rtol=0, atol=0, manager=manager)
     found.write(tmp_path / "failure", manager=manager)
