@@ -14,7 +14,7 @@ from torch import nn
 
 from fxplug.analyze.comparison import Tolerance
 from fxplug.analyze.isolation import SavedState, tensors_in
-from fxplug.analyze.runs import observe
+from fxplug.analyze.runs import Run, observe
 from fxplug.api.judging import judge_values, slowdown
 from fxplug.api.storing import load, save
 from fxplug.errors import FxplugError, StorageError, UnknownNameError
@@ -72,21 +72,27 @@ call although fxplug does not know them, as package.module:function.
 
 import sys
 
-if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-    del sys.path[0]  # This folder: what lies here is data, and no module to be imported.
 
-from pathlib import Path
 
-from fxplug.api import reproduce
-from fxplug.errors import FxplugError
+def main():
+    from pathlib import Path
 
-try:
-    found = reproduce(Path(__file__).resolve().parent, allow=sys.argv[1:])
-except FxplugError as error:
-    print(error, file=sys.stderr)
-    sys.exit(2)
-print(f"{found.kind}: {found.text}" if found.text else found.kind)
-sys.exit(0 if found.is_good else 1)
+    from fxplug.api import reproduce
+    from fxplug.errors import FxplugError
+
+    try:
+        found = reproduce(Path(__file__).resolve().parent, allow=sys.argv[1:])
+    except FxplugError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{found.kind}: {found.text}" if found.text else found.kind)
+    return 0 if found.is_good else 1
+
+
+if __name__ == "__main__":  # A pass with a hard limit runs in a process that imports this script.
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        del sys.path[0]  # This folder: what lies here is data, and no module to be imported.
+    sys.exit(main())
 '''
 
 
@@ -359,13 +365,18 @@ def reproduce(
     plugins = default_manager() if manager is None else manager
     data = _read(place)
     before = load(place / "before.fxplug", allow=allowed, manager=plugins)
-    inputs = tuple(load(place / "inputs.fxplug", manager=plugins)())
+    inputs = _values(place / "inputs.fxplug", (), plugins)
+    if not isinstance(inputs, (tuple, list)):
+        raise StorageError(
+            f"Cannot reproduce the failure in {str(place)!r}: inputs.fxplug holds no sequence."
+        )
+    inputs = tuple(inputs)
     tolerance = Tolerance(**data["tolerance"])
     tensors = [*before.parameters(), *tensors_in(inputs)]
     with seeded(tensors):
-        right = observe(before, inputs, SavedState(before))
+        right = _observed(place, before, inputs)
     if (place / "expected.fxplug").is_file():
-        right = replace(right, output=load(place / "expected.fxplug", allow=allowed, manager=plugins)())
+        right = replace(right, output=_values(place / "expected.fxplug", allowed, plugins))
 
     def judge(module: GraphModule) -> Judgement:
         with seeded(tensors):
@@ -390,6 +401,24 @@ def reproduce(
     trials = Trials(Pipeline("reproduction", steps, **data["pipeline"]), inputs, judge)
     with seeded(tensors):
         return _run(trials, before, data["limit"])
+
+
+def _values(path: Path, allow: Iterable[str], manager: PluginManager) -> Any:
+    """Return what `_stored` has stored."""
+    module = load(path, allow=allow, manager=manager)
+    try:
+        return module()
+    except Exception as error:  # A program of somebody else's may raise anything.
+        raise StorageError(f"Cannot read {str(path)!r}: it holds no values ({error!r}).") from error
+
+
+def _observed(place: Path, module: GraphModule, inputs: tuple[Any, ...]) -> Run:
+    try:
+        return observe(module, inputs, SavedState(module))
+    except Exception as error:
+        raise StorageError(
+            f"Cannot reproduce the failure in {str(place)!r}: before.fxplug fails on inputs.fxplug ({error!r})."
+        ) from error
 
 
 def _run(trials: Trials, before: GraphModule, limit: Mapping[str, Any]) -> Judgement:
@@ -418,7 +447,15 @@ def _read(place: Path) -> dict[str, Any]:
         ) from error
     except StorageError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError, FxplugError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        FxplugError,
+    ) as error:
         raise StorageError(
             f"Cannot reproduce the failure in {str(place)!r}: its report.json is damaged ({error!r})."
         ) from error
@@ -435,7 +472,7 @@ def _check_version(place: Path, report: Mapping[str, Any]) -> None:
 
 def _check(data: Mapping[str, Any]) -> None:
     """Raise an error of any kind where something is missing, or cannot be used."""
-    Tolerance(**data["tolerance"])
+    _ = Tolerance(**data["tolerance"]).share + 0.0
     Pipeline("", (), **data["pipeline"])
     first, only, ratio = data["limit"]["first"], data["limit"]["only"], data["slower_than"]
     if only is not None:
@@ -444,7 +481,7 @@ def _check(data: Mapping[str, Any]) -> None:
         if number is not None and not isinstance(number, (int, float)):
             raise TypeError(f"{number!r} is no number")
     for step in data["steps"]:
-        _ = step["name"], dict(step["options"]), step["provider"], step["can_be_made_again"]
+        _ = step["name"], {**step["options"]}, step["provider"], step["can_be_made_again"]
         for name in _LIMITS:
             checked_limit(step["limits"][name], name)
     _ = data["steps"][0]

@@ -478,6 +478,38 @@ def test_reports_hold_what_is_no_plain_data(module, manager, tmp_path):
     assert reproduce(tmp_path / "failure", manager=manager).kind == "differs"
 
 
+def test_a_pass_with_a_hard_limit_is_shown_in_a_fresh_process(manager, tmp_path):
+    pipeline = manager.resolve_pipeline(["fuse-conv-bn"])
+    limited = Pipeline("limited", pipeline.steps, hard_time_limit=120)
+    found = fxplug.bisect(Net().eval(), (IMAGE,), pipeline=limited, rtol=0, atol=0, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+
+    completed = script(tmp_path / "failure")
+
+    assert (completed.returncode, completed.stderr) == (1, "")
+    assert completed.stdout.startswith("differs: ")
+    assert completed.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "message"),
+    [
+        ("inputs", lambda: 5, "inputs.fxplug holds no sequence"),
+        ("inputs", lambda x: x, "it holds no values"),
+        ("inputs", lambda: (1, 2), "before.fxplug fails on inputs.fxplug"),
+        ("expected", lambda x: x, "it holds no values"),
+    ],
+    ids=["no sequence", "no values", "other inputs", "no result"],
+)
+def test_files_that_were_exchanged_are_refused(manager, tmp_path, name, program, message):
+    found = fxplug.bisect(Net().eval(), (IMAGE,), rtol=0, atol=0, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+    fxplug.save(fxplug.symbolic_trace(program), tmp_path / "failure" / f"{name}.fxplug")
+
+    with pytest.raises(StorageError, match=message):
+        reproduce(tmp_path / "failure", manager=manager)
+
+
 def test_where_the_failure_is_mended_the_folder_says_so(manager, tmp_path):
     found = fxplug.bisect(Net().eval(), (IMAGE,), rtol=0, atol=0, manager=manager)
     found.write(tmp_path / "failure", manager=manager)
