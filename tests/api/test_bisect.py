@@ -697,9 +697,10 @@ def test_a_folder_of_somebody_else_is_not_replaced(module, manager, tmp_path):
         "{}",
         '{"format": "fxplug-bisect", "version": 1, "reproduction": {}}',
         '{"format": "fxplug-bisect", "version": 1, "reproduction": {"tolerance": {"rtol": -1}}}',
+        '{"format": "fxplug-bisect", "version": 1, "reproduction": {"tolerance": {"share": null}}}',
         "[" * 200_000,
     ],
-    ids=["empty", "list", "dict", "nothing to do", "tolerance", "nested"],
+    ids=["empty", "list", "dict", "nothing to do", "tolerance", "share", "nested"],
 )
 def test_a_damaged_folder_is_refused(tmp_path, manager, text):
     (tmp_path / "report.json").write_text(text)
