@@ -94,8 +94,9 @@ def fold(conv: Any, norm: Any, context: PassContext) -> nn.Module:
         if conv.bias is None
         else ("bias", (conv.bias, *statistics), fold_both_biases),
     ):
+        trains = any(source.requires_grad for source in sources)
         with torch.no_grad():
-            parameter = nn.Parameter(function(*sources))
+            parameter = nn.Parameter(function(*sources), requires_grad=trains)
         setattr(fused, name, parameter)
         context.derive(parameter, sources, function)
     return fused
@@ -116,7 +117,8 @@ def _fits(conv: Any, norm: Any) -> bool:
     """Return whether two modules are a convolution and a batch norm of its kind, with gain, shift and statistics."""
     if type(conv) not in _PAIRS or type(norm) is not _PAIRS[type(conv)]:
         return False  # Exact classes: a subclass may compute something else.
-    return norm.affine and norm.running_mean is not None
+    same = norm.running_mean is not None and norm.running_mean.dtype == conv.weight.dtype
+    return norm.affine and same
 
 
 def fuse(model: nn.Module, inputs: tuple[Tensor, ...] | None = None) -> GraphModule:

@@ -222,12 +222,16 @@ def _compare_tensors(
     ]
     if differing:
         return Comparison(path, *texts, math.inf, math.inf, reason="; ".join(differing))
-    if not tolerance.values:
+    if not tolerance.values or expected.is_meta:
         return Comparison(path, *texts)
     rtol, atol = tolerance.of(expected.dtype)
-    reference, candidate = _as_numbers(expected), _as_numbers(actual)
-    same = (reference == candidate) | (reference.isnan() & candidate.isnan())
+    wanted, found = _dense(expected), _dense(actual)
+    reference, candidate = _as_numbers(wanted), _as_numbers(found)
+    is_exact = not (wanted.is_floating_point() or wanted.is_complex())
+    same = wanted == found if is_exact else (reference == candidate) | (reference.isnan() & candidate.isnan())
     error = torch.where(same, 0.0, (candidate - reference).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    if is_exact:  # Double precision cannot tell large integers apart.
+        error = torch.where(same, error, error.clamp(min=1.0))
     magnitude = reference.abs()
     scale = magnitude[magnitude.isfinite()].max().item() if magnitude.isfinite().any() else 0.0
     share = tolerance.share_of(expected.dtype)
@@ -235,18 +239,23 @@ def _compare_tensors(
     largest = error.max().item() if error.numel() else 0.0
     relative = 0.0 if largest == 0 else (largest / scale if scale else math.inf)
     allowed = _allowed_text(rtol, atol, share)
-    reason = "" if bool(close.all()) else _worst_place(reference, candidate, error, close, allowed)
+    reason = "" if bool(close.all()) else _worst_place(wanted, found, error, close, allowed)
     return Comparison(path, *texts, largest, relative, rtol, atol, reason)
 
 
-def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values where they can be subtracted and compared: dense, on the CPU, in double precision."""
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values where they can be compared: dense, and on the CPU."""
     values = tensor.detach()
     if values.is_quantized:
         values = values.dequantize()
     if values.layout != torch.strided:
         values = values.to_dense()
-    return values.cpu().to(torch.complex128 if values.is_complex() else torch.float64)
+    return values.cpu()
+
+
+def _as_numbers(values: torch.Tensor) -> torch.Tensor:
+    """Return them where they can be subtracted: in double precision."""
+    return values.to(torch.complex128 if values.is_complex() else torch.float64)
 
 
 def _worst_place(
@@ -262,10 +271,16 @@ def _worst_place(
     place = [int(part) for part in torch.unravel_index(flat, error.shape)]
     off = int((~close).sum().item())
     where = f" at {place}" if place else ""
+    mine, right = (_number(values[tuple(place)]) for values in (actual, expected))
     return (
-        f"{off} of {close.numel()} elements are off, most of all{where}: {actual[tuple(place)].item():.6g} instead of "
-        f"{expected[tuple(place)].item():.6g} (allowed error: {allowed})"
+        f"{off} of {close.numel()} elements are off, most of all{where}: {mine} instead of {right} "
+        f"(allowed error: {allowed})"
     )
+
+
+def _number(value: torch.Tensor) -> str:
+    is_rounded = value.is_floating_point() or value.is_complex()
+    return f"{value.item():.6g}" if is_rounded else str(int(value.item()))
 
 
 def _allowed_text(rtol: float, atol: float, share: float) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from fxplug.analyze.alignment import AlignedBy, Alignment, align
 from fxplug.analyze.comparison import Comparison, Tolerance, compare, describe
+from fxplug.analyze.dataflow import sources_of, written_nodes
 from fxplug.analyze.isolation import (
     SavedState,
     copy_module,
@@ -24,10 +25,10 @@ from fxplug.capture.sources import line_of_program
 from fxplug.errors import AnalysisError
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.execute.guards import check_guards
-from fxplug.ir import Node, qualified_name
+from fxplug.ir import Node, effects, qualified_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["LayerComparison", "ModuleComparison", "RunFailure", "compare_layers", "failing_node", "line_of"]
 
@@ -163,8 +164,9 @@ def compare_layers(
     if _share_buffers(reference, module):
         module = copy_module(module)
     aligned = align(reference.graph, module.graph)
-    judge = _Judge(aligned, tolerance or Tolerance(), same_dtype=same_dtype)
-    saved = [SavedState(part, buffers_only=True) for part in (reference, module)]
+    sources = sources_of(module.graph, module)
+    judge = _Judge(aligned, sources, tolerance or Tolerance(), same_dtype=same_dtype)
+    saved = [_saved(part) for part in (reference, module)]
     tensors = [*reference.parameters(), *module.parameters(), *tensors_in(tuple(inputs))]
     try:
         with forked_random_state(tensors), torch.no_grad():
@@ -179,7 +181,7 @@ def compare_layers(
 
 def failing_node(module: GraphModule, inputs: Sequence[Any]) -> RunFailure | None:
     """Run a module node by node; return the failure that tells at which node it fails, None when it does not."""
-    saved = SavedState(module, buffers_only=True)
+    saved = _saved(module)
     try:
         with forked_random_state([*module.parameters(), *tensors_in(tuple(inputs))]), torch.no_grad():
             walk = _Walk(module, inputs, "The module")
@@ -209,6 +211,12 @@ def _share_buffers(first: GraphModule, second: GraphModule) -> bool:
     return any(id(tensor) in mine for _, tensor in tensors_of(second))
 
 
+def _saved(module: GraphModule) -> SavedState:
+    """Return a module as it is; parameters are copied only where some call may write to them."""
+    found = (effects.effect_of(node, module) for node in module.graph.nodes)
+    return SavedState(module, buffers_only=not any(effect.unknown or effect.writes for effect in found))
+
+
 # -- running ---------------------------------------------------------------------------------------------------------
 
 
@@ -223,10 +231,15 @@ class _Stepper(Interpreter):
             yield node, None
             value = self._enter(node, 0) if node.region else self.run_node(node)
             self.env[node] = value
-            yield node, (value,)
+            yield node, (self._written(node) if value is None else value,)
             del value
             for ended in freed.get(node, ()):
                 self.env.pop(ended, None)
+
+    def _written(self, node: Node) -> Any:
+        """Return what a call wrote to, which is what there is to see of one that returns nothing."""
+        written = written_nodes(node, self.module)
+        return self.env.get(written[0]) if len(written) == 1 else None
 
 
 class _Walk:
@@ -348,7 +361,15 @@ class _Verdict:
 class _Judge:
     """Compares values, and keeps what came of it."""
 
-    def __init__(self, aligned: Alignment, tolerance: Tolerance, *, same_dtype: bool) -> None:
+    def __init__(
+        self,
+        aligned: Alignment,
+        sources: Mapping[Node, Sequence[Node]],
+        tolerance: Tolerance,
+        *,
+        same_dtype: bool,
+    ) -> None:
+        self._sources = sources
         self._aligned, self._tolerance, self._same_dtype = aligned, tolerance, same_dtype
         self._verdicts: dict[Node, _Verdict] = {}
         self._outputs: tuple[Comparison, ...] = ()
@@ -416,7 +437,7 @@ class _Judge:
         found: dict[Node, tuple[bool, tuple[str, ...]]] = {}
         for node in self._aligned.second.nodes:
             agree, between = True, dict[str, None]()
-            for used in node.all_input_nodes:
+            for used in self._sources[node]:
                 if used in self._verdicts:
                     agree = agree and not self._verdicts[used].reason
                 elif used.op not in _UNJUDGED:
@@ -430,12 +451,14 @@ class _Judge:
         if all(output.passed for output in self._outputs):
             return set()
         reaching: set[Node] = set()
+        read: set[Node] = set()
         for node in self._aligned.second.nodes.reversed():
             verdict = self._verdicts.get(node)
             if verdict is not None and not verdict.reason:
                 continue
-            if node.op == "output" or any(user in reaching for user in node.users):
+            if node.op == "output" or node in read:
                 reaching.add(node)
+                read.update(self._sources[node])
         return reaching
 
     def _layer(
@@ -485,6 +508,8 @@ def _similarity(expected: Any, actual: Any) -> tuple[float, float]:
     count = 0
     for mine, other in zip(tensors_in(expected), tensors_in(actual), strict=False):
         if mine.shape != other.shape or mine.is_complex() or mine.is_quantized or other.is_quantized:
+            return math.nan, math.nan
+        if mine.is_meta or other.is_meta:
             return math.nan, math.nan
         left, right = (tensor.detach().to_dense().double().flatten().cpu() for tensor in (mine, other))
         count += left.numel()

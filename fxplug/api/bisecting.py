@@ -22,6 +22,7 @@ from fxplug.execute import GraphModule
 from fxplug.ir import MadeBy, qualified_name
 from fxplug.passes import PassRecord, Pipeline, PipelineStep
 from fxplug.passes.bisection import FoundPass, FoundRewrite, Judgement, Trials, find_pass, find_rewrite
+from fxplug.passes.references import seeded
 from fxplug.plugins import PluginManager, default_manager
 from fxplug.storage.folders import OutputFolder
 
@@ -169,8 +170,8 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
     mend it and search again.
 
     Wrong is a result that differs from that of the module as it was given by more than is allowed, and a pass or a
-    result that raises an error. The module, the inputs and the global random state stay as they are; memory for a few
-    copies of the parameters is needed.
+    result that raises an error. Every run starts from the same random state, which is that of seed 0. The module, the
+    inputs and the global random state stay as they are; memory for a few copies of the parameters is needed.
 
     Args:
         module: The model. A graph module is taken as it is, anything else is captured.
@@ -213,16 +214,21 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
     _check_arguments(module, pipeline, passes, check, slower_than)
     plugins = default_manager() if manager is None else manager
     chosen = _pipeline(plugins, pipeline, passes)
-    state = SavedState(module)
-    try:
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
-            start, eager = _start(module, inputs, state, plugins)
-    finally:
-        state.restore()
-    judge = judge_by(start, inputs, eager, check, Tolerance(rtol, atol), slower_than, measure)
-    check_start(module, start, judge, slower_than)
-    trials = Trials(chosen, inputs, judge, observer or _ignore)
-    return _search(start, trials, Failure(start, inputs, eager.output, Tolerance(rtol, atol), slower_than))
+    state, tolerance = SavedState(module), Tolerance(rtol, atol)
+    tensors = [*module.parameters(), *tensors_in(inputs)]
+    # From a state that is the same in every process, so that what is found can be shown in another one.
+    with seeded(tensors):
+        try:
+            with forked_random_state(tensors):
+                start, eager = _start(module, inputs, state, plugins)
+        finally:
+            state.restore()
+        judge = judge_by(start, inputs, eager, check, tolerance, slower_than, measure)
+        check_start(module, start, judge, slower_than)
+        trials = Trials(chosen, inputs, judge, observer or _ignore)
+        by_function = check is not None or measure is not None
+        failure = Failure(start, inputs, eager.output, tolerance, slower_than, by_function=by_function)
+        return _search(start, trials, failure)
 
 
 def _ignore(_: str) -> None:

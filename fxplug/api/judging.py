@@ -46,7 +46,7 @@ def judge_by(
     """
 
     def by_check(module: GraphModule) -> Judgement:
-        saved = SavedState(module, buffers_only=True)
+        saved = SavedState(module)
         try:
             with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
                 is_right = check is None or check(module)
@@ -81,7 +81,7 @@ def judge_values(module: GraphModule, inputs: tuple[Any, ...], right: Run, toler
         right: What it should compute and do.
         tolerance: What is close enough.
     """
-    saved = SavedState(module, buffers_only=True)
+    saved = SavedState(module)
     try:
         run = observe(module, inputs, saved)
     except Exception as error:  # What a broken graph raises is not known.
@@ -96,7 +96,7 @@ def _difference(failure: Comparison) -> str:
 
 def slowdown(start: GraphModule, module: GraphModule, inputs: tuple[Any, ...]) -> float:
     """Return how many times as long `module` takes as `start`, by the medians of calls that take turns."""
-    saved = [SavedState(part, buffers_only=True) for part in (start, module)]
+    saved = [SavedState(part) for part in (start, module)]
     try:
         with torch.no_grad():
             latency = measure_latency(start, module, inputs)

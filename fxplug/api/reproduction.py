@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,8 +13,8 @@ import torch
 from torch import nn
 
 from fxplug.analyze.comparison import Tolerance
-from fxplug.analyze.isolation import SavedState
-from fxplug.analyze.runs import observe
+from fxplug.analyze.isolation import SavedState, tensors_in
+from fxplug.analyze.runs import Run, observe
 from fxplug.api.judging import judge_values, slowdown
 from fxplug.api.storing import load, save
 from fxplug.errors import FxplugError, StorageError, UnknownNameError
@@ -21,6 +22,8 @@ from fxplug.execute import GraphModule
 from fxplug.ir import Graph, map_aggregate, printable
 from fxplug.passes import Pipeline
 from fxplug.passes.bisection import FoundPass, FoundRewrite, Judgement, Trials
+from fxplug.passes.limits import checked_limit
+from fxplug.passes.references import seeded
 from fxplug.plugins import PluginManager, default_manager
 from fxplug.plugins.discovery import core_version
 from fxplug.rewrite.limits import Rewrite, RewriteLimit
@@ -53,21 +56,43 @@ FORMAT = "fxplug-bisect"
 
 _VERSION = 1
 
+_SETTINGS = ("on_error", "time_limit", "hard_time_limit", "verify", "rtol", "atol")
+"""What a pipeline demands of passes."""
+_LIMITS = ("time_limit", "hard_time_limit")
+"""What a step may demand instead."""
+
 _SCRIPT = '''\
-"""Shows the failure that README.md describes, and nothing else: exit code 1 when it shows, 0 when it does not.
+"""Shows the failure that README.md describes, and nothing else.
+
+Exit code 1 when it shows, 0 when it does not, 2 when that could not be found out.
 
 What differs from failure to failure is data, in the files beside this one. Arguments name functions that the graph may
 call although fxplug does not know them, as package.module:function.
 """
 
 import sys
-from pathlib import Path
 
-from fxplug.api import reproduce
 
-found = reproduce(Path(__file__).resolve().parent, allow=sys.argv[1:])
-print(f"{found.kind}: {found.text}" if found.text else found.kind)
-sys.exit(0 if found.is_good else 1)
+
+def main():
+    from pathlib import Path
+
+    from fxplug.api import reproduce
+    from fxplug.errors import FxplugError
+
+    try:
+        found = reproduce(Path(__file__).resolve().parent, allow=sys.argv[1:])
+    except FxplugError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{found.kind}: {found.text}" if found.text else found.kind)
+    return 0 if found.is_good else 1
+
+
+if __name__ == "__main__":  # A pass with a hard limit runs in a process that imports this script.
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        del sys.path[0]  # This folder: what lies here is data, and no module to be imported.
+    sys.exit(main())
 '''
 
 
@@ -82,6 +107,8 @@ class Failure:
     """What the module as it was given returns."""
     tolerance: Tolerance
     slower_than: float | None
+    by_function: bool = False
+    """Whether a function of the user's judged, or measured."""
     pipeline: Pipeline = field(default_factory=lambda: Pipeline("", ()))
     found: FoundPass | None = None
     rewrite: FoundRewrite | None = None
@@ -142,6 +169,16 @@ def write_reproduction(
             save(stored, folder / name, allow=allow, manager=manager)
         except FxplugError as error:
             left_out.append(f"{name} is not there: {error.message}")
+    if trial.module is None and not all(_step_data(step, manager)["can_be_made_again"] for step in steps):
+        left_out.append(
+            f"Pass {found.step.name!r} raises an error, and cannot be made again from what is stored: reproduce.py "
+            "shows nothing until a plugin offers the pass."
+        )
+    if failure.by_function:
+        left_out.append(
+            "What judged was a function, which is no data: reproduce.py compares "
+            + ("values, as if there had been none." if failure.slower_than is None else "times by itself.")
+        )
     for name, module in (("before.py", before), ("after.py", trial.module)):
         if module is not None:
             (folder / name).write_text(_readable(module), encoding="utf-8")
@@ -152,7 +189,9 @@ def write_reproduction(
         "passes": [_step_data(step, manager) for step in failure.pipeline.steps],
     }
     for name, data in (("report.json", report), ("config.json", config)):
-        (folder / name).write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        (folder / name).write_text(
+            json.dumps(data, indent=2, allow_nan=False, default=float) + "\n", encoding="utf-8"
+        )
     (folder / "README.md").write_text("\n".join(_readme(result, report)) + "\n", encoding="utf-8")
     (folder / "reproduce.py").write_text(_SCRIPT, encoding="utf-8")
     return tuple(left_out)
@@ -192,8 +231,14 @@ def _step_data(step: PipelineStep, manager: PluginManager) -> dict[str, Any]:
         "name": step.name,
         "provider": step.provider,
         "options": {key: repr(value) for key, value in options.items()} if plain is None else plain,
+        "limits": {name: _plain_number(getattr(step, name)) for name in _LIMITS},
         "can_be_made_again": plain is not None and offer is not None and offer.record is step.record,
     }
+
+
+def _plain_number(value: Any) -> Any:
+    """Return a setting as JSON can hold it: no limit in the place of an infinite one."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _report(
@@ -227,6 +272,7 @@ def _report(
         "notes": list(result.notes),
         "reproduction": {
             "steps": [_step_data(step, manager) for step in steps],
+            "pipeline": {name: _plain_number(getattr(failure.pipeline, name)) for name in _SETTINGS},
             "limit": {"first": limit.first, "only": None if limit.only is None else asdict(limit.only)},
             "tolerance": asdict(failure.tolerance),
             "slower_than": failure.slower_than,
@@ -319,13 +365,24 @@ def reproduce(
     plugins = default_manager() if manager is None else manager
     data = _read(place)
     before = load(place / "before.fxplug", allow=allowed, manager=plugins)
-    inputs = tuple(load(place / "inputs.fxplug", manager=plugins)())
+    inputs = _values(place / "inputs.fxplug", (), plugins)
+    if not isinstance(inputs, (tuple, list)):
+        raise StorageError(
+            f"Cannot reproduce the failure in {str(place)!r}: inputs.fxplug holds no sequence."
+        )
+    inputs = tuple(inputs)
     tolerance = Tolerance(**data["tolerance"])
-    right = observe(before, inputs, SavedState(before, buffers_only=True))
+    tensors = [*before.parameters(), *tensors_in(inputs)]
+    with seeded(tensors):
+        right = _observed(place, before, inputs)
     if (place / "expected.fxplug").is_file():
-        right = replace(right, output=load(place / "expected.fxplug", allow=allowed, manager=plugins)())
+        right = replace(right, output=_values(place / "expected.fxplug", allowed, plugins))
 
     def judge(module: GraphModule) -> Judgement:
+        with seeded(tensors):
+            return judge_here(module)
+
+    def judge_here(module: GraphModule) -> Judgement:
         if data["slower_than"] is None:
             return judge_values(module, inputs, right, tolerance)
         ratio = slowdown(before, module, inputs)
@@ -341,8 +398,27 @@ def reproduce(
             )
         judged = judge(load(place / "after.fxplug", allow=allowed, manager=plugins))
         return replace(judged, text=f"{judged.text} ({missing}: from the stored modules)".strip())
-    trials = Trials(Pipeline("reproduction", steps), inputs, judge)
-    return _run(trials, before, data["limit"])
+    trials = Trials(Pipeline("reproduction", steps, **data["pipeline"]), inputs, judge)
+    with seeded(tensors):
+        return _run(trials, before, data["limit"])
+
+
+def _values(path: Path, allow: Iterable[str], manager: PluginManager) -> Any:
+    """Return what `_stored` has stored."""
+    module = load(path, allow=allow, manager=manager)
+    try:
+        return module()
+    except Exception as error:  # A program of somebody else's may raise anything.
+        raise StorageError(f"Cannot read {str(path)!r}: it holds no values ({error!r}).") from error
+
+
+def _observed(place: Path, module: GraphModule, inputs: tuple[Any, ...]) -> Run:
+    try:
+        return observe(module, inputs, SavedState(module))
+    except Exception as error:
+        raise StorageError(
+            f"Cannot reproduce the failure in {str(place)!r}: before.fxplug fails on inputs.fxplug ({error!r})."
+        ) from error
 
 
 def _run(trials: Trials, before: GraphModule, limit: Mapping[str, Any]) -> Judgement:
@@ -361,30 +437,54 @@ def _run(trials: Trials, before: GraphModule, limit: Mapping[str, Any]) -> Judge
 def _read(place: Path) -> dict[str, Any]:
     try:
         report = json.loads((place / "report.json").read_text(encoding="utf-8"))
-        if report["format"] != FORMAT or report["version"] != _VERSION:
-            raise StorageError(
-                f"Cannot reproduce the failure in {str(place)!r}: its report.json has format {report['format']!r}, "
-                f"version {report['version']!r}; this fxplug reads {FORMAT!r}, version {_VERSION}."
-            )
+        _check_version(place, report)
         data: dict[str, Any] = report["reproduction"]
-        Tolerance(**data["tolerance"])
-        limit = data["limit"]
-        RewriteLimit(limit["first"], None if limit["only"] is None else Rewrite(**limit["only"]))
-        for step in data["steps"]:
-            _ = step["name"], dict(step["options"]), step["provider"], step["can_be_made_again"]
-        _ = data["slower_than"], data["steps"][0]
+        _check(data)
     except OSError as error:
         raise StorageError(
             f"Cannot reproduce the failure in {str(place)!r}: {error.strerror or error}. Name a folder that "
             "fxplug bisect wrote."
         ) from error
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        if isinstance(error, FxplugError):
-            raise
+    except StorageError:
+        raise
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        IndexError,
+        RecursionError,
+        FxplugError,
+    ) as error:
         raise StorageError(
             f"Cannot reproduce the failure in {str(place)!r}: its report.json is damaged ({error!r})."
         ) from error
     return data
+
+
+def _check_version(place: Path, report: Mapping[str, Any]) -> None:
+    if report["format"] != FORMAT or report["version"] != _VERSION:
+        raise StorageError(
+            f"Cannot reproduce the failure in {str(place)!r}: its report.json has format {report['format']!r}, "
+            f"version {report['version']!r}; this fxplug reads {FORMAT!r}, version {_VERSION}."
+        )
+
+
+def _check(data: Mapping[str, Any]) -> None:
+    """Raise an error of any kind where something is missing, or cannot be used."""
+    _ = Tolerance(**data["tolerance"]).share + 0.0
+    Pipeline("", (), **data["pipeline"])
+    first, only, ratio = data["limit"]["first"], data["limit"]["only"], data["slower_than"]
+    if only is not None:
+        hash(Rewrite(**only))
+    for number in (first, ratio):
+        if number is not None and not isinstance(number, (int, float)):
+            raise TypeError(f"{number!r} is no number")
+    for step in data["steps"]:
+        _ = step["name"], {**step["options"]}, step["provider"], step["can_be_made_again"]
+        for name in _LIMITS:
+            checked_limit(step["limits"][name], name)
+    _ = data["steps"][0]
 
 
 def _steps(entries: Sequence[Mapping[str, Any]], manager: PluginManager) -> tuple[list[PipelineStep], str]:
@@ -395,7 +495,9 @@ def _steps(entries: Sequence[Mapping[str, Any]], manager: PluginManager) -> tupl
         if not entry["can_be_made_again"]:
             return [], f"pass {name!r} is offered by no plugin"
         try:
-            steps += manager.resolve_pipeline([{**entry["options"], "name": name}]).steps
+            found = manager.resolve_pipeline([{**entry["options"], "name": name}]).steps
+            limits = {limit: entry["limits"][limit] for limit in _LIMITS}
+            steps += [replace(step, **limits) for step in found]
         except UnknownNameError:
             return [], f"pass {name!r} of {entry['provider']} is not installed"
     return steps, ""

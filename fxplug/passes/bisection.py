@@ -49,7 +49,7 @@ class Trial:
     module: GraphModule | None
     """The transformed copy; None when a pass failed."""
     ran: int
-    """How many passes ran, the one that failed included."""
+    """How many passes ran, the one that failed included; those that a pipeline skips behind it did not."""
     limit: RewriteLimit
     """Heard of every rewrite."""
 
@@ -112,17 +112,20 @@ class Trials:
         self.heard(names if len(steps) < 4 else f"{steps[0].name} to {steps[-1].name}, {len(steps)} passes")
         self.runs += 1
         limit = RewriteLimit() if limit is None else limit
-        changed = copy_module(module)
+        changed, ran = copy_module(module), 0
         with forked_random_state([*module.parameters(), *tensors_in(self.inputs)]):
             for number, step in enumerate(steps, start=1):
                 try:
                     with limit.applied(), torch.no_grad():
-                        self._only(step).run(changed, copy_values(self.inputs))
+                        (report,) = self._only(step).run(changed, copy_values(self.inputs))
                 except (Exception, SystemExit) as error:
                     text = str(getattr(error, "message", error)) or type(error).__name__
                     return Trial(Judgement("fails", text.rstrip(".")), None, number, limit)
+                ran = number
+                if report.error and self.pipeline.on_error == "stop":
+                    break  # The pipeline would skip the others.
         # From the same random state again, whatever the passes drew.
-        return Trial(self.judge(changed), changed, len(steps), limit)
+        return Trial(self.judge(changed), changed, ran, limit)
 
     def _only(self, step: PipelineStep) -> Pipeline:
         """Return a pipeline like the whole one, with all that it demands of passes, for one step."""

@@ -60,6 +60,7 @@ class RewriteLimit:
 
     def allows(self, node: Node, what: str) -> bool:
         """Note a rewrite and return whether it may be done."""
+        what = str(what)  # Reports hold it as text, whatever it is.
         key = what, node.name
         occurrence = self._seen.get(key, 0)
         self._seen[key] = occurrence + 1

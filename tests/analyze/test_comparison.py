@@ -180,3 +180,24 @@ def test_values_may_be_left_out():
 def test_a_share_is_a_number_that_is_not_negative():
     with pytest.raises(ConfigError, match="share = -1"):
         Tolerance(share=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
+def test_large_integers_are_told_apart(dtype):
+    number = 2**62
+    expected, actual = (torch.tensor([1, number + more], dtype=dtype) for more in (0, 1))
+
+    (entry,) = compare(expected, actual, Tolerance())
+
+    assert entry.reason == (
+        f"1 of 2 elements are off, most of all at [1]: {number + 1} instead of {number} (allowed error: none)"
+    )
+    assert entry.max_abs_error == 1.0
+    assert next(compare(expected, expected.clone(), Tolerance())).passed
+
+
+def test_tensors_without_data_are_compared_by_what_they_have():
+    meta = torch.empty(3, device="meta")
+
+    assert next(compare(meta, torch.empty(3, device="meta"), Tolerance())).passed
+    assert not next(compare(meta, torch.empty(4, device="meta"), Tolerance())).passed

@@ -310,3 +310,61 @@ def test_only_values_that_wait_are_kept():
 
     assert len(alive) == 100
     assert max(alive) < 10
+
+
+class Writing(nn.Module):
+    """Two uses of a value, and a write to it between them."""
+
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def forward(self, x):
+        value = x * 1
+        before = torch.relu(value)
+        self.write(value)
+        return value + before
+
+
+def _first_row(value, number):
+    value[0] = number
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "name"),
+    [
+        (lambda it: it.add_(1), lambda it: it.add_(1.5), "add_"),
+        (lambda it: it.view(-1).add_(1), lambda it: it.view(-1).add_(1.5), "add_"),
+        (lambda it: _first_row(it, 1.0), lambda it: _first_row(it, 2.0), "setitem"),
+    ],
+    ids=["the value", "a view of it", "its elements"],
+)
+def test_where_a_value_is_written_the_write_is_named_and_not_the_read(right, wrong, name):
+    reference, judged = (fxplug.symbolic_trace(Writing(write)) for write in (right, wrong))
+
+    found = compare_layers(reference, judged, (X,))
+
+    assert found.first_difference.name == name
+    assert [layer.name for layer in found.layers if layer.inputs_agree and not layer.passed] == [name]
+
+
+class WritesParameter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.scale.add_(1)
+        return x * self.scale
+
+
+def test_parameters_that_a_run_writes_are_as_they_were():
+    first, second = (fxplug.symbolic_trace(WritesParameter()) for _ in range(2))
+
+    found = compare_layers(first, second, (X,))
+
+    assert found.passed
+    assert all(torch.equal(part.scale, torch.ones(8)) for part in (first, second))
+    assert failing_node(first, (X,)) is None
+    assert torch.equal(first.scale, torch.ones(8))

@@ -292,6 +292,42 @@ def test_module_inputs_and_random_state_stay_as_they_are():
     }
 
 
+class Counting(nn.Module):
+    """Writes to a parameter, and to a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.scale.add_(1)
+        return torch.relu(x) * self.scale
+
+
+def test_a_module_that_writes_to_its_parameters_starts_anew_each_time():
+    model = Counting().eval()
+
+    assert not fxplug.bisect(model, X, passes=among(record(nothing, "nothing-more"))).found
+    found = fxplug.bisect(model, X, passes=among(record(asking(0))))
+
+    assert (found.culprit.name, found.node.target) == ("swap", "torch.clamp")
+    assert torch.equal(model.scale, torch.ones(4))
+
+
+def test_passes_that_the_pipeline_skips_are_not_to_blame(module):
+    def fails(module, context):
+        raise ValueError("no")
+
+    steps = [
+        PipelineStep(entry.name, entry)
+        for entry in (record(nothing), record(fails), record(asking(2)), record(nothing, "last"))
+    ]
+
+    assert not fxplug.bisect(module, X, pipeline=Pipeline("", steps, on_error="stop")).found
+    assert fxplug.bisect(module, X, pipeline=Pipeline("", steps, on_error="rollback")).culprit.name == "swap"
+
+
 def test_a_pass_that_is_undone_by_the_pipeline_is_not_to_blame(module):
     steps = [PipelineStep("fails", record(asking(0, raises=True))), PipelineStep("silent", record(silent))]
 
@@ -357,6 +393,121 @@ def test_the_folder_shows_the_failure_in_a_fresh_process(manager, tmp_path):
     assert not hasattr(after, "norm")
     assert "fuse-conv-bn" in (tmp_path / "failure" / "after.py").read_text()
     assert "fuse-conv-bn" in (tmp_path / "failure" / "README.md").read_text()
+
+
+class Drops(Net):
+    def forward(self, x):
+        return nn.functional.dropout(self.norm(self.conv(x)), 0.5, True)
+
+
+def test_random_numbers_are_the_same_in_a_fresh_process(manager, tmp_path):
+    torch.manual_seed(1)
+    found = fxplug.bisect(Drops().eval(), (IMAGE,), rtol=0, atol=0, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+    path = tmp_path / "failure" / "report.json"
+    report = json.loads(path.read_text())
+    assert found.culprit.name == "fuse-conv-bn"
+    report["reproduction"]["tolerance"] = {"rtol": 1e-3, "atol": 1e-3}
+    path.write_text(json.dumps(report))
+
+    completed = script(tmp_path / "failure")
+
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "good\n", "")
+
+
+def test_what_the_pipeline_demands_is_demanded_again(module, manager_with, tmp_path):
+    def cut(module, context):
+        """Keep the values, and lose the gradient."""
+        (node,) = module.graph.find_nodes(op="call_module", target="linear")
+        with module.graph.inserting_after(node):
+            new = module.graph.call_method("detach", (node,))
+        node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+
+    offered = record(cut)
+    manager = manager_with(fxplug_register_passes=lambda: [offered])
+    pipeline = manager.resolve_pipeline(["sample:cut"]).verified("gradient")
+    found = fxplug.bisect(module, X, pipeline=pipeline, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+
+    assert found.judgement.kind == "fails"
+    assert reproduce(tmp_path / "failure", manager=manager).kind == "fails"
+
+
+def test_where_a_function_judges_the_folder_says_that_it_does_not(module, manager, tmp_path):
+    found = fxplug.bisect(
+        module, X, passes=[record(asking(2))], check=lambda it: it(X).min() < 0.3, manager=manager
+    )
+
+    text = "What judged was a function, which is no data: reproduce.py compares values, as if there had been none."
+    assert text in found.write(tmp_path / "failure", manager=manager)
+    assert text.rstrip(".") in (tmp_path / "failure" / "README.md").read_text()
+
+
+def test_nothing_in_the_folder_is_imported(manager, tmp_path):
+    found = fxplug.bisect(Net().eval(), (IMAGE,), rtol=0, atol=0, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+    for name in ("pathlib", "json", "torch", "fxplug"):
+        (tmp_path / "failure" / f"{name}.py").write_text("raise SystemExit(7)")
+
+    completed = script(tmp_path / "failure")
+
+    assert (completed.returncode, completed.stderr) == (1, "")
+    assert completed.stdout.startswith("differs: ")
+
+
+def test_where_the_script_has_nothing_to_run_it_says_so(module, manager, tmp_path):
+    found = fxplug.bisect(module, X, passes=[record(asking(2, raises=True))], manager=manager)
+
+    (text,) = found.write(tmp_path / "failure", manager=manager)
+
+    assert text.startswith("Pass 'swap' raises an error, and cannot be made again from what is stored")
+    completed = script(tmp_path / "failure")
+    assert (completed.returncode, completed.stdout) == (2, "")
+    assert completed.stderr.startswith("Cannot reproduce the failure in ")
+
+
+def test_reports_hold_what_is_no_plain_data(module, manager, tmp_path):
+    found = fxplug.bisect(
+        module, X, passes=[record(asking(2, what=("swap", 3)))], atol=torch.tensor(1e-3), manager=manager
+    )
+    found.write(tmp_path / "failure", manager=manager)
+
+    report = json.loads((tmp_path / "failure" / "report.json").read_text())
+    assert report["rewrite"]["what"] == "('swap', 3)"
+    assert report["reproduction"]["tolerance"]["atol"] == pytest.approx(1e-3)
+    assert reproduce(tmp_path / "failure", manager=manager).kind == "differs"
+
+
+def test_a_pass_with_a_hard_limit_is_shown_in_a_fresh_process(manager, tmp_path):
+    pipeline = manager.resolve_pipeline(["fuse-conv-bn"])
+    limited = Pipeline("limited", pipeline.steps, hard_time_limit=120)
+    found = fxplug.bisect(Net().eval(), (IMAGE,), pipeline=limited, rtol=0, atol=0, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+
+    completed = script(tmp_path / "failure")
+
+    assert (completed.returncode, completed.stderr) == (1, "")
+    assert completed.stdout.startswith("differs: ")
+    assert completed.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "program", "message"),
+    [
+        ("inputs", lambda: 5, "inputs.fxplug holds no sequence"),
+        ("inputs", lambda x: x, "it holds no values"),
+        ("inputs", lambda: (1, 2), "before.fxplug fails on inputs.fxplug"),
+        ("expected", lambda x: x, "it holds no values"),
+    ],
+    ids=["no sequence", "no values", "other inputs", "no result"],
+)
+def test_files_that_were_exchanged_are_refused(manager, tmp_path, name, program, message):
+    found = fxplug.bisect(Net().eval(), (IMAGE,), rtol=0, atol=0, manager=manager)
+    found.write(tmp_path / "failure", manager=manager)
+    fxplug.save(fxplug.symbolic_trace(program), tmp_path / "failure" / f"{name}.fxplug")
+
+    with pytest.raises(StorageError, match=message):
+        reproduce(tmp_path / "failure", manager=manager)
 
 
 def test_where_the_failure_is_mended_the_folder_says_so(manager, tmp_path):
@@ -539,7 +690,17 @@ def test_a_folder_of_somebody_else_is_not_replaced(module, manager, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"format": "fxplug-bisect", "version": 1, "reproduction": {}}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": "fxplug-bisect", "version": 1, "reproduction": {}}',
+        '{"format": "fxplug-bisect", "version": 1, "reproduction": {"tolerance": {"rtol": -1}}}',
+        '{"format": "fxplug-bisect", "version": 1, "reproduction": {"tolerance": {"share": null}}}',
+        "[" * 200_000,
+    ],
+    ids=["empty", "list", "dict", "nothing to do", "tolerance", "share", "nested"],
 )
 def test_a_damaged_folder_is_refused(tmp_path, manager, text):
     (tmp_path / "report.json").write_text(text)

@@ -113,6 +113,12 @@ def test_a_pair_becomes_one_convolution(bias):
     assert norms(fxplug.symbolic_trace(model)) == 1
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_what_is_made_of_frozen_parameters_is_frozen(trains):
+    fused = example.fuse(random_statistics(Pair()).requires_grad_(trains))
+    assert [parameter.requires_grad for parameter in fused.parameters()] == [trains, trains]
+
+
 @pytest.mark.parametrize(
     ("conv", "norm", "size"),
     [(nn.Conv1d, nn.BatchNorm1d, (2, 3, 9)), (nn.Conv3d, nn.BatchNorm3d, (1, 3, 5, 5, 5))],
@@ -145,8 +151,9 @@ def test_what_is_also_used_elsewhere_stays(kind, left):
         lambda model: setattr(model, "bn", nn.BatchNorm2d(3, affine=False).eval()),
         lambda model: setattr(model, "bn", nn.InstanceNorm2d(3).eval()),
         lambda model: setattr(model, "conv", type("Other", (nn.Conv2d,), {})(3, 3, 1).eval()),
+        lambda model: model.conv.bfloat16(),
     ],
-    ids=["training", "norm", "hook", "pre-hook", "statistics", "affine", "instance", "subclass"],
+    ids=["training", "norm", "hook", "pre-hook", "statistics", "affine", "instance", "subclass", "precision"],
 )
 def test_what_computes_something_else_stays(change):
     model = random_statistics(Pair())
