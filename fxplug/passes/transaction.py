@@ -25,6 +25,11 @@ __all__ = ["Snapshot"]
 _NESTED = (dict, list, set, tuple)
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+_SETTINGS = (int, float, str, tuple, type(None))
+"""What attributes of the modules of torch are that say what a module computes: a stride, an eps, a mode."""
+_MISSING = object()
+_ATTEMPTS = 100
+"""How often an interrupt of a restoration is met with another one."""
 
 
 class _Graph:
@@ -136,7 +141,8 @@ class Snapshot:
         """Return what is another object, or has other values than before, each by its path.
 
         That is modules, parameters and buffers, and of each module its class, its mode of training, its hooks, and a
-        forward of its own.
+        forward of its own; of the modules of torch also settings, such as a stride. Other modules may keep what they
+        like in attributes, and change it whenever they run.
         """
         changed = {id(tensor) for tensor in self.journal.changed()}
         known = {id(part): (kind, attributes) for part, kind, attributes in self._parts}
@@ -167,6 +173,8 @@ class Snapshot:
         for name in ("training", "forward"):
             if attributes.get(name) is not now.get(name):
                 yield name
+        if kind.__module__.startswith("torch.nn.modules."):
+            yield from _changes_in_settings(now, attributes)
         yield from self._changes_in_tables(now, attributes, changed)
         if changed:
             yield from (
@@ -196,7 +204,24 @@ class Snapshot:
 
         Returns:
             What could not be undone.
+
+        Raises:
+            KeyboardInterrupt: Somebody was impatient meanwhile; the module is what it was all the same.
         """
+        interrupt: KeyboardInterrupt | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                failures = self._restore()
+            except KeyboardInterrupt as error:
+                interrupt = error  # It may have come between any two steps; each of them can be made twice.
+                continue
+            if interrupt is None:
+                return failures
+            break
+        assert interrupt is not None
+        raise interrupt
+
+    def _restore(self) -> list[str]:
         for kind, properties in self._properties:
             for name, value in properties.items():
                 if name not in vars(kind):
@@ -216,6 +241,17 @@ class Snapshot:
         for entry in self._graphs:
             entry.restore()
         return failures
+
+
+def _changes_in_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys((*before, *now)):
+        ours, theirs = before.get(name, _MISSING), now.get(name, _MISSING)
+        if ours is theirs or name.startswith("_") or name == "training":
+            continue
+        if all(value is _MISSING or isinstance(value, _SETTINGS) for value in (ours, theirs)) and (
+            type(ours) is not type(theirs) or ours != theirs
+        ):
+            yield name
 
 
 def _elements_of(container: Any) -> tuple[Any, ...]:

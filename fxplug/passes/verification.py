@@ -57,8 +57,8 @@ class PassRun:
     """What offers it."""
     result: PassResult
     """What it said."""
-    again: Callable[[], PassResult]
-    """Runs it once more."""
+    again: Callable[[Snapshot], PassResult]
+    """Runs it once more; gets what undoes that."""
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,7 @@ class StorageJournal(LightDispatchMode):
             if record.alias is not None
             for plain in memory_of(record.alias)
         }
+        self._sizes = {key: plain.untyped_storage().nbytes() for key, plain in self._watched.items()}
         self._saved: dict[Any, torch.UntypedStorage] = {}
         self._heard: set[Any] = set()
         """The storages of which an operator said that it writes them."""
@@ -128,6 +129,8 @@ class StorageJournal(LightDispatchMode):
             key
             for key, saved in self._saved.items()
             if not _same_bytes(saved, self._watched[key].untyped_storage())
+        } | {
+            key for key, size in self._sizes.items() if self._watched[key].untyped_storage().nbytes() != size
         }
 
     def restore(self) -> list[str]:
@@ -147,6 +150,12 @@ class StorageJournal(LightDispatchMode):
         with torch.no_grad():
             for key, saved in self._saved.items():
                 attempt(_put_back, self._watched[key].untyped_storage(), saved)
+            # No operator does that, so nothing was copied before.
+            failures += [
+                f"memory of {size} bytes was resized to {now}, and nobody knows what it held"
+                for key, size in self._sizes.items()
+                if (now := self._watched[key].untyped_storage().nbytes()) != size
+            ]
             for step in (_restore_data, _restore_gradient):  # A gradient has to fit the tensor by then.
                 for record in self._records:
                     attempt(step, record)

@@ -6,6 +6,7 @@ import operator
 import pickle
 import random
 import threading
+import time
 
 import pytest
 import torch
@@ -587,6 +588,23 @@ class TestParanoid:
         (report,) = pipeline(step(once, idempotent=True), verify="paranoid").run(module, (X,))
         assert report.result.modified
 
+    def test_the_second_run_has_the_limit_of_the_first(self, module):
+        runs = []
+
+        def restless(module):
+            runs.append(1)
+            deadline = time.monotonic() + 60  # So that the test ends without a limit, too.
+            while len(runs) > 1 and time.monotonic() < deadline:
+                torch.ones(1)
+            return adds_zero(module) if len(runs) == 1 else UNCHANGED
+
+        before = photograph(module)
+        with pytest.raises(
+            PassError, match=r"a second run on its own result fails: PassTimeoutError: .* stopped"
+        ):
+            pipeline(step(restless, idempotent=True), verify="paranoid", time_limit=2).run(module, (X,))
+        assert photograph(module) == before
+
     def test_what_a_pass_preserves_is_checked(self, module):
         shapes = next(entry for entry in fxplug.passes.BUILTIN_PASSES if entry.name == "propagate-shapes")
         noted = PipelineStep("propagate-shapes", shapes)
@@ -606,6 +624,29 @@ class TestParanoid:
         with pytest.raises(PassError, match=r"claims to preserve 'shapes', .* for 'flatten'"):
             run.run(module, (X,))
         pipeline(noted, step(moves), verify="paranoid").run(module, (X,))
+
+
+class TestThreads:
+    def test_modules_that_draw_random_numbers_are_verified_in_several(self):
+        def seconded(module):
+            return adds_zero(module)
+
+        modules = [fxplug.symbolic_trace(nn.Sequential(nn.Linear(3, 64), nn.Dropout())) for _ in range(60)]
+        failures = []
+
+        def work():
+            while modules:
+                try:
+                    pipeline(seconded, verify="numeric").run(modules.pop(), (X,))
+                except Exception as error:
+                    failures.append(str(error))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
 
 
 class TestStopping:
