@@ -118,7 +118,7 @@ class StepRun:
             left = self._snapshot.restore()
         except KeyboardInterrupt as interrupt:
             self.failure = interrupt
-            return
+            left = self._snapshot.restore()  # It may have come before the first one began.
         if left:
             self.is_undone = False
             if isinstance(error, Exception):

@@ -35,12 +35,14 @@ _ATTEMPTS = 100
 class _Graph:
     """One graph as it was."""
 
-    def __init__(self, owner: GraphModule) -> None:
+    def __init__(self, owner: GraphModule, known: dict[Graph, Graph]) -> None:
         self.owner = owner
         self.graph = owner.graph
         self.version = owner.graph.version
-        self._copy = copy.deepcopy(owner.graph)
-        self._copy.observers = list(owner.graph.observers)
+        if self.graph not in known:  # Several modules may run one graph, and go on doing so.
+            known[self.graph] = copy.deepcopy(self.graph)
+            known[self.graph].observers = list(self.graph.observers)
+        self._copy = known[self.graph]
 
     def is_changed(self) -> bool:
         return self.owner.graph is not self.graph or self.graph.version != self.version
@@ -70,7 +72,8 @@ class Snapshot:
         self._contents: dict[int, tuple[Any, Any]] = {}
         self._tensors: list[torch.Tensor] = []
         self._properties: list[tuple[type, dict[str, property]]] = []
-        self._graphs = [_Graph(part) for part in module.modules() if isinstance(part, GraphModule)]
+        copies: dict[Graph, Graph] = {}
+        self._graphs = [_Graph(part, copies) for part in module.modules() if isinstance(part, GraphModule)]
         self.version = module.graph.version
         """Version of the graph."""
         for part in module.modules():

@@ -90,8 +90,10 @@ class StorageJournal(LightDispatchMode):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Hear no more; what was put on top meanwhile, and left there, goes with it."""
-        remove_modes_above(self)
-        super().__exit__(kind, error, traceback)
+        try:
+            remove_modes_above(self)
+        finally:  # An interrupt may come meanwhile, and the mode would hear of everything from then on.
+            super().__exit__(kind, error, traceback)
 
     def save_all(self) -> None:
         """Copy the memory of all watched tensors now."""

@@ -353,6 +353,16 @@ class TestInterrupts:
         assert module.code == code
         assert not hasattr(module, "added")
 
+    def test_one_that_comes_when_the_watch_ends_leaves_nobody_listening(self, module, monkeypatch):
+        def interrupted(mode):
+            raise KeyboardInterrupt
+
+        before = dispatch_modes()
+        monkeypatch.setattr(storages, "remove_modes_above", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(module, lambda module: None, fails=False)
+        assert dispatch_modes() == before
+
     def test_an_observer_that_fails_does_not_keep_it_back(self, module):
         def interrupt(module):
             raise KeyboardInterrupt
@@ -364,6 +374,23 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt) as caught:
             run(module, interrupt, observers=[observe])
         assert str(caught.value.__cause__) == "cannot write the log"
+
+
+def test_modules_that_run_one_graph_still_do(module):
+    root = nn.ModuleDict({"first": module, "second": fxplug.GraphModule(Affine(), module.graph)})
+    assert root["first"].graph is root["second"].graph
+    outer = fxplug.Graph()
+    x = outer.placeholder("x")
+    outer.output((outer.call_module("first", (x,)), outer.call_module("second", (x,))))
+    both = fxplug.GraphModule(root, outer)
+
+    def change(both):
+        both.first.graph.find_nodes(op="call_module", target="act")[0].target = "linear"
+
+    code = both.first.code
+    fail(both, change)
+    assert both.first.graph is both.second.graph
+    assert both.first.code == both.second.code == code
 
 
 class TestWhatCannotBeUndone:
