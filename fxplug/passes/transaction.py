@@ -27,6 +27,8 @@ _SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 _SETTINGS = (int, float, str, tuple, type(None))
 """What attributes of the modules of torch are that say what a module computes: a stride, an eps, a mode."""
+_NOT_COMPUTED_WITH = frozenset({"_compiled", "meta"})
+"""Attributes of graph modules that do not say what they compute."""
 _MISSING = object()
 _ATTEMPTS = 100
 """How often an interrupt of a restoration is met with another one."""
@@ -167,6 +169,29 @@ class Snapshot:
                 found.append(path)
         return found
 
+    def may_compute_otherwise(self) -> bool:
+        """Return whether any attribute of any module is another object, or holds others, or any tensor was written.
+
+        Unlike `changes_of_state` this counts what a module may do whenever it runs, such as filling a cache. Whether it
+        matters is seen by running the module.
+        """
+        notes: set[int] = set()
+        for part, _, attributes in self._parts:
+            notes.add(id(attributes.get("meta")))
+            now = vars(part)
+            names = dict.fromkeys((*attributes, *now))
+            if any(
+                attributes.get(name, _MISSING) is not now.get(name, _MISSING)
+                for name in names
+                if name not in _NOT_COMPUTED_WITH
+            ):
+                return True
+        return any(
+            not _are_same(elements, _elements_of(container))
+            for key, (container, elements) in self._contents.items()
+            if key not in notes
+        ) or bool(self.journal.changed())
+
     def _changes(
         self, part: nn.Module, kind: type, attributes: dict[str, Any], changed: set[int]
     ) -> Iterator[str]:
@@ -197,6 +222,9 @@ class Snapshot:
             if not kept and not current:
                 continue
             before = dict(kept)
+            if before.keys() == current.keys() and table == "_modules":
+                # Containers run their modules in order.
+                yield from (new for old, new in zip(before, current, strict=True) if old != new)
             for name in dict.fromkeys((*before, *current)):
                 value = current.get(name)
                 if before.get(name) is not value or id(value) in changed:
@@ -255,6 +283,15 @@ def _changes_in_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterato
             type(ours) is not type(theirs) or ours != theirs
         ):
             yield name
+
+
+def _are_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return len(first) == len(second) and all(
+        ours is theirs
+        # The entries of dicts are tuples that are made when they are asked for.
+        or (type(ours) is type(theirs) is tuple and len(ours) == 2 and _are_same(ours, theirs))
+        for ours, theirs in zip(first, second, strict=True)
+    )
 
 
 def _elements_of(container: Any) -> tuple[Any, ...]:

@@ -626,6 +626,89 @@ class TestParanoid:
         pipeline(noted, step(moves), verify="paranoid").run(module, (X,))
 
 
+class Holder(nn.Module):
+    """Computes with tensors and numbers that nobody but it knows of."""
+
+    def __init__(self):
+        super().__init__()
+        self.tensor = torch.ones(3)
+        self.table = {"factor": 1.0, "tensors": [torch.ones(3)]}
+        self.calls = []
+
+    def forward(self, x):
+        self.calls.append(len(self.calls))
+        return x * self.tensor * self.table["factor"] * self.table["tensors"][0]
+
+
+class TestChangesThatAreNotSaid:
+    """What a pass that says modified=False did to attributes of modules that are no part of the graph."""
+
+    @staticmethod
+    def replaces(holder):
+        holder.tensor = torch.zeros(3)
+
+    @staticmethod
+    def changes_a_number(holder):
+        holder.table["factor"] = 2.0
+
+    @staticmethod
+    def replaces_in_a_list(holder):
+        holder.table["tensors"][0] = torch.zeros(3)
+
+    @staticmethod
+    def writes_in_a_list(holder):
+        holder.table["tensors"][0].zero_()
+
+    @pytest.mark.parametrize(
+        "change", ["replaces", "changes_a_number", "replaces_in_a_list", "writes_in_a_list"]
+    )
+    def test_those_that_matter_are_refused(self, change):
+        module = self.captured()
+        before = module(X)
+        with pytest.raises(PassVerificationError, match=r"changed what the module computes"):
+            pipeline(self.pass_that(change), verify="numeric").run(module, (X,))
+        assert torch.equal(module(X), before)
+
+    def test_those_that_do_not_matter_are_the_business_of_the_module(self):
+        module = self.captured()
+
+        def runs(module):
+            module(X)
+            return UNCHANGED
+
+        (report,) = pipeline(runs, verify="numeric").run(module, (X,))
+        assert report.verified.startswith("numeric: ")
+
+    def test_a_module_that_is_as_it_was_does_not_run_again(self, module):
+        (report,) = pipeline(nothing, verify="paranoid").run(module, (X,))
+        assert report.verified == ""
+
+    def test_another_order_of_modules(self):
+        layers = nn.Sequential(nn.ReLU(), nn.Linear(3, 3))
+        module = self.captured(layers)
+
+        def turns(module):
+            layers._modules["0"] = layers._modules.pop("0")
+            return UNCHANGED
+
+        with pytest.raises(PassError, match=r"changed nothing, but part\.1, part\.0 changed"):
+            pipeline(turns, verify="structure").run(module)
+        assert list(layers._modules) == ["0", "1"]
+
+    @staticmethod
+    def captured(part=None):
+        graph = fxplug.Graph()
+        graph.output(graph.call_module("part", (graph.placeholder("x"),)))
+        return fxplug.GraphModule(nn.ModuleDict({"part": Holder() if part is None else part}), graph)
+
+    def pass_that(self, change):
+        def silent(module):
+            getattr(self, change)(module.part)
+            return UNCHANGED
+
+        return silent
+
+
 class TestThreads:
     def test_modules_that_draw_random_numbers_are_verified_in_several(self):
         def seconded(module):
