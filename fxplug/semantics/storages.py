@@ -156,7 +156,7 @@ class StorageJournal(LightDispatchMode):
             failures += [
                 f"memory of {size} bytes was resized to {now}, and nobody knows what it held"
                 for key, size in self._sizes.items()
-                if (now := self._watched[key].untyped_storage().nbytes()) != size
+                if key not in self._saved and (now := self._watched[key].untyped_storage().nbytes()) != size
             ]
             for step in (_restore_data, _restore_gradient):  # A gradient has to fit the tensor by then.
                 for record in self._records:
@@ -188,6 +188,12 @@ def _is_changed(record: _Record, written: set[Any]) -> bool:
 
 
 def _put_back(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> None:
+    if storage.nbytes() > saved.nbytes() and not storage.resizable():
+        # NumPy has seen it since it became larger. What was there fits, and the rest is out of reach of the tensors.
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[: saved.nbytes()].copy_(
+            torch.empty(0, dtype=torch.uint8, device=saved.device).set_(saved)
+        )
+        return
     if storage.nbytes() != saved.nbytes():
         storage.resize_(saved.nbytes())
     storage.copy_(saved)

@@ -436,3 +436,15 @@ class TestSettings:
         module = fxplug.GraphModule(nn.ModuleDict({"part": Counting()}), graph_that_calls("part"))
         run(module, lambda module: module(X), fails=False)
         assert module.part.calls == 1
+
+    def test_memory_that_numpy_has_seen_since_it_grew(self, module):
+        module.register_buffer("scale", torch.ones(4))
+        scale = module.scale
+
+        def change(module):
+            scale.resize_(7).fill_(2)
+            scale.numpy()[:1] = 8
+
+        fail(module, change)
+        assert module.scale is scale
+        assert torch.equal(scale, torch.ones(4))
