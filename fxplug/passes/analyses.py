@@ -229,12 +229,12 @@ class AnalysisCache:
         """Hear that the pass ended.
 
         Args:
-            failed: Whether it did; then it preserved nothing.
+            failed: Whether it did; then what was found out meanwhile may be about values that were undone.
             wrote: Whether it wrote values of tensors, of which not every way can be seen from the tensors themselves.
         """
         if failed:
             self._preserved = frozenset()
-        if wrote:
+        if wrote or failed:
             for name in self._kept.keys() - self._preserved:
                 self._drop(name)
         self._drop_invalid()

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["idempotence_fault", "preservation_fault", "wrong_shapes"]
 
 
-def idempotence_fault(module: GraphModule, again: Callable[[], PassResult]) -> str:
+def idempotence_fault(module: GraphModule, again: Callable[[Snapshot], PassResult]) -> str:
     """Run a pass on its own result, and undo that.
 
     Args:
         module: What the pass made.
-        again: Runs the pass on it.
+        again: Runs the pass on it; gets what undoes that.
 
     Returns:
         What is wrong, as the rest of a sentence about the pass; empty when nothing is.
@@ -34,7 +34,7 @@ def idempotence_fault(module: GraphModule, again: Callable[[], PassResult]) -> s
     snapshot = Snapshot(module)
     snapshot.journal.save_all()
     try:
-        result = again()
+        result = again(snapshot)
         changed = snapshot.changes_of_state(module)
         if snapshot.graph_changed(module):
             return f"{claim} changes the graph again. Correct it, or leave the claim out."

@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from fxplug.errors import PassError
-from fxplug.semantics.internals import parameters_of
+from fxplug.semantics.internals import memory_of, parameters_of, storage_of
 from fxplug.semantics.storages import is_elsewhere
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def keep_parameters(
             code="FXP-P023",
         )
     if plan.exchanges:
+        fresh = _fresh_tensors(before, after, plan)
         with journal, torch.no_grad():
-            for exchange in plan.exchanges:
-                _take_values(exchange.old, exchange.new)
+            _take_values(plan.exchanges, fresh)
         _put_back(module, {id(exchange.new): exchange.old for exchange in plan.exchanges})
 
 
@@ -138,12 +138,40 @@ def _kind_text(parameter: torch.Tensor) -> str:
     return text if kind is torch.nn.Parameter else f"{text} of class {kind.__name__}"
 
 
-def _take_values(old: torch.Tensor, new: torch.Tensor) -> None:
-    """Let `old` hold the values of `new`, in its own memory, where views of it may be."""
-    if is_lazy(old) or not is_elsewhere(new, old.detach()):
-        return
-    # A copy: the new one may be a view of the old.
-    old.copy_(new.detach().clone())
+def _fresh_tensors(before: TensorTable, after: TensorTable, plan: _Plan) -> list[torch.Tensor]:
+    """Return the tensors that a pass added, but for the parameters that old ones take the place of."""
+    known = {id(tensor) for tensor in before.tensors.values()}
+    known |= {id(exchange.new) for exchange in plan.exchanges}
+    return [tensor for tensor in after.tensors.values() if id(tensor) not in known]
+
+
+def _take_values(exchanges: Sequence[_Exchange], fresh: Sequence[torch.Tensor]) -> None:
+    """Let each old parameter hold the values of the new one, in its own memory, where views of it may be.
+
+    Where something that the pass added lies in that memory, the old parameter gets the memory of the new one instead:
+    what was added keeps the values that the pass gave it.
+    """
+    moved = [
+        exchange
+        for exchange in exchanges
+        if not is_lazy(exchange.old) and is_elsewhere(exchange.new, exchange.old.detach())
+    ]
+    olds = {key for exchange in moved for key in _memory(exchange.old)}
+    taken = {key for tensor in fresh if not is_lazy(tensor) for key in _memory(tensor)}
+    # All values are looked up before the first is written: a new parameter may lie in the memory of any old one.
+    values = [
+        exchange.new.detach() if olds.isdisjoint(_memory(exchange.new)) else exchange.new.detach().clone()
+        for exchange in moved
+    ]
+    for exchange, value in zip(moved, values, strict=True):
+        if taken.isdisjoint(_memory(exchange.old)):
+            exchange.old.copy_(value)
+        else:
+            exchange.old.data = value
+
+
+def _memory(tensor: torch.Tensor) -> set[Any]:
+    return {storage_of(plain) for plain in memory_of(tensor)}
 
 
 def _put_back(module: nn.Module, olds: Mapping[int, torch.Tensor]) -> None:

@@ -185,10 +185,17 @@ class Pipeline:
             observer(event)
         run = StepRun(step, module, context, verifier, size)
         result = run.run()
-        event = run.event(self.name, index, total, result)
-        for observer in observers:
-            observer(event)
         failure = run.error()
-        if failure is not None and (self.on_error == "raise" or not isinstance(failure, Exception)):
+        try:
+            for observer in observers:
+                observer(run.event(self.name, index, total, result))
+        except Exception as error:
+            if failure is None or isinstance(failure, Exception):
+                raise
+            raise failure from error  # Nobody may keep an interrupt back.
+        # Nothing can go on with a module of which nobody knows what it is.
+        if failure is not None and (
+            self.on_error == "raise" or not isinstance(failure, Exception) or not run.is_undone
+        ):
             raise failure
         return run.report(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -215,11 +216,17 @@ def _taken_up(before: Observation, after: Observation) -> bool:
     )
 
 
+_RANDOM_STATE = threading.RLock()
+
+
 @contextmanager
 def seeded(tensors: Sequence[torch.Tensor]) -> Generator[None]:
-    """Let everything that draws random numbers start from the same state while the context lasts."""
+    """Let everything that draws random numbers start from the same state while the context lasts.
+
+    One thread at a time: most generators belong to the whole process.
+    """
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    with forked_random_state(tensors):
+    with _RANDOM_STATE, forked_random_state(tensors):
         torch.default_generator.manual_seed(0)
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             with torch.cuda.device(device):

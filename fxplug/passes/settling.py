@@ -54,13 +54,13 @@ class Settlement:
             PassError: The pass did to parameters what it did not declare, or said something wrong of a tensor.
         """
         meta = self._module.meta
+        written = journal.written()
+        self._wrote = bool(written)
         if not result.modified:
             if NOTE not in meta:
                 meta[NOTE] = initial_origins(self._before)
             return
         after = TensorTable(self._module)
-        written = journal.written()
-        self._wrote = bool(written)
         meta[NOTE] = updated_origins(
             self._former,
             self._before,

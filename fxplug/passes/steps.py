@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import signature_of
@@ -13,7 +12,7 @@ from fxplug.errors import PassError, VerificationError
 from fxplug.passes.base import PassContext, PassEvent, PassResult, PipelineStep
 from fxplug.passes.changes import NO_CHANGES, NodeChanges, state_bytes
 from fxplug.passes.handover import Handover
-from fxplug.passes.running import apply_pass, run_pass
+from fxplug.passes.running import run_pass
 from fxplug.passes.settling import Settlement
 from fxplug.passes.transaction import Snapshot
 from fxplug.passes.verification import PassRun
@@ -78,6 +77,8 @@ class StepRun:
         self.context = context
         self.failure: BaseException | None = None
         """Why the pass failed; what it did is undone."""
+        self.is_undone = True
+        """Whether the module of a pass that failed is what it was before."""
         self.nodes_before = len(module.graph.nodes)
         self.bytes_before = self.bytes_after = state_bytes(module) if size is None else size
         self.changes = NO_CHANGES
@@ -102,10 +103,7 @@ class StepRun:
             self._verify(result)
         except BaseException as error:
             self.failure, result = error, None
-            left = self._snapshot.restore()
-            if left and isinstance(error, Exception):
-                self.failure = _not_undone(error, self.step, left)
-            self.changes = NO_CHANGES
+            self._undo(error)
         else:
             if result.modified:
                 self.bytes_after = state_bytes(self.module)
@@ -113,12 +111,33 @@ class StepRun:
         self.seconds = time.perf_counter() - started
         return result
 
+    def _undo(self, error: BaseException) -> None:
+        """Make the module what it was before the pass."""
+        self.changes = NO_CHANGES
+        try:
+            left = self._snapshot.restore()
+        except KeyboardInterrupt as interrupt:
+            self.failure = interrupt
+            left = self._snapshot.restore()  # It may have come before the first one began.
+        if left:
+            self.is_undone = False
+            if isinstance(error, Exception):
+                self.failure = _not_undone(error, self.step, left)
+
     def _transform(self) -> PassResult:
         """Let the pass work, and check what it says of its work."""
-        run = run_pass if self.step.hard_time_limit is None else run_in_worker
-        result, self.changes = run(self.step, self.module, self.context, self._snapshot)
+        result, self.changes = self._run_limited(self.context, self._snapshot)
         _check(result, self.step.title, self.module, self._snapshot)
         return result
+
+    def _run_limited(self, context: PassContext, snapshot: Snapshot) -> tuple[PassResult, NodeChanges]:
+        run = run_pass if self.step.hard_time_limit is None else run_in_worker
+        return run(self.step, self.module, context, snapshot)
+
+    def _run_again(self, snapshot: Snapshot) -> PassResult:
+        """Run the pass on its own result, with the limits that it has."""
+        # What it says of tensors when it runs once more is no news.
+        return self._run_limited(replace(self.context, derivations=[]), snapshot)[0]
 
     def _settle(self, result: PassResult) -> None:
         """Put in order what the pass need not care about."""
@@ -129,9 +148,7 @@ class StepRun:
     def _verify(self, result: PassResult) -> None:
         """Check what the module computes now."""
         if self._verifier is not None:
-            # What it says of tensors when it runs once more is no news.
-            again = partial(apply_pass, self.step, self.module, replace(self.context, derivations=[]))
-            run = PassRun(self.step.title, self.step.record, result, again)
+            run = PassRun(self.step.title, self.step.record, result, self._run_again)
             self.verified = self._verifier.check(run, self.module, self.context, self._snapshot)
 
     def error(self) -> BaseException | None:

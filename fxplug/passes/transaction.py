@@ -25,17 +25,26 @@ __all__ = ["Snapshot"]
 _NESTED = (dict, list, set, tuple)
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+_SETTINGS = (int, float, str, tuple, type(None))
+"""What attributes of the modules of torch are that say what a module computes: a stride, an eps, a mode."""
+_NOT_COMPUTED_WITH = frozenset({"_compiled", "meta"})
+"""Attributes of graph modules that do not say what they compute."""
+_MISSING = object()
+_ATTEMPTS = 100
+"""How often an interrupt of a restoration is met with another one."""
 
 
 class _Graph:
     """One graph as it was."""
 
-    def __init__(self, owner: GraphModule) -> None:
+    def __init__(self, owner: GraphModule, known: dict[Graph, Graph]) -> None:
         self.owner = owner
         self.graph = owner.graph
         self.version = owner.graph.version
-        self._copy = copy.deepcopy(owner.graph)
-        self._copy.observers = list(owner.graph.observers)
+        if self.graph not in known:  # Several modules may run one graph, and go on doing so.
+            known[self.graph] = copy.deepcopy(self.graph)
+            known[self.graph].observers = list(self.graph.observers)
+        self._copy = known[self.graph]
 
     def is_changed(self) -> bool:
         return self.owner.graph is not self.graph or self.graph.version != self.version
@@ -65,7 +74,8 @@ class Snapshot:
         self._contents: dict[int, tuple[Any, Any]] = {}
         self._tensors: list[torch.Tensor] = []
         self._properties: list[tuple[type, dict[str, property]]] = []
-        self._graphs = [_Graph(part) for part in module.modules() if isinstance(part, GraphModule)]
+        copies: dict[Graph, Graph] = {}
+        self._graphs = [_Graph(part, copies) for part in module.modules() if isinstance(part, GraphModule)]
         self.version = module.graph.version
         """Version of the graph."""
         for part in module.modules():
@@ -136,7 +146,8 @@ class Snapshot:
         """Return what is another object, or has other values than before, each by its path.
 
         That is modules, parameters and buffers, and of each module its class, its mode of training, its hooks, and a
-        forward of its own.
+        forward of its own; of the modules of torch also settings, such as a stride. Other modules may keep what they
+        like in attributes, and change it whenever they run.
         """
         changed = {id(tensor) for tensor in self.journal.changed()}
         known = {id(part): (kind, attributes) for part, kind, attributes in self._parts}
@@ -158,6 +169,29 @@ class Snapshot:
                 found.append(path)
         return found
 
+    def may_compute_otherwise(self) -> bool:
+        """Return whether any attribute of any module is another object, or holds others, or any tensor was written.
+
+        Unlike `changes_of_state` this counts what a module may do whenever it runs, such as filling a cache. Whether it
+        matters is seen by running the module.
+        """
+        notes: set[int] = set()
+        for part, _, attributes in self._parts:
+            notes.add(id(attributes.get("meta")))
+            now = vars(part)
+            names = dict.fromkeys((*attributes, *now))
+            if any(
+                attributes.get(name, _MISSING) is not now.get(name, _MISSING)
+                for name in names
+                if name not in _NOT_COMPUTED_WITH
+            ):
+                return True
+        return any(
+            not _are_same(elements, _elements_of(container))
+            for key, (container, elements) in self._contents.items()
+            if key not in notes
+        ) or bool(self.journal.changed())
+
     def _changes(
         self, part: nn.Module, kind: type, attributes: dict[str, Any], changed: set[int]
     ) -> Iterator[str]:
@@ -167,6 +201,8 @@ class Snapshot:
         for name in ("training", "forward"):
             if attributes.get(name) is not now.get(name):
                 yield name
+        if kind.__module__.startswith("torch.nn.modules."):
+            yield from _changes_in_settings(now, attributes)
         yield from self._changes_in_tables(now, attributes, changed)
         if changed:
             yield from (
@@ -186,6 +222,9 @@ class Snapshot:
             if not kept and not current:
                 continue
             before = dict(kept)
+            if before.keys() == current.keys() and table == "_modules":
+                # Containers run their modules in order.
+                yield from (new for old, new in zip(before, current, strict=True) if old != new)
             for name in dict.fromkeys((*before, *current)):
                 value = current.get(name)
                 if before.get(name) is not value or id(value) in changed:
@@ -196,7 +235,24 @@ class Snapshot:
 
         Returns:
             What could not be undone.
+
+        Raises:
+            KeyboardInterrupt: Somebody was impatient meanwhile; the module is what it was all the same.
         """
+        interrupt: KeyboardInterrupt | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                failures = self._restore()
+            except KeyboardInterrupt as error:
+                interrupt = error  # It may have come between any two steps; each of them can be made twice.
+                continue
+            if interrupt is None:
+                return failures
+            break
+        assert interrupt is not None
+        raise interrupt
+
+    def _restore(self) -> list[str]:
         for kind, properties in self._properties:
             for name, value in properties.items():
                 if name not in vars(kind):
@@ -216,6 +272,26 @@ class Snapshot:
         for entry in self._graphs:
             entry.restore()
         return failures
+
+
+def _changes_in_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys((*before, *now)):
+        ours, theirs = before.get(name, _MISSING), now.get(name, _MISSING)
+        if ours is theirs or name.startswith("_") or name == "training":
+            continue
+        if all(value is _MISSING or isinstance(value, _SETTINGS) for value in (ours, theirs)) and (
+            type(ours) is not type(theirs) or ours != theirs
+        ):
+            yield name
+
+
+def _are_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
+    return len(first) == len(second) and all(
+        ours is theirs
+        # The entries of dicts are tuples that are made when they are asked for.
+        or (type(ours) is type(theirs) is tuple and len(ours) == 2 and _are_same(ours, theirs))
+        for ours, theirs in zip(first, second, strict=True)
+    )
 
 
 def _elements_of(container: Any) -> tuple[Any, ...]:

@@ -57,8 +57,8 @@ class PassRun:
     """What offers it."""
     result: PassResult
     """What it said."""
-    again: Callable[[], PassResult]
-    """Runs it once more."""
+    again: Callable[[Snapshot], PassResult]
+    """Runs it once more; gets what undoes that."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Verifier:
         if references is None:
             return ""
         now, text = self._last, ""
-        if run.result.modified:
+        if run.result.modified or snapshot.may_compute_otherwise():
             now, text = self._compare(references, run, module, snapshot)
         if self._verification.reaches("paranoid"):
             self._check_claims(run, module, context)

@@ -348,6 +348,7 @@ def _work(line: Connection, note: str, limit: float) -> None:
             for target, entry in stated.items():
                 effects.register_target(target, entry)
             before = _Before(shared, module)
+            context.analyses.begin(step.record.preserves)
             surroundings.enter()
             line.send_bytes(b"ready")
             faulthandler.dump_traceback_later(limit, file=place, exit=True)

@@ -92,8 +92,8 @@ def pipeline_overrides(
         disable: Names of passes that do not run.
         add: Passes that run besides: names, or mappings of ``name`` and options.
         options: Name of a pass -> values of its options, and its limits (``time_limit``). Other options stay.
-        settings: Settings of a pipeline, as the configuration has them: ``on_error``, ``time_limit``,
-            ``hard_time_limit``.
+        settings: Settings of a pipeline, as the configuration has them: ``on_error``, ``verify``, ``rtol``, ``atol``,
+            ``time_limit``, ``hard_time_limit``.
 
     Returns:
         A context manager, which may be entered any number of times.

@@ -141,6 +141,7 @@ _pop_function_mode: Callable[[], Any] = torch._C._pop_torch_function_stack
 _push_function_mode: Callable[[Any], None] = torch._C._push_on_torch_function_stack
 _count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _pop_dispatch_mode: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
+_dispatch_mode_at: Callable[[int], Any] = torch._C._get_dispatch_stack_at
 _push_dispatch_mode: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` returns: the module inside."""
@@ -496,6 +497,9 @@ def dispatch_modes() -> int:
 
 def remove_modes_above(mode: TorchDispatchMode) -> None:
     """Take away what a program has put on top of a mode that hears of operators, and has left there."""
+    count = _count_dispatch_modes()
+    if count and _dispatch_mode_at(count - 1) is mode:
+        return  # As nearly always; an interrupt between taking it away and putting it back would lose it.
     above: list[Any] = []
     while _count_dispatch_modes() > 0:
         top = _pop_dispatch_mode(None)

@@ -65,6 +65,7 @@ class StorageJournal(LightDispatchMode):
             if record.alias is not None
             for plain in memory_of(record.alias)
         }
+        self._sizes = {key: plain.untyped_storage().nbytes() for key, plain in self._watched.items()}
         self._saved: dict[Any, torch.UntypedStorage] = {}
         self._heard: set[Any] = set()
         """The storages of which an operator said that it writes them."""
@@ -89,8 +90,10 @@ class StorageJournal(LightDispatchMode):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Hear no more; what was put on top meanwhile, and left there, goes with it."""
-        remove_modes_above(self)
-        super().__exit__(kind, error, traceback)
+        try:
+            remove_modes_above(self)
+        finally:  # An interrupt may come meanwhile, and the mode would hear of everything from then on.
+            super().__exit__(kind, error, traceback)
 
     def save_all(self) -> None:
         """Copy the memory of all watched tensors now."""
@@ -128,6 +131,8 @@ class StorageJournal(LightDispatchMode):
             key
             for key, saved in self._saved.items()
             if key not in besides and not _same_bytes(saved, self._watched[key].untyped_storage())
+        } | {
+            key for key, size in self._sizes.items() if self._watched[key].untyped_storage().nbytes() != size
         }
 
     def restore(self) -> list[str]:
@@ -147,6 +152,12 @@ class StorageJournal(LightDispatchMode):
         with torch.no_grad():
             for key, saved in self._saved.items():
                 attempt(_put_back, self._watched[key].untyped_storage(), saved)
+            # No operator does that, so nothing was copied before.
+            failures += [
+                f"memory of {size} bytes was resized to {now}, and nobody knows what it held"
+                for key, size in self._sizes.items()
+                if key not in self._saved and (now := self._watched[key].untyped_storage().nbytes()) != size
+            ]
             for step in (_restore_data, _restore_gradient):  # A gradient has to fit the tensor by then.
                 for record in self._records:
                     attempt(step, record)
@@ -177,6 +188,12 @@ def _is_changed(record: _Record, written: set[Any]) -> bool:
 
 
 def _put_back(storage: torch.UntypedStorage, saved: torch.UntypedStorage) -> None:
+    if storage.nbytes() > saved.nbytes() and not storage.resizable():
+        # NumPy has seen it since it became larger. What was there fits, and the rest is out of reach of the tensors.
+        torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)[: saved.nbytes()].copy_(
+            torch.empty(0, dtype=torch.uint8, device=saved.device).set_(saved)
+        )
+        return
     if storage.nbytes() != saved.nbytes():
         storage.resize_(saved.nbytes())
     storage.copy_(saved)

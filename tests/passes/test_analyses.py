@@ -343,3 +343,47 @@ def test_folding_keeps_the_shapes_that_are_known(module):
     run(module, look, PipelineStep(fuse.name, fuse), look)
     assert known[0] is known[1]
     assert known[1][node_of(module, "conv")].shape == (2, 4, 6, 6)
+
+
+class Counting(nn.Module):
+    """Returns as many numbers as a buffer has that are not zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.tensor([1.0, 1.0, 0.0]))
+
+    def forward(self, x):
+        return x[self.mask.bool()] + 1
+
+
+class TestValuesThatAreUndone:
+    @staticmethod
+    def sizes_of(module, first, **options):
+        sizes = []
+
+        def second(module, context):
+            sizes.append(tuple(context.analysis("shapes")[node_of(module, operator.add)].shape))
+            return False
+
+        run(module, step(first, "first"), step(second, "second"), inputs=(torch.ones(3),), **options)
+        return sizes
+
+    def test_what_a_failing_pass_asked_for_is_not_served(self):
+        def first(module, context):
+            module.mask.zero_()
+            context.analysis("shapes")
+            raise ValueError
+
+        module = fxplug.symbolic_trace(Counting())
+        assert self.sizes_of(module, first, on_error="rollback") == [(2,)]
+
+    def test_what_a_pass_asked_for_that_took_its_writes_back_is_not_served(self):
+        def first(module, context):
+            mask = module.mask.data
+            former = mask.clone()
+            mask.zero_()
+            context.analysis("shapes")
+            mask.copy_(former)
+            return False
+
+        assert self.sizes_of(fxplug.symbolic_trace(Counting()), first) == [(2,)]

@@ -163,6 +163,49 @@ class TestWhatIsPutBack:
         assert module.first.weight is second
         assert module.second.weight is first
 
+    def test_new_ones_in_the_memory_of_one_another(self, module):
+        first, second = module.first.weight, module.second.weight
+        values = first.detach().clone(), second.detach().clone()
+
+        def exchange(module):
+            module.first.weight = nn.Parameter(second.detach())
+            module.second.weight = nn.Parameter(first.detach())
+
+        run(module, exchange)
+        assert module.first.weight is first
+        assert module.second.weight is second
+        assert torch.equal(first, values[1])
+        assert torch.equal(second, values[0])
+
+    def test_old_values_that_the_pass_put_aside_stay(self, module):
+        weight = module.first.weight
+        values = weight.detach().clone()
+
+        def round_weight(module):
+            module.first.register_buffer("unrounded", weight.detach())
+            module.first.weight = nn.Parameter(weight.detach().round())
+
+        run(module, round_weight)
+        assert module.first.weight is weight
+        assert torch.equal(weight, values.round())
+        assert torch.equal(module.first.unrounded, values)
+
+    def test_a_failure_undoes_what_was_put_aside(self, module, monkeypatch):
+        weight = module.first.weight
+        values, memory = weight.detach().clone(), weight.data_ptr()
+
+        def round_weight(module):
+            module.first.register_buffer("unrounded", weight.detach())
+            module.first.weight = nn.Parameter(weight.detach().round())
+
+        monkeypatch.setattr("fxplug.passes.steps.StepRun._verify", lambda *_: 1 / 0)
+        with pytest.raises(PassError, match="ZeroDivisionError"):
+            run(module, round_weight)
+        assert module.first.weight is weight
+        assert weight.data_ptr() == memory
+        assert torch.equal(weight, values)
+        assert "unrounded" not in dict(module.first.named_buffers())
+
     def test_new_parameters_may_come(self, module):
         run(module, lambda module: module.register_parameter("extra", nn.Parameter(torch.ones(2))))
         assert torch.equal(module.extra, torch.ones(2))

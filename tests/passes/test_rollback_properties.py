@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from fxplug.errors import PassError
 from fxplug.passes import Pass, PassRecord, PassResult, PassVerificationError, Pipeline, PipelineStep
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_modules import EDITS, X, edit, photograph, random_module, write_numpy
+from random_modules import EDITS, X, edit, photograph, random_module, resize, write_numpy
 
 CHANGED = PassResult(modified=True)
 seeds = st.integers(0, 2**20)
@@ -146,6 +146,8 @@ def test_a_pass_that_is_refused_leaves_no_trace(seed, edits, edit_seed, level):
 def test_writes_past_the_operators_leave_no_trace_at_the_level_that_hears_of_them(
     seed, edits, edit_seed, failure
 ):
+    # Memory that NumPy has seen cannot become smaller again; that its values come back, test_transaction shows.
+    assume(not {resize, write_numpy} <= set(edits))
     module = random_module(seed)
     before = photograph(module)
     fails(module, edits, edit_seed, failure, verify="paranoid")

@@ -17,12 +17,13 @@ import fxplug
 from fxplug.errors import PassError
 from fxplug.execute import GraphModule
 from fxplug.passes import Pass, PassRecord, PassResult, Pipeline, PipelineStep
+from fxplug.semantics import storages
 from fxplug.semantics.internals import dispatch_modes
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
 
-def run(module, change, *, fails=True, modified=False):
+def run(module, change, *, fails=True, modified=False, on_error="raise", observers=()):
     class Change(Pass):
         def run(self, module, context):
             change(module)
@@ -31,7 +32,7 @@ def run(module, change, *, fails=True, modified=False):
             return PassResult(modified=modified)
 
     step = PipelineStep("change", PassRecord("change", Change, "Changes something."))
-    return Pipeline("test", [step]).run(module)
+    return Pipeline("test", [step], on_error).run(module, observers=observers)
 
 
 def fail(module, change):
@@ -325,3 +326,125 @@ class TestTensorsThatBecameOthers:
         module.act.plain = torch.ones(2)
         with pytest.raises(PassError, match=r"says that it changed nothing, but act\.plain changed"):
             run(module, lambda module: module.act.plain.zero_(), fails=False)
+
+
+class TestInterrupts:
+    def test_one_that_comes_while_a_pass_is_undone(self, module, monkeypatch):
+        before, code = module.linear.weight.detach().clone(), module.code
+        put_back = storages._put_back
+        interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+
+        def impatient(*args):
+            if interrupts:
+                raise interrupts.pop()
+            put_back(*args)
+
+        def change(module):
+            with torch.no_grad():
+                module.linear.weight.zero_()
+            module.added = nn.Linear(1, 1)
+            module.graph.find_nodes(op="call_module", target="act")[0].target = "added"
+
+        monkeypatch.setattr(storages, "_put_back", impatient)
+        with pytest.raises(KeyboardInterrupt):
+            run(module, change)
+        assert not interrupts
+        assert torch.equal(module.linear.weight, before)
+        assert module.code == code
+        assert not hasattr(module, "added")
+
+    def test_one_that_comes_when_the_watch_ends_leaves_nobody_listening(self, module, monkeypatch):
+        def interrupted(mode):
+            raise KeyboardInterrupt
+
+        before = dispatch_modes()
+        monkeypatch.setattr(storages, "remove_modes_above", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(module, lambda module: None, fails=False)
+        assert dispatch_modes() == before
+
+    def test_an_observer_that_fails_does_not_keep_it_back(self, module):
+        def interrupt(module):
+            raise KeyboardInterrupt
+
+        def observe(event):
+            if event.error is not None:
+                raise ValueError("cannot write the log")
+
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run(module, interrupt, observers=[observe])
+        assert str(caught.value.__cause__) == "cannot write the log"
+
+
+def test_modules_that_run_one_graph_still_do(module):
+    root = nn.ModuleDict({"first": module, "second": fxplug.GraphModule(Affine(), module.graph)})
+    assert root["first"].graph is root["second"].graph
+    outer = fxplug.Graph()
+    x = outer.placeholder("x")
+    outer.output((outer.call_module("first", (x,)), outer.call_module("second", (x,))))
+    both = fxplug.GraphModule(root, outer)
+
+    def change(both):
+        both.first.graph.find_nodes(op="call_module", target="act")[0].target = "linear"
+
+    code = both.first.code
+    fail(both, change)
+    assert both.first.graph is both.second.graph
+    assert both.first.code == both.second.code == code
+
+
+class TestWhatCannotBeUndone:
+    @pytest.mark.parametrize("on_error", ["raise", "rollback", "stop"])
+    def test_nothing_goes_on_with_the_module(self, module, on_error):
+        with pytest.raises(PassError) as caught:
+            run(module, lambda m: m.linear.weight.untyped_storage().resize_(0), on_error=on_error)
+        assert str(caught.value) == (
+            "Pass 'change' of fxplug failed: ValueError: on purpose. Not everything that it did could be undone "
+            "(memory of 64 bytes was resized to 0, and nobody knows what it held); capture the model again. [FXP-P000]"
+        )
+
+    def test_it_is_no_change_that_goes_unnoticed(self, module):
+        with pytest.raises(PassError, match=r"changed nothing, but linear\.weight changed"):
+            run(module, lambda m: m.linear.weight.untyped_storage().resize_(0), fails=False)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("layer", "name", "value"),
+        [
+            (nn.LeakyReLU(0.1), "negative_slope", 0.2),
+            (nn.LeakyReLU(0.1), "inplace", True),
+            (nn.AvgPool1d(2), "stride", (1,)),
+            (nn.BatchNorm1d(4), "eps", 1.0),
+        ],
+    )
+    def test_a_change_without_a_word_is_an_error(self, layer, name, value):
+        module = fxplug.symbolic_trace(nn.Sequential(layer))
+        former = getattr(layer, name)
+        with pytest.raises(PassError, match=rf"changed nothing, but 0\.{name} changed"):
+            run(module, lambda _: setattr(layer, name, value), fails=False)
+        assert getattr(layer, name) == former
+
+    def test_what_other_modules_keep_in_attributes_is_theirs(self):
+        class Counting(nn.Module):
+            calls = 0
+
+            def forward(self, x):
+                self.calls += 1
+                return x
+
+        module = fxplug.GraphModule(nn.ModuleDict({"part": Counting()}), graph_that_calls("part"))
+        run(module, lambda module: module(X), fails=False)
+        assert module.part.calls == 1
+
+    def test_memory_that_numpy_has_seen_since_it_grew(self, module):
+        module.register_buffer("scale", torch.ones(4))
+        scale = module.scale
+
+        def change(module):
+            scale.resize_(7).fill_(2)
+            scale.numpy()[:1] = 8
+
+        fail(module, change)
+        assert module.scale is scale
+        assert torch.equal(scale, torch.ones(4))

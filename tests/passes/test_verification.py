@@ -6,6 +6,7 @@ import operator
 import pickle
 import random
 import threading
+import time
 
 import pytest
 import torch
@@ -587,6 +588,23 @@ class TestParanoid:
         (report,) = pipeline(step(once, idempotent=True), verify="paranoid").run(module, (X,))
         assert report.result.modified
 
+    def test_the_second_run_has_the_limit_of_the_first(self, module):
+        runs = []
+
+        def restless(module):
+            runs.append(1)
+            deadline = time.monotonic() + 60  # So that the test ends without a limit, too.
+            while len(runs) > 1 and time.monotonic() < deadline:
+                torch.ones(1)
+            return adds_zero(module) if len(runs) == 1 else UNCHANGED
+
+        before = photograph(module)
+        with pytest.raises(
+            PassError, match=r"a second run on its own result fails: PassTimeoutError: .* stopped"
+        ):
+            pipeline(step(restless, idempotent=True), verify="paranoid", time_limit=2).run(module, (X,))
+        assert photograph(module) == before
+
     def test_what_a_pass_preserves_is_checked(self, module):
         shapes = next(entry for entry in fxplug.passes.BUILTIN_PASSES if entry.name == "propagate-shapes")
         noted = PipelineStep("propagate-shapes", shapes)
@@ -606,6 +624,112 @@ class TestParanoid:
         with pytest.raises(PassError, match=r"claims to preserve 'shapes', .* for 'flatten'"):
             run.run(module, (X,))
         pipeline(noted, step(moves), verify="paranoid").run(module, (X,))
+
+
+class Holder(nn.Module):
+    """Computes with tensors and numbers that nobody but it knows of."""
+
+    def __init__(self):
+        super().__init__()
+        self.tensor = torch.ones(3)
+        self.table = {"factor": 1.0, "tensors": [torch.ones(3)]}
+        self.calls = []
+
+    def forward(self, x):
+        self.calls.append(len(self.calls))
+        return x * self.tensor * self.table["factor"] * self.table["tensors"][0]
+
+
+class TestChangesThatAreNotSaid:
+    """What a pass that says modified=False did to attributes of modules that are no part of the graph."""
+
+    @staticmethod
+    def replaces(holder):
+        holder.tensor = torch.zeros(3)
+
+    @staticmethod
+    def changes_a_number(holder):
+        holder.table["factor"] = 2.0
+
+    @staticmethod
+    def replaces_in_a_list(holder):
+        holder.table["tensors"][0] = torch.zeros(3)
+
+    @staticmethod
+    def writes_in_a_list(holder):
+        holder.table["tensors"][0].zero_()
+
+    @pytest.mark.parametrize(
+        "change", ["replaces", "changes_a_number", "replaces_in_a_list", "writes_in_a_list"]
+    )
+    def test_those_that_matter_are_refused(self, change):
+        module = self.captured()
+        before = module(X)
+        with pytest.raises(PassVerificationError, match=r"changed what the module computes"):
+            pipeline(self.pass_that(change), verify="numeric").run(module, (X,))
+        assert torch.equal(module(X), before)
+
+    def test_those_that_do_not_matter_are_the_business_of_the_module(self):
+        module = self.captured()
+
+        def runs(module):
+            module(X)
+            return UNCHANGED
+
+        (report,) = pipeline(runs, verify="numeric").run(module, (X,))
+        assert report.verified.startswith("numeric: ")
+
+    def test_a_module_that_is_as_it_was_does_not_run_again(self, module):
+        (report,) = pipeline(nothing, verify="paranoid").run(module, (X,))
+        assert report.verified == ""
+
+    def test_another_order_of_modules(self):
+        layers = nn.Sequential(nn.ReLU(), nn.Linear(3, 3))
+        module = self.captured(layers)
+
+        def turns(module):
+            layers._modules["0"] = layers._modules.pop("0")
+            return UNCHANGED
+
+        with pytest.raises(PassError, match=r"changed nothing, but part\.1, part\.0 changed"):
+            pipeline(turns, verify="structure").run(module)
+        assert list(layers._modules) == ["0", "1"]
+
+    @staticmethod
+    def captured(part=None):
+        graph = fxplug.Graph()
+        graph.output(graph.call_module("part", (graph.placeholder("x"),)))
+        return fxplug.GraphModule(nn.ModuleDict({"part": Holder() if part is None else part}), graph)
+
+    def pass_that(self, change):
+        def silent(module):
+            getattr(self, change)(module.part)
+            return UNCHANGED
+
+        return silent
+
+
+class TestThreads:
+    def test_modules_that_draw_random_numbers_are_verified_in_several(self):
+        def seconded(module):
+            return adds_zero(module)
+
+        modules = [fxplug.symbolic_trace(nn.Sequential(nn.Linear(3, 64), nn.Dropout())) for _ in range(60)]
+        failures = []
+
+        def work():
+            while modules:
+                try:
+                    pipeline(seconded, verify="numeric").run(modules.pop(), (X,))
+                except Exception as error:
+                    failures.append(str(error))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
 
 
 class TestStopping:

@@ -329,3 +329,12 @@ def test_new_weights_can_be_loaded_behind_a_pass_that_ran_there(samples):
 
     assert len(module.graph.nodes) == 3
     torch.testing.assert_close(module(x), other(x))
+
+
+def test_a_pass_may_read_what_it_preserves_there(samples, captured):
+    record = PassRecord("asking", samples.Asking, "Asks.", preserves=frozenset({"shapes"}))
+    for hard in (None, 120):
+        (report,) = Pipeline("test", [PipelineStep("asking", record)], hard_time_limit=hard).run(
+            captured(), (X,)
+        )
+        assert report.result.summary == "[2, 4]"

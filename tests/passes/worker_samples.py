@@ -122,6 +122,16 @@ def loops_editing(module):
         relu_of(module).target = torch.relu
 
 
+class Asking(Pass):
+    """Reads what is known of a node after an edit that keeps all shapes."""
+
+    def run(self, module, context):
+        shapes = context.analysis("shapes")
+        relu = relu_of(module)
+        relu.target = torch.sigmoid
+        return PassResult(True, str(list(shapes[relu].shape)))
+
+
 def fails(module):
     relu_of(module).target = torch.sigmoid
     raise ValueError("of its own")
