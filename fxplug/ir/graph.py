@@ -522,7 +522,7 @@ class Graph(CodeOwner):
             self._unindex_node(to_erase)
         self._ring.remove(to_erase)
         inputs = to_erase._inputs
-        for used in inputs if inputs.__class__ is tuple else (inputs,):
+        for used in inputs if isinstance(inputs, tuple) else (inputs,):
             used.users.pop(to_erase, None)
         to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
         to_erase._position = ERASED
