@@ -48,7 +48,7 @@ PROBES: tuple[TorchName, ...] = (
     ),
     *_below(
         "torch._C",
-        "_len_torch_dispatch_stack _pop_torch_dispatch_stack _push_on_torch_dispatch_stack",
+        "_get_dispatch_stack_at _len_torch_dispatch_stack _pop_torch_dispatch_stack _push_on_torch_dispatch_stack",
         "hearing operators while tracing with example inputs",
     ),
     *_below(

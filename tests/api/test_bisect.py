@@ -355,7 +355,12 @@ IMAGE = torch.linspace(-3, 2, 3 * 8 * 8).reshape(1, 3, 8, 8)
 
 
 def script(folder):
-    environment = {**os.environ, "FXPLUG_LOAD_PLUGINS": "", "FXPLUG_CONFIG": ""}
+    environment = {
+        **os.environ,
+        "FXPLUG_LOAD_PLUGINS": "",
+        "FXPLUG_CONFIG": "",
+        "PYTHONWARNINGS": "ignore:Failed to initialize NumPy:UserWarning",  # What torch says where there is none.
+    }
     return subprocess.run(
         [sys.executable, str(folder / "reproduce.py")],
         cwd=folder.parent,
