@@ -19,10 +19,25 @@ from fxplug.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_examples", "example_inputs", "example_options", "make_examples", "read_examples"]
+__all__ = [
+    "check_examples",
+    "example_from_option",
+    "example_inputs",
+    "example_options",
+    "make_examples",
+    "read_examples",
+]
 
 _SEED = 0
 _GRAMMAR = "Write sizes joined by 'x', and a dtype if it is not float32: 1x3x224x224 or 1x16:int64"
+
+
+example_from_option = click.option(
+    "--example-from",
+    metavar="REFERENCE",
+    help="path.py:callable or package.module:callable that returns the inputs of one call.",
+)
+"""Gives a command the option that names a callable for the inputs."""
 
 
 def example_options(function: Any) -> Any:
@@ -33,11 +48,7 @@ def example_options(function: Any) -> Any:
             type=click.Choice(["symbolic", "shape", "value"]),
             help="How values are treated.  [default: value with an example, symbolic without]",
         ),
-        click.option(
-            "--example-from",
-            metavar="REFERENCE",
-            help="path.py:callable or package.module:callable that returns the inputs of one call.",
-        ),
+        example_from_option,
         click.option(
             "--example",
             "examples",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fxplug.api import load
-from fxplug.cli.examples import check_examples, make_examples, read_examples
+from fxplug.cli.examples import check_examples, example_from_option, make_examples, read_examples
 from fxplug.cli.references import Reference, build_model, importable
 
 if TYPE_CHECKING:
@@ -31,11 +31,7 @@ def input_options(function: Any) -> Any:
             help="A function, as package.module:function, that a file may name although fxplug does not know it; "
             "repeatable.",
         ),
-        click.option(
-            "--example-from",
-            metavar="REFERENCE",
-            help="path.py:callable or package.module:callable that returns the inputs of one call.",
-        ),
+        example_from_option,
         click.option(
             "--example",
             "examples",

@@ -14,7 +14,7 @@ import fxplug
 from fxplug.analyze.comparison import describe
 from fxplug.api import DEFAULT_PIPELINE, OptimizationResult
 from fxplug.api import optimize as optimize_module
-from fxplug.cli.examples import make_examples, read_examples
+from fxplug.cli.examples import example_from_option, make_examples, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.output import FILES, OutputFolder
@@ -106,11 +106,7 @@ class _Options:
     help="An input, as 1x3x224x224 or 1x16:int64; once per input, in order. Floats are drawn from the normal "
     "distribution, integers below BOUND (by default 2; for uint8 256), the same at every call.",
 )
-@click.option(
-    "--example-from",
-    metavar="REFERENCE",
-    help="path.py:callable or package.module:callable that returns the inputs of one call.",
-)
+@example_from_option
 @click.option(
     "--pipeline", metavar="NAME", help="The passes to run, by the name of a pipeline. [default: inference]"
 )

@@ -32,6 +32,9 @@ __all__ = [
 Level = Literal["structure", "shape", "numeric", "gradient", "paranoid"]
 """How thoroughly each pass is checked; every level does what those before it do."""
 
+_SHOWN = 4
+"""Names that a line lists."""
+
 LEVELS: tuple[Level, ...] = ("structure", "shape", "numeric", "gradient", "paranoid")
 
 
@@ -246,7 +249,7 @@ class Verifier:
         if self._verification.reaches("numeric"):
             text += f", largest error {largest:.2g}"
         if parameters.replaced:
-            text += f"; gradients left out, as the pass replaced them: {', '.join(parameters.replaced)}"
+            text += f"; gradients left out, as the pass replaced them: {_listed(parameters.replaced)}"
         return now, text
 
     def _check_drift(self, references: References, run: PassRun, now: Observation) -> None:
@@ -284,6 +287,11 @@ class Verifier:
 
 def _failures(entries: Iterable[Comparison]) -> list[Comparison]:
     return [entry for entry in entries if not entry.passed]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _text_of(error: BaseException) -> str:

@@ -153,6 +153,20 @@ def test_a_module_with_several_values_is_refused(selector, message):
         fxplug.extract(Repeated(), selector)
 
 
+def test_of_a_module_from_a_file_it_is_said_what_is_not_known(net, tmp_path):
+    """Files keep where a node was made, and not in which call; leaves are calls of their own."""
+    fxplug.save(fxplug.symbolic_trace(net), tmp_path / "net.fxplug")
+    loaded = fxplug.load(tmp_path / "net.fxplug")
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"'first': it was read from a file, .* Name the node: 'add'"
+    ):
+        fxplug.extract(loaded, "first")
+    values = fxplug.extract(loaded, {"first.act": "leaf", "add": "node"})(X)
+    torch.testing.assert_close(values["node"], heard(net, "first", X), rtol=0, atol=0)
+    torch.testing.assert_close(values["leaf"], heard(net, "first.act", X), rtol=0, atol=0)
+
+
 def test_a_name_that_could_be_two_things_is_refused_until_it_says_which():
     class Twice(nn.Module):
         def __init__(self):
