@@ -17,13 +17,14 @@ import torch
 from torch import nn
 
 from fxplug.execute import GraphModule, set_path
-from fxplug.ir import Node, effects
+from fxplug.ir import Node
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.derivations import Recipe, recipe_of
-from fxplug.semantics.internals import BatchNormBase, has_hooks
+from fxplug.passes.sharing import free_path, is_customised, is_shared, is_written
+from fxplug.semantics.internals import BatchNormBase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
 
@@ -170,65 +171,20 @@ def _match(module: GraphModule, node: Node) -> tuple[Node, Any, Any] | None:
     conv = module.get_submodule(source.target)
     if _PAIRS.get(type(conv)) is not type(norm) or len(source.users) != 1 or source.region != node.region:
         return None
-    if _is_written(module, str(source.target)) or _is_written(module, str(node.target)):
+    if is_written(module, str(source.target)) or is_written(module, str(node.target)):
         return None  # The folded weights would be out of date once the program has run.
-    if norm.running_mean is None or norm.running_var is None or _is_customised(conv) or _is_customised(norm):
+    if norm.running_mean is None or norm.running_var is None or is_customised(conv) or is_customised(norm):
         return None
     return source, conv, norm
-
-
-def _is_customised(module: nn.Module) -> bool:
-    return has_hooks(module) or hasattr(module, "parametrizations") or "forward" in vars(module)
 
 
 def _replace(module: GraphModule, conv_node: Node, norm_node: Node, fused: nn.Module) -> None:
     path = str(conv_node.target)
     sharers = module.graph.find_nodes(op="call_module", target=path, sort=False)
-    if len(sharers) > 1 or _is_shared(module, path):
-        path = _free_path(module, f"{path}_folded")
+    if len(sharers) > 1 or is_shared(module, path):
+        path = free_path(module, f"{path}_folded")
         conv_node.target = path
     set_path(module, path, fused)
     conv_node.origins = (*conv_node.origins, *norm_node.origins)
     norm_node.replace_all_uses_with(conv_node)
     module.graph.erase_node(norm_node)
-
-
-def _is_shared(module: GraphModule, path: str) -> bool:
-    """Return whether the module at `path` is also reached by another path, or its weights by another node."""
-    conv = module.get_submodule(path)
-    paths = sum(part is conv for _, part in module.named_modules(remove_duplicate=False))
-    return paths > 1 or any(_readers(module, path))
-
-
-def _is_written(module: GraphModule, path: str) -> bool:
-    """Return whether the graph may write a parameter or buffer of the module at `path`.
-
-    Whatever is computed from it may be a view of it, so a write to any of that counts.
-    """
-    seen: set[Node] = set()
-    waiting = list(_readers(module, path))
-    while waiting:
-        for user in waiting.pop().users:
-            if user in seen or user.op == "output":
-                continue
-            effect = effects.effect_of(user, module)
-            if effect.writes or effect.unknown:
-                return True
-            seen.add(user)
-            waiting.append(user)
-    return False
-
-
-def _readers(module: GraphModule, path: str) -> Iterator[Node]:
-    for node in module.graph.find_nodes(op="get_attr", sort=False):
-        if str(node.target).startswith(f"{path}."):
-            yield node
-
-
-def _free_path(module: GraphModule, wish: str) -> str:
-    taken = {name for name, _ in module.named_modules()}
-    path, number = wish, 0
-    while path in taken:
-        number += 1
-        path = f"{wish}_{number}"
-    return path
