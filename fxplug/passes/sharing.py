@@ -18,7 +18,7 @@ __all__ = ["free_path", "is_customised", "is_shared", "is_written"]
 
 
 def is_customised(module: nn.Module) -> bool:
-    """Return whether calling the module does more than its class says: hooks, parametrizations, a forward of its own."""
+    """Return whether calling the module does more than its class says: hooks, parametrizations, a forward."""
     return has_hooks(module) or hasattr(module, "parametrizations") or "forward" in vars(module)
 
 
