@@ -165,6 +165,35 @@ class Graph(CodeOwner):
             next(iter(nodes))._target for (key, _), nodes in self._indexed().items() if key == op and nodes
         ]
 
+    def nodes_that_call(self, wanted: Callable[[str, Any], bool]) -> list[Node]:
+        """Return the nodes whose opcode and target are wanted, in order.
+
+        Args:
+            wanted: Called with opcode and target, once for each pair of them.
+        """
+        if self._index is not None:
+            groups = [
+                group
+                for (op, _), group in self._index.items()
+                if group and wanted(op, next(iter(group))._target)
+            ]
+            self._ring.number()
+            return sorted([node for group in groups for node in group], key=_position_of)
+        known: dict[tuple[str, Any], bool] = {}
+        found: list[Node] = []
+        for node in self._ring.iterate():
+            key = node._op, node._target
+            try:
+                answer = known.get(key)
+            except TypeError:  # An unhashable callable.
+                answer = wanted(*key)
+            else:
+                if answer is None:
+                    answer = known[key] = wanted(*key)
+            if answer:
+                found.append(node)
+        return found
+
     def _indexed(self) -> dict[tuple[str, Any], dict[Node, None]]:
         if self._index is None:
             index: dict[tuple[str, Any], dict[Node, None]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 
 from fxplug.execute import GraphModule
 from fxplug.ir.clone import give_back_notes
+from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import compiles_functions, modules_of
 from fxplug.semantics.storages import StorageJournal
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot"]
 
 _NESTED = (dict, list, set, tuple)
+_CONTAINERS = frozenset({dict, OrderedDict, list, set, tuple})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 _SETTINGS = (int, float, str, tuple, type(None))
@@ -72,21 +75,27 @@ class Snapshot:
     def __init__(self, module: GraphModule) -> None:
         self._parts: list[tuple[nn.Module, type, dict[str, Any]]] = []
         self._contents: dict[int, tuple[Any, Any]] = {}
+        self._empty: list[Any] = []
+        """The containers that hold nothing, each as often as it is found: most tables of most modules."""
         self._tensors: list[torch.Tensor] = []
         self._properties: list[tuple[type, dict[str, property]]] = []
         copies: dict[Graph, Graph] = {}
-        self._graphs = [_Graph(part, copies) for part in module.modules() if isinstance(part, GraphModule)]
+        parts = list(module.modules())
+        self._graphs = [_Graph(part, copies) for part in parts if isinstance(part, GraphModule)]
         self.version = module.graph.version
         """Version of the graph."""
-        for part in module.modules():
-            attributes = dict(vars(part))
-            self._parts.append((part, type(part), attributes))
-            if "parametrizations" in modules_of(part):
-                # The class was made for this module; what takes a parametrisation away changes the class.
-                own = {name: value for name, value in vars(type(part)).items() if isinstance(value, property)}
-                self._properties.append((type(part), own))
-            self._keep(attributes.values())
-        self.journal = StorageJournal(self._tensors)
+        with paused_collection():  # Almost all of it stays for as long as the pass runs.
+            for part in parts:
+                attributes = dict(vars(part))
+                self._parts.append((part, type(part), attributes))
+                if "parametrizations" in modules_of(part):
+                    # The class was made for this module; what takes a parametrisation away changes the class.
+                    own = {
+                        name: value for name, value in vars(type(part)).items() if isinstance(value, property)
+                    }
+                    self._properties.append((type(part), own))
+                self._keep(attributes.values())
+            self.journal = StorageJournal(self._tensors)
         """Hears of writes."""
 
     @property
@@ -96,15 +105,18 @@ class Snapshot:
 
     def _keep(self, values: Iterable[Any]) -> None:
         """Note the tensors among values, and what containers hold; those in them, too."""
-        # Most attributes of most modules are switches and empty tables.
+        empty = self._empty
         for value in values:
-            if value.__class__ in _SCALARS:
+            kind = value.__class__
+            if kind in _SCALARS:
                 continue
-            if isinstance(value, _NESTED):
-                if value:
+            if kind in _CONTAINERS or isinstance(value, _NESTED):
+                if not value:
+                    empty.append(value)
+                elif kind is not tuple or not _SCALARS.issuperset(
+                    map(type, value)
+                ):  # A stride holds no more.
                     self._keep_contents(value)
-                else:
-                    self._contents[id(value)] = value, ()
             elif isinstance(value, torch.Tensor):
                 self._tensors.append(value)
 
@@ -186,11 +198,15 @@ class Snapshot:
                 if name not in _NOT_COMPUTED_WITH
             ):
                 return True
-        return any(
-            not _are_same(elements, _elements_of(container))
-            for key, (container, elements) in self._contents.items()
-            if key not in notes
-        ) or bool(self.journal.changed())
+        return (
+            any(container and id(container) not in notes for container in self._empty)
+            or any(
+                not _are_same(elements, _elements_of(container))
+                for key, (container, elements) in self._contents.items()
+                if key not in notes
+            )
+            or bool(self.journal.changed())
+        )
 
     def _changes(
         self, part: nn.Module, kind: type, attributes: dict[str, Any], changed: set[int]
@@ -257,12 +273,7 @@ class Snapshot:
             for name, value in properties.items():
                 if name not in vars(kind):
                     setattr(kind, name, value)
-        for container, elements in self._contents.values():
-            if isinstance(container, list):
-                container[:] = elements
-            elif not isinstance(container, tuple):
-                container.clear()
-                container.update(elements)
+        self._restore_containers()
         for part, kind, attributes in self._parts:
             if type(part) is not kind:
                 part.__class__ = kind
@@ -272,6 +283,17 @@ class Snapshot:
         for entry in self._graphs:
             entry.restore()
         return failures
+
+    def _restore_containers(self) -> None:
+        for container in self._empty:
+            if container:
+                container.clear()
+        for container, elements in self._contents.values():
+            if isinstance(container, list):
+                container[:] = elements
+            elif not isinstance(container, tuple):
+                container.clear()
+                container.update(elements)
 
 
 def _changes_in_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterator[str]:

@@ -114,6 +114,8 @@ def drop_unreached(module: GraphModule, paths: list[str]) -> None:
 
     A module of the user's that the graph module holds as a whole is left as it is.
     """
+    if not paths:
+        return
     targets = {str(node.target) for node in module.graph.nodes if node.op in PATH_OPCODES}
     for path in dict.fromkeys(paths):
         reached = any(

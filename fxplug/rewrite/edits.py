@@ -19,22 +19,20 @@ from fxplug.rewrite.adoption import Adoption, drop_unreached
 from fxplug.rewrite.limits import allows_rewrite
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.placement import EffectOrder
+from fxplug.rewrite.single import FLAT, SingleCall
 from fxplug.rewrite.values import nodes_in, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fxplug.execute import GraphModule
-    from fxplug.ir import Argument, Graph, Origin
+    from fxplug.ir import Argument, Graph
     from fxplug.rewrite.matcher import InternalMatch
 
 __all__ = ["Editor", "ReplacedPatterns", "notes_of"]
 
 _MADE_BY = MadeBy("replace_pattern")
 _INSIDE = MadeBy("replace_pattern", inside=True)
-
-_FLAT = frozenset({Node, int, float, bool, str, type(None)})
-"""Exact types of arguments that hold no other one."""
 
 
 @dataclass
@@ -75,6 +73,8 @@ class Replacement:
     """What may share memory after the replacement and did not before, or the other way round."""
     inner: tuple[tuple[Node, Node], ...]
     """Results of the pattern, each with a value inside of it that may share memory with it."""
+    single: SingleCall | None
+    """The replacement made ready where it is one plain call."""
 
 
 class Editor:
@@ -112,6 +112,7 @@ class Editor:
                 tuple(template.calls()),
                 tuple(_changes_of_memory(pattern, template)),
                 tuple(_shared_inside(pattern)),
+                SingleCall.of(pattern, template),
             )
             # The program is kept too, so that no other one gets its id.
             known = self._prepared[key] = program, replacement
@@ -136,7 +137,8 @@ class Editor:
             if replacement.is_module:
                 unreached += [str(node.target) for node in match.members if node.op == "call_module"]
             for wanted, bound in zip(replacement.pattern.inputs, match.placeholder_nodes, strict=True):
-                match.nodes_map[wanted] = self._current(bound)
+                if bound.__class__ is not Node or bound in self._moved:
+                    match.nodes_map[wanted] = self._current(bound)
             made = self._replace(match, replacement, place)
             done.append(ReplacedPatterns(match.anchors[0], match.nodes_map, made))
         drop_unreached(self._module, unreached)
@@ -148,6 +150,8 @@ class Editor:
         calls = match.members
         if (replacement.changes or replacement.inner) and self._is_written(match, replacement):
             return None
+        if len(calls) == 2 and calls[0]._next is calls[1]:  # As most often; the rest of the question is long.
+            return calls[1]._next
         if self._order.is_in_one_piece(calls):
             return calls[-1]._next
         bound = self._current(tuple(match.placeholder_nodes))
@@ -190,6 +194,13 @@ class Editor:
     # -- what
 
     def _replace(self, match: InternalMatch, replacement: Replacement, place: Node) -> list[Node]:
+        single = replacement.single
+        if single is not None and (old := match.nodes_map[single.result]) not in self._moved:
+            new = self._moved[old] = single.put(self._graph, match, place)
+            single.inherit(new, old, match, _MADE_BY)
+            _take_notes(new, old)
+            self._exchange(match, replacement, [new])
+            return [new]
         template, inputs = replacement.template, replacement.pattern.inputs
         values: dict[Node, Any] = {}
         for index, node in enumerate(template.inputs):
@@ -221,21 +232,20 @@ class Editor:
 
     def _exchange(self, match: InternalMatch, replacement: Replacement, made: list[Node]) -> None:
         """Let users use the new values, and take the old nodes out."""
-        calls, order, moved = match.members, self._order, self._moved
+        calls, order, moved, graph = match.members, self._order, self._moved, self._graph
         has_to_hear = order.has_to_hear
-        members = set(calls)
         for old in calls:
             if old in moved:
                 new = moved[old]
-                for user in [user for user in old.users if user not in members]:
+                for user in [user for user in old.users if user not in calls]:
                     _use_instead(user, old, new)
-        for node in reversed(calls):
+        for node in calls[::-1]:
             if not node.users:  # What the pattern keeps is used elsewhere.
                 if has_to_hear:
                     order.forget(node)
-                self._graph.erase_node(node)
+                graph.erase_node(node)
         if replacement.reads:
-            self._erase_reads(match, replacement, members)
+            self._erase_reads(match, replacement, set(calls))
         if has_to_hear:
             for node in made:
                 order.learn(node)
@@ -250,9 +260,6 @@ class Editor:
 
     def _annotate(self, match: InternalMatch, made: list[Node], stands_for: dict[Node, Node]) -> None:
         """Hand regions, origins, notes and annotations on."""
-        if len(made) == 1 == len(stands_for) and not match.around:
-            self._annotate_one(match, made[0], stands_for[made[0]])
-            return
         outer = {
             origin: origin.derived(_MADE_BY)
             for call in match.members
@@ -279,16 +286,6 @@ class Editor:
             else:
                 _take_notes(node, old)
 
-    @staticmethod
-    def _annotate_one(match: InternalMatch, node: Node, old: Node) -> None:
-        """Do the same for a replacement of one call, as most of them are."""
-        sources: dict[Origin, None] = dict.fromkeys(old.origins)
-        for call in match.members:
-            if call is not old:
-                sources.update(dict.fromkeys(call.origins))
-        node.origins = tuple([origin.derived(_MADE_BY) for origin in sources or node.origins])
-        _take_notes(node, old)
-
 
 def _take_notes(node: Node, old: Node) -> None:
     if old._meta is not None or node._meta is not None:
@@ -299,7 +296,7 @@ def _take_notes(node: Node, old: Node) -> None:
 
 def _copy_to(graph: Graph, node: Node, values: dict[Node, Any]) -> Node:
     """Copy a call of a replacement as `Graph.node_copy` does, most of them with less ado."""
-    if node._kwargs or node._meta is not None or not _FLAT.issuperset(map(type, node._args)):
+    if node._kwargs or node._meta is not None or not FLAT.issuperset(map(type, node._args)):
         return graph.node_copy(node, values.__getitem__)
     args = tuple([values[value] if value.__class__ is Node else value for value in node._args])
     copy = graph.create_node(node._op, node._target, args, None, node._name, node._type)
@@ -338,7 +335,7 @@ def _shared_inside(pattern: Template) -> Iterator[tuple[Node, Node]]:
 
 
 def _use_instead(user: Node, old: Node, new: Argument) -> None:
-    if isinstance(new, Node):
+    if new.__class__ is Node:
         user.replace_input_with(old, new)
         return
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fxplug.rewrite.exact import ExactPattern
 from fxplug.rewrite.matches import InternalMatch
 from fxplug.rewrite.pattern import Template
 from fxplug.rewrite.search import Search, Wanted, ways_between
@@ -76,6 +77,8 @@ class SubgraphMatcher:
         self.pattern_anchors = self._ends(output)
         """The nodes from which a match is found: nothing in the pattern uses their values."""
         self._ways = ways_between(self.pattern_anchors)
+        asks_more = ignore_literals or match_placeholder or bool(self._constraints)
+        self._exact = None if asks_more else ExactPattern.of(self._template, self.pattern_anchors)
 
     def _ends(self, output: Node) -> list[Node]:
         calls = self._template.calls()
@@ -147,6 +150,7 @@ class SubgraphMatcher:
             template=self._template,
             anchors=self.pattern_anchors,
             ways=self._ways,
+            exact=self._exact,
             spellings=self._spellings,
             returned=self.pattern_returning_nodes,
             commutative=self._commutative,

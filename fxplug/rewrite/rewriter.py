@@ -116,12 +116,13 @@ def replace_pattern_with_filters(
     filters = tuple(match_filters or ())
 
     def accepts(match: InternalMatch) -> bool:
-        given, node = (match, gm.graph, wanted.graph), match.members[-1]
-        if not all(asked("filter", wants, given, node) for wants in filters):
-            return False
         chosen = common
-        if replacement_callback is not None:
-            chosen = editor.prepare(wanted, asked("callback", replacement_callback, given, node))
+        if filters or replacement_callback is not None:
+            given, node = (match, gm.graph, wanted.graph), match.members[-1]
+            if not all(asked("filter", wants, given, node) for wants in filters):
+                return False
+            if replacement_callback is not None:
+                chosen = editor.prepare(wanted, asked("callback", replacement_callback, given, node))
         return chosen is not None and editor.plan(match, chosen)
 
     with paused_collection():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,6 +23,7 @@ from fxplug.semantics.canonical import repeats_defaults
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+    from fxplug.rewrite.exact import ExactPattern
     from fxplug.rewrite.pattern import Template
 
 __all__ = ["Search", "Wanted", "ways_between"]
@@ -36,6 +38,8 @@ class Wanted:
     """The nodes from which a match is found."""
     ways: Mapping[Node, list[Node]]
     """See `ways_between`."""
+    exact: ExactPattern | None
+    """Recognises the places that are spelt as the pattern is; None where it cannot be used."""
     spellings: Spellings
     """Those of the pattern."""
     returned: list[Node]
@@ -91,6 +95,8 @@ class Search:
         self._reasons = reasons
         self._spellings = Spellings(graph.owning_module)
         self._loose = wanted.template.loose
+        self._inputs = wanted.template.inputs
+        self._returned = wanted.returned
         self._commutative = wanted.commutative
         self._constraints = wanted.constraints
         self._match_placeholder = wanted.match_placeholder
@@ -105,10 +111,16 @@ class Search:
 
     def matches_at(self, candidate: Node) -> Iterator[InternalMatch]:
         """Yield every match in which the first anchor stands for one of the candidates."""
-        anchors = self._wanted.anchors
+        anchors, exact = self._wanted.anchors, self._wanted.exact
         is_simple = len(anchors) == 1
+        seen = None if exact is None else exact.compare(candidate)
+        if seen is not None:
+            match = self._result(_Found(*seen))
+            if match is not None:
+                yield match
         places = self._extensions(_NOTHING, anchors[0], candidate) if is_simple else self._places(candidate)
-        for place in places:
+        # The way in which a place is spelt as the pattern is comes first.
+        for place in islice(places, 0 if seen is None else 1, None):
             match = self._result(place)
             if match is not None:
                 yield match
@@ -180,18 +192,8 @@ class Search:
         return [node for node in found if self._is_alike(anchor, node)]
 
     def _nodes_that_call(self, operator: str) -> list[Node]:
-        graph = self._graph
-        spelt = [
-            (op, target)
-            for op in ("call_function", "call_method", "call_module")
-            for target in graph.distinct_targets(op)
-            if self._spellings.name(op, target) == operator
-        ]
-        if len(spelt) == 1:
-            return graph.find_nodes(op=spelt[0][0], target=spelt[0][1])
-        return sorted(
-            node for op, target in spelt for node in graph.find_nodes(op=op, target=target, sort=False)
-        )
+        name = self._spellings.name
+        return self._graph.nodes_that_call(lambda op, target: op in _CALLS and name(op, target) == operator)
 
     def _is_alike(self, wanted: Node, node: Node, name: str = "") -> bool:
         if name and name in node.name:
@@ -361,7 +363,7 @@ class Search:
 
     def _result(self, place: _Found) -> InternalMatch | None:
         """Return a match, None where the nodes cannot be taken out of the graph together."""
-        found, taken, loose = place.found, place.taken, self._loose
+        (found, taken), loose = place, self._loose
         calls = tuple(taken) if len(taken) == 1 else tuple(sorted(taken, key=_position_of))
         outside: list[Node] = []
         for wanted, node in found.items():
@@ -375,13 +377,12 @@ class Search:
                     )
                     return None
                 continue
-            users = node.users
-            if taken.issuperset(users):
+            others = [user for user in node.users if user not in taken]
+            if not others:
                 continue
-            others = [user for user in users if user not in taken]
             if self._match_output:
                 others = [user for user in others if user._op != "output"]
-            if others and wanted not in self._wanted.returned:
+            if others and wanted not in self._returned:
                 # What stays is computed again in the replacement, and so must do nothing else.
                 if not self._wanted.keep_used or not all(map(self._is_pure, calls)):
                     self._refuse(
@@ -395,16 +396,17 @@ class Search:
         if around is None:
             self._refuse("The nodes do not lie in one region.")
             return None
-        if outside and len(calls) > 1 and _leads_to(outside, taken, calls[-1]):
+        if len(calls) > 1 and outside and _leads_to(outside, taken, calls[-1]._position):
             self._refuse("A node of the place uses another one of its nodes by way of a node outside of it.")
             return None
         return InternalMatch(
             self._wanted.anchors,
             found,
-            [found[node] for node in self._wanted.template.inputs],
-            [found[node] for node in self._wanted.returned],
-            members=calls,
-            around=around,
+            [found[node] for node in self._inputs],
+            [found[node] for node in self._returned],
+            {},
+            calls,
+            around,
         )
 
     def _region_around(self, found: dict[Node, Any], calls: tuple[Node, ...]) -> Region | None:
@@ -413,7 +415,10 @@ class Search:
             around = calls[0]._region
             if len(calls) == 1:
                 return around
-            return around if all(node._region == around for node in calls) else None
+            for node in calls:
+                if node._region is not around and node._region != around:
+                    return None
+            return around
         around = None
         for wanted, node in found.items():
             if wanted in self._loose:
@@ -430,6 +435,7 @@ class Search:
 
 
 _position_of = attrgetter("_position")
+_CALLS = frozenset({"call_function", "call_method", "call_module"})
 
 _MOST_ORDERS = 256
 """Orders of arguments that are tried for one candidate."""
@@ -472,11 +478,12 @@ def ways_between(anchors: list[Node]) -> dict[Node, list[Node]]:
     return ways
 
 
-def _leads_to(starts: list[Node], ends: set[Node], last: Node) -> bool:
-    """Return whether one of `ends`, of which `last` is last, uses one of `starts` or what is computed from it."""
-    seen: set[Node] = set()
-    end = last._position
+def _leads_to(starts: list[Node], ends: set[Node], end: float) -> bool:
+    """Return whether one of `ends`, none of which stands behind `end`, uses what is computed from `starts`."""
     waiting = [node for node in starts if node._position < end]
+    if not waiting:
+        return False
+    seen: set[Node] = set()
     while waiting:
         for user in waiting.pop().users:
             if user in ends:

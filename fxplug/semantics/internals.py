@@ -90,6 +90,7 @@ __all__ = [
     "schema_of",
     "set_torch_fx_flag",
     "skip_frame",
+    "storage_and_size_of",
     "storage_of",
     "take_off",
     "take_off_calls",
@@ -352,6 +353,12 @@ def storage_of(tensor: torch.Tensor) -> Any:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # Sparse, or without storage.
         return None
+
+
+def storage_and_size_of(tensor: torch.Tensor) -> tuple[Any, int]:
+    """Return what identifies the memory of a tensor that has some of its own, and how many bytes it has."""
+    storage = tensor.untyped_storage()
+    return storage._cdata, storage.nbytes()
 
 
 def is_fake(value: Any) -> bool:

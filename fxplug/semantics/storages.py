@@ -14,6 +14,7 @@ from fxplug.semantics.internals import (
     flatten_tree,
     memory_of,
     remove_modes_above,
+    storage_and_size_of,
     storage_of,
 )
 from fxplug.semantics.schemas import declares_writes, written_arguments
@@ -59,13 +60,12 @@ class StorageJournal(LightDispatchMode):
                 known.setdefault(id(gradient), gradient)
         with torch.no_grad():
             self._records = [_record_of(tensor) for tensor in known.values()]
-        self._watched = {
-            storage_of(plain): plain
-            for record in self._records
-            if record.alias is not None
-            for plain in memory_of(record.alias)
-        }
-        self._sizes = {key: plain.untyped_storage().nbytes() for key, plain in self._watched.items()}
+        self._watched: dict[Any, torch.Tensor] = {}
+        self._sizes: dict[Any, int] = {}
+        for record in self._records:
+            for plain in memory_of(record.alias) if record.alias is not None else ():
+                key, size = storage_and_size_of(plain)
+                self._watched[key], self._sizes[key] = plain, size
         self._saved: dict[Any, torch.UntypedStorage] = {}
         self._heard: set[Any] = set()
         """The storages of which an operator said that it writes them."""

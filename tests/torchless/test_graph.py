@@ -610,3 +610,44 @@ def test_inputs_and_the_output_stay_whatever_is_said_of_them():
 
     assert graph.eliminate_dead_code(never_impure) is True
     assert [node.op for node in graph.nodes] == ["placeholder", "output", "placeholder"]
+
+
+# -- finding nodes by what they call
+
+
+class Unhashable:
+    """A callable that no table takes as a key."""
+
+    __hash__ = None
+
+    def __call__(self, value):
+        return value
+
+
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_nodes_that_call_asks_once_for_each_target_and_keeps_the_order(graph, is_indexed):
+    x = graph.placeholder("x")
+    odd = Unhashable()
+    made = [
+        graph.call_function(operator.neg, (x,)),
+        graph.call_method("neg", (x,)),
+        graph.call_function(odd, (x,)),
+        graph.call_function(operator.pos, (x,)),
+        graph.call_function(operator.neg, (x,)),
+    ]
+    made[0].append(made[4])
+    if is_indexed:
+        graph.find_nodes(op="call_method")
+    asked = []
+
+    def wanted(op, target):
+        asked.append((op, target))
+        return target in {operator.neg} if target is not odd else True
+
+    assert graph.nodes_that_call(wanted) == [made[0], made[4], made[2]]
+    assert sorted(target is operator.neg for _, target in asked).count(True) == 1
+    graph.erase_node(made[4])
+    assert graph.nodes_that_call(lambda op, target: op == "call_function" and target is operator.neg) == [
+        made[0]
+    ]
+    assert graph.nodes_that_call(lambda op, target: False) == []
