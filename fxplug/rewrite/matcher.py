@@ -121,7 +121,17 @@ class SubgraphMatcher:
         for candidate in search.candidates():
             if one_only and candidate in claimed:
                 continue
-            for match in search.matches_at(candidate):
+            first = search.exact_match(candidate)
+            if (
+                first is not None
+                and not (one_only and not claimed.isdisjoint(first.members))
+                and accepts(first)
+            ):
+                yield first
+                claimed.update(first.members)
+                if one_only:  # Most matches end here.
+                    continue
+            for match in search.further_matches(candidate, first):
                 if one_only and not claimed.isdisjoint(match.members):
                     continue
                 if accepts(match):

@@ -111,16 +111,24 @@ class Search:
 
     def matches_at(self, candidate: Node) -> Iterator[InternalMatch]:
         """Yield every match in which the first anchor stands for one of the candidates."""
-        anchors, exact = self._wanted.anchors, self._wanted.exact
-        is_simple = len(anchors) == 1
+        first = self.exact_match(candidate)
+        if first is not None:
+            yield first
+        yield from self.further_matches(candidate, first)
+
+    def exact_match(self, candidate: Node) -> InternalMatch | None:
+        """Return the first match at one of the candidates where it is spelt as the pattern is, else None."""
+        exact = self._wanted.exact
         seen = None if exact is None else exact.compare(candidate)
-        if seen is not None:
-            match = self._result(_Found(*seen))
-            if match is not None:
-                yield match
+        return None if seen is None else self._result(_Found(*seen))
+
+    def further_matches(self, candidate: Node, first: InternalMatch | None) -> Iterator[InternalMatch]:
+        """Yield the matches at one of the candidates behind the one that `exact_match` has found there, if any."""
+        anchors = self._wanted.anchors
+        is_simple = len(anchors) == 1
         places = self._extensions(_NOTHING, anchors[0], candidate) if is_simple else self._places(candidate)
         # The way in which a place is spelt as the pattern is comes first.
-        for place in islice(places, 0 if seen is None else 1, None):
+        for place in islice(places, 0 if first is None else 1, None):
             match = self._result(place)
             if match is not None:
                 yield match
