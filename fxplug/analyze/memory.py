@@ -54,12 +54,14 @@ class StorageTracker(LightDispatchMode):
 
     Args:
         values: Nested values whose tensors are there already.
+        estimates: Whether what operators take and give back is counted.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, values: Any) -> None:
+    def __init__(self, values: Any, *, estimates: bool = True) -> None:
         super().__init__()
+        self._estimates = estimates
         self.live = 0
         """Bytes that are taken now."""
         self.peak = 0
@@ -75,7 +77,8 @@ class StorageTracker(LightDispatchMode):
         result = func(*args, **kwargs)
         for key, storage in plain_storages(result):
             self._note_own(key, storage)
-        self.peak = max(self.peak, self.live, before + workspace_of(func, args, kwargs, result))
+        taken = workspace_of(func, args, kwargs, result) if self._estimates else 0
+        self.peak = max(self.peak, self.live, before + taken)
         return result
 
     def _note_foreign(self, values: Any) -> None:
@@ -105,7 +108,7 @@ class MemoryUse:
     before: int
     """Bytes that are taken when it starts."""
     allocated: int
-    """Bytes that its run has added and that are there when it has ended: its result, where that has memory of its own."""
+    """Bytes that its run has added and that are there when it has ended: its result, if that has memory of its own."""
     peak: int
     """The most at any time while it runs."""
 
@@ -148,12 +151,16 @@ class TracksMemory(RegionInterpreter):
 
     memory: dict[Node, MemoryUse]
     """What was found, for the nodes that have run."""
+    estimates = True
+    """Whether what operators take and give back counts; see `StorageTracker`."""
 
     def run(self, *args: Any, **options: Any) -> Any:
         """Run the graph and note what memory its nodes take."""
         self.memory = {}
         state = [tensor for _, tensor in tensors_of(self.module)]
-        self._tracker = StorageTracker([*self.module.parameters(), *state, *tensors_in(args)])
+        self._tracker = StorageTracker(
+            [*self.module.parameters(), *state, *tensors_in(args)], estimates=self.estimates
+        )
         with self._tracker:
             return super().run(*args, **options)
 
@@ -172,8 +179,15 @@ class MemoryProp(TracksMemory, ShapeProp):
     def run_node(self, n: Node) -> Any:
         """Run one node and note what is known of it."""
         value = super().run_node(n)
-        n.meta["memory"] = self.memory[n]
+        use = self.memory[n]
+        if n.target in _ONE_KERNEL and isinstance(value, torch.Tensor) and value.is_meta:
+            use = MemoryUse(use.before, use.allocated, use.before + use.allocated)
+        n.meta["memory"] = use
         return value
+
+
+_ONE_KERNEL: frozenset[Any] = frozenset({torch.nn.functional.scaled_dot_product_attention})
+"""What torch breaks into many calls on the meta device, and devices compute at once."""
 
 
 def bytes_of_state(tensors: Iterable[torch.Tensor]) -> int:

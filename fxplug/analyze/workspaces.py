@@ -2,8 +2,8 @@
 
 No tensor tells of it. The figures are those of the kernels that PyTorch chooses for the CPU, most of them oneDNN's:
 copies of inputs, weights and results in blocked layouts, unfolded windows, attention weights, gates. They were found by
-watching the allocator, and are estimates: another processor, or another PyTorch, may take more or less. Operators that are
-not here, and other devices, count nothing.
+watching the allocator, and are estimates: another processor, or another PyTorch, may take more or less. Operators that
+are not here, and other devices, count nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,16 @@ def workspace_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     tensors = [leaf for leaf in flatten_tree(result)[0] if isinstance(leaf, torch.Tensor)]
     if not tensors or tensors[0].device.type != "cpu":
         return 0
-    return estimate(args, dict(kwargs), sum(map(_bytes, tensors)))
+    try:
+        return estimate(args, dict(kwargs), sum(map(_bytes, tensors)))
+    except (
+        AttributeError,
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+    ):  # Called in a form that is not known here.
+        return 0
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -66,7 +75,12 @@ def _convolution(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int) -
         return given_back + weights
     copied = _bytes(given) * _rounded(inputs) // inputs if inputs >= _BLOCK else 0
     blocked = given_back * _rounded(outputs) // outputs
-    return max(copied + weights + blocked, blocked + given_back)
+    gathered = 0
+    if weight.shape[2:].numel() == 1:
+        # Each thread gathers what a window of one element steps over.
+        skipped = math.prod(stride)
+        gathered = _bytes(given) // skipped * torch.get_num_threads() if skipped > 1 else 0
+    return max(copied + weights + gathered + blocked, blocked + given_back)
 
 
 def _rounded(channels: int) -> int:
@@ -137,8 +151,24 @@ def _encoder_layer(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int)
 
 def _recurrent_layer(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int) -> int:
     given, *weights = args[:5]
-    gates = weights[0].shape[0]
-    return given_back + sum(map(_bytes, weights[:3])) + given.shape[:2].numel() * gates * 4
+    gates, hidden = weights[1].shape
+    unrolled = given.shape[:2].numel() * gates * 4
+    # What is wider than the state is copied.
+    copied = _bytes(given) if given.shape[-1] > hidden else 0
+    return given_back + sum(map(_bytes, weights[:3])) + unrolled + copied + _STATES
+
+
+_STATES = 2**15
+"""Bytes for the states of a few steps."""
+
+
+# -- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _upsampling(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int) -> int:
+    given, sizes = args[0], args[1] or [int(size * args[-1][0]) for size in args[0].shape[2:]]
+    is_copied = given.shape[1] > 1 and sum(sizes) <= 128 and not _channels_last(given)
+    return 2 * given_back + _bytes(given) if is_copied else 0
 
 
 _ESTIMATES: dict[str, Callable[[tuple[Any, ...], Mapping[str, Any], int], int]] = {
@@ -148,4 +178,6 @@ _ESTIMATES: dict[str, Callable[[tuple[Any, ...], Mapping[str, Any], int], int]] 
     "aten::_native_multi_head_attention": _multi_head_attention,
     "aten::_transformer_encoder_layer_fwd": _encoder_layer,
     "aten::mkldnn_rnn_layer": _recurrent_layer,
+    "aten::upsample_bilinear2d": _upsampling,
+    "aten::upsample_nearest2d": _upsampling,
 }
