@@ -10,7 +10,7 @@ import torch
 
 from fxplug.analyze.isolation import tensors_of
 from fxplug.analyze.memory import MemoryUse, bytes_of_state, bytes_of_tensor, identity_of
-from fxplug.analyze.places import groups_of, place_of, sorted_rows
+from fxplug.analyze.places import called_name, groups_of, place_of, sorted_rows
 from fxplug.analyze.shapes import TensorMetadata
 from fxplug.errors import AnalysisError
 from fxplug.execute import GraphModule, fetch_path
@@ -424,7 +424,4 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 def target_text(call: OperatorCall) -> str:
     """Return what a node calls, for people."""
-    if call.module is not None:
-        return type(call.module).__name__
-    target = call.node.target
-    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+    return called_name(call.node, call.module)

@@ -10,9 +10,11 @@ from fxplug.errors import UnknownNameError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from torch import nn
+
     from fxplug.ir import Node
 
-__all__ = ["GROUPINGS", "Placed", "groups_of", "modules_around", "place_of", "sorted_rows"]
+__all__ = ["GROUPINGS", "Placed", "called_name", "groups_of", "modules_around", "place_of", "sorted_rows"]
 
 GROUPINGS = ("node", "module", "kind")
 """What the rows of a table can stand for: a node; a module with all that lies in it; a function or class of modules."""
@@ -50,6 +52,19 @@ def modules_around(node: Node) -> tuple[tuple[str, str], ...]:
         (path, kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__)
         for path, kind in scope.stack().values()
     )
+
+
+def called_name(node: Node, module: nn.Module | None) -> str:
+    """Return what a node calls, for people: the class of the module that it calls, a method, or a function.
+
+    Args:
+        node: A call.
+        module: What a ``call_module`` node calls.
+    """
+    if module is not None:
+        return type(module).__name__
+    target = node.target
+    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
 
 
 def place_of(node: Node) -> dict[str, Any]:
