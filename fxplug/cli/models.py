@@ -106,8 +106,7 @@ def models_and_inputs(  # noqa: PLR0913 - options of commands
             "path.py:callable."
         )
     inputs = make_examples(examples) if example_from is None else None
-    with torch.device("meta") if device == "meta" else nullcontext():
-        models = [_model(context, text, allow, manager) for text in texts]
+    models = [_model(context, text, allow, manager, device) for text in texts]
     for model in models:
         if not training:
             model.eval()
@@ -164,9 +163,12 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _model(context: click.Context, text: str, allow: Sequence[str], manager: PluginManager) -> nn.Module:
+def _model(
+    context: click.Context, text: str, allow: Sequence[str], manager: PluginManager, device: str | None
+) -> nn.Module:
     if text.endswith(".fxplug"):
         return load(text, allow=allow, manager=manager)
     reference = Reference.parse(text, "model")
     context.with_resource(importable(reference.folder))
-    return build_model(reference)
+    with torch.device("meta") if device == "meta" else nullcontext():
+        return build_model(reference)

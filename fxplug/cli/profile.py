@@ -118,7 +118,9 @@ def _show(measured: Profile, rows: list[ProfileRow], by: str, top: int | None) -
         top,
     )
     count = len(measured.nodes)
-    threads = f", {measured.threads} threads" if "cpu" in measured.device else ""
+    threads = ""
+    if "cpu" in measured.device:
+        threads = f", {measured.threads} thread{'' if measured.threads == 1 else 's'}"
     click.echo(
         f"whole model  {time_text(measured.whole_seconds)} ±{measured.whole_spread:.0%}, with nothing measured inside"
     )

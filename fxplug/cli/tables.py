@@ -122,7 +122,7 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], top: int | 
     if shown:
         print_table(header, shown)
     if len(rows) > len(shown):
-        click.echo(f"{len(rows) - len(shown)} more rows; --top 0 shows all.")
+        click.echo(f"{len(rows) - len(shown)} more; --top 0 shows all.")
     click.echo()
 
 

@@ -52,6 +52,10 @@ def facts(result):
     return {line[0]: line[-1].strip() for line in lines}
 
 
+def read_table(path):
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
 # -- cost
 
 
@@ -59,7 +63,7 @@ def test_a_table_the_sums_and_where_the_peak_is(fxplug):
     result = fxplug("cost", "models.py:net", *INPUT)
 
     assert result.exit_code == 0
-    header, first, *rest = result.stdout.splitlines()
+    header, first, *_ = result.stdout.splitlines()
     assert header.split() == [
         "name",
         "kind",
@@ -100,7 +104,7 @@ def test_rows_by_module_sorted_and_cut(fxplug):
 
     lines = result.stdout.splitlines()
     assert [line.split()[:3] for line in lines[1:3]] == [["(root)", "Net", "3"], ["conv", "Conv2d", "1"]]
-    assert lines[3] == "1 more rows; --top 0 shows all."
+    assert lines[3] == "1 more; --top 0 shows all."
 
 
 def test_csv_and_json_hold_all_rows(fxplug, folder):
@@ -112,7 +116,7 @@ def test_csv_and_json_hold_all_rows(fxplug, folder):
     assert found["peak_bytes"] == 480 + 40 + 1536 + found["peak_activation_bytes"]
     assert found["peak_node"] in {"conv", "norm", "relu"}
     assert found["estimate"] is None
-    rows = list(csv.DictReader((folder / "costs.csv").open()))
+    rows = read_table(folder / "costs.csv")
     assert [row["name"] for row in rows] == [row["name"] for row in found["rows"]] == ["conv", "norm", "relu"]
     assert [int(row["multiply_adds"]) for row in rows] == [row["multiply_adds"] for row in found["rows"]]
 
@@ -207,7 +211,7 @@ def test_a_profile_says_what_it_is_worth(fxplug):
     assert "with nothing measured inside" in found["whole"]
     assert found["sum"].endswith("of 3 calls")
     assert found["measuring"].endswith("% of the whole")
-    assert found["measured"].strip() == "medians of 3 runs behind 1, on cpu, 1 threads"
+    assert found["measured"].strip() == "medians of 3 runs behind 1, on cpu, 1 thread"
 
 
 def test_threads_are_what_they_were(fxplug):
@@ -241,7 +245,7 @@ def test_a_profile_for_programs(fxplug, folder):
     )
     assert found["whole_seconds"] > 0
     assert {row["name"] for row in found["rows"]} == {"Conv2d", "BatchNorm2d", "relu"}
-    rows = list(csv.DictReader((folder / "t.csv").open()))
+    rows = read_table(folder / "t.csv")
     assert [float(row["seconds"]) for row in rows] == [row["seconds"] for row in found["rows"]]
 
 
