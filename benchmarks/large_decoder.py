@@ -159,7 +159,7 @@ def main() -> None:
     print(f"parameters take {costs.parameter_bytes / 2**30:.1f} GiB")
     peak = costs.peak_node
     where = "" if peak is None else f", at {peak.name} ({peak.line})"
-    print(f"activations     {costs.peak_activation_bytes / 2**30:.2f} GiB at the most{where}")
+    print(f"activations     {(costs.peak_activation_bytes or 0) / 2**30:.2f} GiB at the most{where}")
 
 
 if __name__ == "__main__":

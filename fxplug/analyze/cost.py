@@ -201,14 +201,21 @@ class CostTable:
         return max(known, key=lambda node: node.peak_bytes or 0, default=None)
 
     @property
-    def peak_activation_bytes(self) -> int:
-        """The most memory that activations take at one time in a call without gradients, inputs left out."""
-        return 0 if self.peak_node is None else self.peak_node.peak_bytes or 0
+    def peak_activation_bytes(self) -> int | None:
+        """The most memory that activations take at one time in a call without gradients, inputs left out.
+
+        None where nobody has looked, or the program cannot be followed.
+        """
+        if not self.nodes:
+            return 0
+        return None if self.peak_node is None else self.peak_node.peak_bytes
 
     @property
-    def peak_bytes(self) -> int:
+    def peak_bytes(self) -> int | None:
         """The most memory that a call takes: parameters, buffers, inputs and activations."""
-        return self.parameter_bytes + self.buffer_bytes + self.input_bytes + self.peak_activation_bytes
+        activations = self.peak_activation_bytes
+        state = self.parameter_bytes + self.buffer_bytes + self.input_bytes
+        return None if activations is None else state + activations
 
     def rows(self, by: str = "node", sort: str | None = None) -> list[CostRow]:
         """Return the costs as a table.
@@ -291,7 +298,7 @@ def cost_table(
 
 def _parameters_of(node: Node, module: GraphModule, names: Mapping[Any, str]) -> dict[str, int]:
     """Return path -> bytes of the parameters that a call reads."""
-    read: list[torch.Tensor] = []
+    read: list[Any] = []
     if node.op == "call_module":
         read += fetch_path(module, str(node.target)).parameters()
     read += [fetch_path(module, str(used.target)) for used in node.all_input_nodes if used.op == "get_attr"]

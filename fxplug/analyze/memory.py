@@ -14,7 +14,15 @@ from fxplug.analyze.shapes import ShapeProp
 from fxplug.analyze.workspaces import workspace_of
 from fxplug.execute import Interpreter
 from fxplug.ir import common_depth
-from fxplug.semantics.internals import LightDispatchMode, flatten_tree, memory_of, storage_of
+from fxplug.semantics.internals import (
+    LightDispatchMode,
+    compiles_functions,
+    flatten_tree,
+    memory_of,
+    put_on,
+    storage_of,
+    take_off,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,11 +83,16 @@ class StorageTracker(LightDispatchMode):
         self._note_foreign((args, kwargs))
         before = self.live
         result = func(*args, **kwargs)
-        for key, storage in plain_storages(result):
-            self._note_own(key, storage)
+        self.note_result(result)
         taken = workspace_of(func, args, kwargs, result) if self._estimates else 0
-        self.peak = max(self.peak, self.live, before + taken)
+        self.peak = max(self.peak, before + taken)
         return result
+
+    def note_result(self, value: Any) -> None:
+        """Count the memory of the tensors in a nested value, where it is not known already."""
+        for key, storage in plain_storages(value):
+            self._note_own(key, storage)
+        self.peak = max(self.peak, self.live)
 
     def _note_foreign(self, values: Any) -> None:
         for key, storage in plain_storages(values):
@@ -121,7 +134,7 @@ class RegionInterpreter(Interpreter):
     def _run_nodes(self, inputs: Iterator[Any], env: dict[Node, Any]) -> Any:
         self._entered: list[tuple[RegionEntry, AbstractContextManager[Any]]] = []
         with ExitStack() as stack:
-            stack.push(lambda *error: self._leave(0, *error))
+            stack.push(self._leave_all)
             return super()._run_nodes(inputs, env)
 
     def move_to(self, node: Node) -> None:
@@ -135,6 +148,9 @@ class RegionInterpreter(Interpreter):
             context = entry.context(*entry.arguments)
             context.__enter__()
             self._entered.append((entry, context))
+
+    def _leave_all(self, *error: Any) -> None:
+        self._leave(0, *error)
 
     def _leave(self, depth: int, *error: Any) -> None:
         while len(self._entered) > depth:
@@ -168,8 +184,22 @@ class TracksMemory(RegionInterpreter):
         """Run one node and note what memory it takes."""
         tracker = self._tracker
         before = tracker.peak = tracker.live
-        value = super().run_node(n)
+        if n.op == "call_function" and compiles_functions(n.target):
+            value = self._run_unheard(n)
+        else:
+            value = super().run_node(n)
         self.memory[n] = MemoryUse(before, max(tracker.live - before, 0), tracker.peak)
+        return value
+
+    def _run_unheard(self, node: Node) -> Any:
+        """Run a call that compiles what it is given, which a mode would stand in the way of; count its result."""
+        is_off = take_off(self._tracker)
+        try:
+            value = super().run_node(node)
+        finally:
+            if is_off:
+                put_on(self._tracker)
+        self._tracker.note_result(value)
         return value
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.semantics.internals import flatten_tree
+from fxplug.semantics.internals import OpOverload, flatten_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,8 +35,9 @@ def workspace_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
         kwargs: Likewise.
         result: What it has returned.
     """
-    name = getattr(func, "name", None)
-    estimate = _ESTIMATES.get(name().partition(".")[0]) if callable(name) else None
+    if not isinstance(func, OpOverload):
+        return 0
+    estimate = _ESTIMATES.get(func.name().partition(".")[0])
     if estimate is None:
         return 0
     tensors = [leaf for leaf in flatten_tree(result)[0] if isinstance(leaf, torch.Tensor)]
@@ -150,7 +151,7 @@ def _encoder_layer(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int)
 
 
 def _recurrent_layer(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int) -> int:
-    given, *weights = args[:5]
+    given, weights = args[0], args[1:5]
     gates, hidden = weights[1].shape
     unrolled = given.shape[:2].numel() * gates * 4
     # What is wider than the state is copied.
@@ -166,7 +167,9 @@ _STATES = 2**15
 
 
 def _upsampling(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int) -> int:
-    given, sizes = args[0], args[1] or [int(size * args[-1][0]) for size in args[0].shape[2:]]
+    given: torch.Tensor = args[0]
+    scales: Any = args[-1]
+    sizes: list[int] = args[1] or [int(size * scales[0]) for size in given.shape[2:]]
     is_copied = given.shape[1] > 1 and sum(sizes) <= 128 and not _channels_last(given)
     return 2 * given_back + _bytes(given) if is_copied else 0
 

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.analyze import CostTable, DeviceRecord, Estimate, cost_table, described_copy, estimate_time
+from fxplug.analyze import (
+    CostTable,
+    DeviceRecord,
+    Estimate,
+    ShapeProp,
+    cost_table,
+    described_copy,
+    estimate_time,
+)
 from fxplug.analyze.isolation import tensors_in
-from fxplug.analyze.layers import failing_node
+from fxplug.analyze.layers import RunFailure, failing_node
 from fxplug.analyze.memory import MemoryProp, bytes_of_state
 from fxplug.api.capturing import as_args
 from fxplug.api.optimization import example_error
@@ -68,13 +76,25 @@ def cost(
     plugins = default_manager() if manager is None else manager
     args = as_args(example_inputs)
     captured = captured_for(module, args, plugins)
-    try:
-        described = described_copy(captured, *args, interpreter=MemoryProp)
-    except Exception as error:
-        raise failing_node(captured, args) or error from error
+    described = _described(captured, args)
     state = module if isinstance(module, nn.Module) else captured
     table = cost_table(described, plugins.flop_formulas(), state=state)
     return replace(table, input_bytes=bytes_of_state(tensors_in(args)))
+
+
+def _described(module: GraphModule, args: tuple[Any, ...]) -> GraphModule:
+    """Return a copy whose nodes have notes of shapes, and of memory where the program can be followed."""
+    failure: RunFailure | None = None
+    for interpreter in (MemoryProp, ShapeProp):  # Some calls do not run where somebody hears of operators.
+        try:
+            return described_copy(module, *args, interpreter=interpreter)
+        except Exception as error:
+            failure = failure or failing_node(module, args)
+            if failure is not None:
+                raise failure from error
+            if interpreter is ShapeProp:
+                raise
+    raise AssertionError  # Either of them has returned or raised.
 
 
 def captured_for(
@@ -93,6 +113,8 @@ def captured_for(
     except FxplugError:
         raise
     except Exception as error:
+        if not isinstance(module, nn.Module):
+            raise
         raise example_error(module, args, error) from error
 
 

@@ -132,8 +132,11 @@ def _show(table: CostTable, rows: list[CostRow], by: str, top: int | None) -> No
     click.echo(f"parameters        {size_text(table.parameter_bytes)} ({table.parameter_bytes:,} bytes)")
     click.echo(f"buffers           {size_text(table.buffer_bytes)}")
     click.echo(f"inputs            {size_text(table.input_bytes)}")
-    click.echo(f"activations       {size_text(table.peak_activation_bytes)} at the most{where}")
-    click.echo(f"peak memory       {size_text(table.peak_bytes)} ({table.peak_bytes:,} bytes)")
+    if table.peak_activation_bytes is None or table.peak_bytes is None:
+        click.echo("peak memory       unknown: the tensors of this program cannot be followed")
+    else:
+        click.echo(f"activations       {size_text(table.peak_activation_bytes)} at the most{where}")
+        click.echo(f"peak memory       {size_text(table.peak_bytes)} ({table.peak_bytes:,} bytes)")
     names = [f"{node.name} ({node.target})" for node in table.unknown]
     click.echo(f"unknown calls     {', '.join(names) or 'none'}")
 

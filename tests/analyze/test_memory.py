@@ -19,6 +19,7 @@ from fxplug.analyze.memory import MemoryProp
 from fxplug.analyze.shapes import described_copy
 from fxplug.errors import UnknownNameError
 from fxplug.plugins import PluginManager
+from fxplug.semantics.internals import dispatch_modes, is_fake
 
 NONE = PluginManager(candidates=[], environ={})
 ROOT = Path(__file__).parents[2]
@@ -431,3 +432,33 @@ def test_wrong_inputs_of_a_graph_module_name_the_node_and_its_line():
         fxplug.FxplugError, match=r"fails at node 'blocks_0_linear' \(.*test_memory.py:\d+ in forward\)"
     ):
         costs(module, torch.ones(1, 5))
+
+
+def test_calls_that_compile_what_they_are_given_run_unheard():
+    class Branches(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda y: (y + 1,), lambda y: (y - 1,), (x,))[0]
+
+    table = costs(Branches(), torch.ones(256))
+
+    (branch,) = [node for node in table.nodes if node.target == "cond"]
+    assert (branch.allocated_bytes, branch.workspace_bytes) == (KIB, 0)
+    assert fxplug.profile(Branches(), torch.ones(256), runs=1, manager=NONE).peak_bytes > KIB
+
+
+def test_memory_that_cannot_be_followed_is_unknown_and_not_none():
+    class Unheard(nn.Module):
+        def forward(self, x):
+            if dispatch_modes() > is_fake(x):  # Shapes are found in one mode.
+                raise RuntimeError("somebody listens")
+            return x + 1
+
+    class Tracer(fxplug.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return True
+
+    model = nn.Sequential(Unheard())
+    table = costs(fxplug.GraphModule(model, Tracer().trace(model)), torch.ones(256))
+
+    assert (table.peak_activation_bytes, table.peak_bytes, table.peak_node) == (None, None, None)
+    assert table.rows()[0].peak_bytes is None
