@@ -76,6 +76,8 @@ class StorageTracker(LightDispatchMode):
         """The most since it was last set."""
         self._sizes: dict[Any, int | None] = {}
         """What identifies a memory -> its bytes; None: not made while the tracker heard."""
+        self._watched: dict[Any, weakref.ref[torch.UntypedStorage]] = {}
+        """What identifies a memory -> what tells of its end; nothing outlives the tracker because of it."""
         self._note_foreign(values)
 
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -94,23 +96,32 @@ class StorageTracker(LightDispatchMode):
             self._note_own(key, storage)
         self.peak = max(self.peak, self.live)
 
+    def __exit__(self, *error: object) -> None:
+        """Hear no more, of operators and of the end of memory."""
+        self._watched.clear()
+        super().__exit__(*error)
+
     def _note_foreign(self, values: Any) -> None:
         for key, storage in plain_storages(values):
             if key not in self._sizes:
                 self._sizes[key] = None
-                weakref.finalize(storage, self._sizes.pop, key, None)
+                self._watch(key, storage)
 
     def _note_own(self, key: Any, storage: torch.UntypedStorage) -> None:
         size = storage.nbytes()
         if key not in self._sizes:
-            weakref.finalize(storage, self._end, key)
+            self._watch(key, storage)
         elif self._sizes[key] is None:
             return
         # An operator may make a memory larger that is there already.
         self.live += size - (self._sizes.get(key) or 0)
         self._sizes[key] = size
 
+    def _watch(self, key: Any, storage: torch.UntypedStorage) -> None:
+        self._watched[key] = weakref.ref(storage, lambda _: self._end(key))
+
     def _end(self, key: Any) -> None:
+        self._watched.pop(key, None)
         self.live -= self._sizes.pop(key, None) or 0
 
 

@@ -85,13 +85,16 @@ def groups_of(entries: Iterable[PlacedT], by: str) -> dict[tuple[str, str], list
     if by not in GROUPINGS:
         raise UnknownNameError("grouping", by, GROUPINGS)
     found: dict[tuple[str, str], list[PlacedT]] = {}
+    entries = list(entries)
+    # What a pass made of nothing lies in the root.
+    root = next((entry.modules[0] for entry in entries if entry.modules), ("", ""))
     for entry in entries:
         if by == "node":
             keys = [(entry.name, entry.target)]
         elif by == "kind":
             keys = [(entry.target, entry.target)]
         else:
-            keys = list(entry.modules) or [("", "")]
+            keys = list(entry.modules) or [root]
         for key in dict.fromkeys(keys):
             found.setdefault(key, []).append(entry)
     return found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["workspace_of"]
 
-_BLOCK = 16
+_BLOCK = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
 """Channels that oneDNN keeps together."""
 _LARGE = 20480
 """Elements from which on PyTorch takes oneDNN for one picture."""
@@ -96,6 +96,8 @@ def _channels_last(tensor: torch.Tensor) -> bool:
 
 def _is_blocked(given: torch.Tensor, weight: torch.Tensor, stride: Any, dilation: Any, groups: int) -> bool:
     """Return whether oneDNN computes a convolution; PyTorch itself computes small ones."""
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
+        return False
     if given.dtype in {torch.bfloat16, torch.float16}:
         return True
     if given.dtype is not torch.float32 or 0 in given.shape or 0 in weight.shape:
@@ -138,8 +140,9 @@ def _attention(query: torch.Tensor, heads: int, *, keeps_weights: bool) -> int:
 
 
 def _multi_head_attention(args: tuple[Any, ...], kwargs: Mapping[str, Any], _: int) -> int:
-    keeps = kwargs.get("need_weights", args[10] if len(args) > 10 else True)
-    return _attention(args[0], args[4], keeps_weights=bool(keeps))
+    by_place = dict(enumerate(args))
+    keeps = kwargs.get("need_weights", by_place.get(10, True))
+    return _attention(by_place[0], by_place[4], keeps_weights=bool(keeps))
 
 
 def _encoder_layer(args: tuple[Any, ...], _: Mapping[str, Any], given_back: int) -> int:

@@ -16,9 +16,10 @@ from fxplug.analyze import (
     described_copy,
     estimate_time,
 )
-from fxplug.analyze.isolation import tensors_in
+from fxplug.analyze.isolation import SavedState, tensors_in
 from fxplug.analyze.layers import RunFailure, failing_node
 from fxplug.analyze.memory import MemoryProp, bytes_of_state
+from fxplug.analyze.runs import observe
 from fxplug.api.capturing import as_args
 from fxplug.api.optimization import example_error
 from fxplug.api.tracing import trace
@@ -113,9 +114,19 @@ def captured_for(
     except FxplugError:
         raise
     except Exception as error:
-        if not isinstance(module, nn.Module):
+        if not isinstance(module, nn.Module) or _runs(module, args):
             raise
         raise example_error(module, args, error) from error
+
+
+def _runs(module: nn.Module, args: tuple[Any, ...]) -> bool:
+    """Return whether a module runs where nobody captures it; it is left as it was."""
+    saved = SavedState(module)
+    try:
+        observe(module, args, saved)
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def estimate(

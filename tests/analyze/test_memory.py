@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import runpy
+import weakref
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 import fxplug
 from fxplug import CallCost, FlopFormulaRecord
 from fxplug.analyze import cost_table
-from fxplug.analyze.memory import MemoryProp
+from fxplug.analyze.memory import MemoryProp, StorageTracker
 from fxplug.analyze.shapes import described_copy
 from fxplug.errors import UnknownNameError
 from fxplug.plugins import PluginManager
@@ -462,3 +464,29 @@ def test_memory_that_cannot_be_followed_is_unknown_and_not_none():
 
     assert (table.peak_activation_bytes, table.peak_bytes, table.peak_node) == (None, None, None)
     assert table.rows()[0].peak_bytes is None
+
+
+def test_a_node_without_origin_lies_in_the_root():
+    module = fxplug.symbolic_trace(Nested(), manager=NONE)
+    (output,) = module.graph.find_nodes(op="output")
+    with module.graph.inserting_before(output):
+        added = module.graph.call_function(torch.relu, (output.args[0],))
+    output.args = (added,)
+    module.recompile()
+
+    roots = [row for row in costs(module, torch.ones(1, 4)).rows("module") if not row.name]
+    assert [(row.kind, row.calls) for row in roots] == [("Nested", 6)]
+
+
+def test_the_tracker_keeps_nothing_alive_and_hears_nothing_behind_its_end():
+    parameter = torch.ones(256)
+    tracker = StorageTracker([parameter])
+    with tracker:
+        kept = parameter * 2
+        del kept
+        kept = parameter + parameter
+    assert (tracker.live, tracker.peak) == (KIB, KIB)
+    alive = weakref.ref(tracker)
+    del kept, tracker
+    gc.collect()
+    assert alive() is None
