@@ -152,9 +152,10 @@ def _size_or_unknown(size: int | None) -> str:
 
 
 def _show_estimate(table: CostTable, estimated: Estimate) -> None:
-    device = estimated.device
-    fits = "fits into" if table.peak_bytes <= device.memory_bytes else "does not fit into"
+    device, needed = estimated.device, table.peak_bytes
     click.echo(
-        f"on {device.name}: at least {time_text(estimated.seconds)}, from data-sheet figures, not measured;"
+        f"on {device.name}: at least {time_text(estimated.seconds)}, from data-sheet figures, not measured"
     )
-    click.echo(f"                  {fits} its {size_text(device.memory_bytes)}")
+    if needed is not None:
+        fits = "fits into" if needed <= device.memory_bytes else "does not fit into"
+        click.echo(f"                  {fits} its {size_text(device.memory_bytes)}")
