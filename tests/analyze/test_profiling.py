@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -283,3 +284,30 @@ def test_a_program_without_calls():
     found = profiled(nn.Identity().forward, torch.ones(2))
 
     assert (found.nodes, found.sum_seconds, found.peak_bytes, found.rows("module")) == ((), 0.0, 0, [])
+
+
+def test_devices_that_work_ahead_are_waited_for_behind_every_call(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    devices = [SimpleNamespace(is_cuda=True, get_device=lambda: 1), SimpleNamespace(is_cuda=False)]
+    wait = profiling._waiting_for(devices)
+    module = fxplug.symbolic_trace(_two_calls, manager=NONE)
+
+    timer = profiling._Timer(module, wait)
+    timer.run(torch.ones(2))
+
+    assert waited == [1] * 4  # Before and behind each of two calls.
+    assert len(timer.times) == 2
+
+
+def _two_calls(x):
+    return torch.relu(x + 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_is_profiled():
+    found = profiled(Net().eval().cuda(), torch.ones(4, 8, device="cuda"))
+
+    assert found.device == "cuda:0"
+    assert all(node.seconds > 0 for node in found.nodes)
+    assert found.peak_bytes > 0
