@@ -142,7 +142,7 @@ class CostRow:
     """What some nodes cost together: a row of a table."""
 
     name: str
-    """The node, the path of the module (empty for the root), or what is called."""
+    """The node, the path of the module (empty for the root), the class, or what is called."""
     kind: str
     """What the node calls, or the class of the module."""
     calls: int
@@ -221,8 +221,8 @@ class CostTable:
         """Return the costs as a table.
 
         Args:
-            by: What a row stands for: ``"node"``, ``"module"`` (with all that lies in it, so that the root has the
-                sums) or ``"kind"`` (a function, or a class of modules).
+            by: What a row stands for: ``"node"``; ``"module"``, with all that lies in it, so that the root has the
+                sums; ``"class"``, all modules of a class likewise; ``"kind"``, what is called.
             sort: A field of `CostRow`, from the largest number on; None: as they come in the program.
 
         Raises:

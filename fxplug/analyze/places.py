@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUPINGS", "Placed", "called_name", "groups_of", "modules_around", "place_of", "sorted_rows"]
 
-GROUPINGS = ("node", "module", "kind")
-"""What the rows of a table can stand for: a node; a module with all that lies in it; a function or class of modules."""
+GROUPINGS = ("node", "module", "class", "kind")
+"""What the rows of a table can stand for: a node; a module, or all modules of a class, with what lies in them; what is
+called, a function or a class of modules that are one call."""
 
 
 class Placed(Protocol):
@@ -77,7 +78,7 @@ def groups_of(entries: Iterable[PlacedT], by: str) -> dict[tuple[str, str], list
 
     Args:
         entries: In the order of the graph.
-        by: One of `GROUPINGS`. By module an entry stands in one group for each module that it lies in.
+        by: One of `GROUPINGS`. By module and class an entry stands in one group for each that it lies in.
 
     Raises:
         UnknownNameError: There is no such grouping.
@@ -93,8 +94,10 @@ def groups_of(entries: Iterable[PlacedT], by: str) -> dict[tuple[str, str], list
             keys = [(entry.name, entry.target)]
         elif by == "kind":
             keys = [(entry.target, entry.target)]
-        else:
+        elif by == "module":
             keys = list(entry.modules) or [root]
+        else:
+            keys = [(kind, kind) for _, kind in entry.modules or [root]]
         for key in dict.fromkeys(keys):
             found.setdefault(key, []).append(entry)
     return found

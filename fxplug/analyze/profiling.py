@@ -65,7 +65,7 @@ class ProfileRow:
     """What some nodes take together: a row of a table."""
 
     name: str
-    """The node, the path of the module (empty for the root), or what is called."""
+    """The node, the path of the module (empty for the root), the class, or what is called."""
     kind: str
     """What the node calls, or the class of the module."""
     calls: int
@@ -144,8 +144,8 @@ class Profile:
         """Return the figures as a table.
 
         Args:
-            by: What a row stands for: ``"node"``, ``"module"`` (with all that lies in it) or ``"kind"`` (a function,
-                or a class of modules).
+            by: What a row stands for: ``"node"``; ``"module"``, with all that lies in it; ``"class"``, all modules of
+                a class likewise; ``"kind"``, what is called.
             sort: A field of `ProfileRow`, from the largest number on; None: as they come in the program.
 
         Raises:

@@ -41,18 +41,12 @@ def workspace_of(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     if estimate is None:
         return 0
     tensors = [leaf for leaf in flatten_tree(result)[0] if isinstance(leaf, torch.Tensor)]
-    if not tensors or tensors[0].device.type != "cpu":
+    if not tensors or tensors[0].device.type != "cpu" or not tensors[0].numel():
         return 0
     try:
         return estimate(args, dict(kwargs), sum(map(_bytes, tensors)))
-    except (
-        AttributeError,
-        IndexError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ):  # Called in a form that is not known here.
-        return 0
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return 0  # Called in a form that is not known here.
 
 
 def _bytes(tensor: torch.Tensor) -> int:
@@ -98,10 +92,10 @@ def _is_blocked(given: torch.Tensor, weight: torch.Tensor, stride: Any, dilation
     """Return whether oneDNN computes a convolution; PyTorch itself computes small ones."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return False
-    if given.dtype in {torch.bfloat16, torch.float16}:
-        return True
-    if given.dtype is not torch.float32 or 0 in given.shape or 0 in weight.shape:
+    if 0 in given.shape or 0 in weight.shape:
         return False
+    if given.dtype is not torch.float32:
+        return given.dtype in {torch.bfloat16, torch.float16}
     windows = weight.shape[2:]
     is_plain = math.prod(windows) == 1 and set(stride) <= {1} and set(dilation) <= {1}
     if is_plain and given.shape[0] < _BLOCK and torch.get_num_threads() == 1:

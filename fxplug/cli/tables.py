@@ -66,8 +66,8 @@ def table_options(columns: Sequence[str], default: str) -> Any:
                 type=click.Choice(GROUPINGS),
                 default="node",
                 show_default=True,
-                help="What a row stands for: a node, a module with all that lies in it, or a function or class of "
-                "modules.",
+                help="What a row stands for: a node; a module, or all modules of a class, with what lies in them; what "
+                "is called.",
             ),
         ):
             function = option(function)

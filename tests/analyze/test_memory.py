@@ -376,6 +376,14 @@ def test_rows_by_module_hold_all_that_lies_inside():
     }
 
 
+def test_rows_by_class_hold_all_modules_of_it():
+    rows = {
+        row.name: (row.calls, row.multiply_adds) for row in costs(Nested(), torch.ones(1, 4)).rows("class")
+    }
+
+    assert rows == {"Nested": (5, 36), "Sequential": (4, 32), "Block": (4, 32), "Linear": (2, 32)}
+
+
 def test_rows_are_sorted_and_name_their_line():
     table = costs(Nested(), torch.ones(1, 4))
 
@@ -490,3 +498,19 @@ def test_the_tracker_keeps_nothing_alive_and_hears_nothing_behind_its_end():
     del kept, tracker
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
+def test_nothing_takes_nothing(kind, dtype):
+    assert costs(kind(3, 4, 3).to(dtype), torch.ones(0, 3, 8, 8, dtype=dtype)).peak_activation_bytes == 0
+    assert (
+        costs(lambda q: F.scaled_dot_product_attention(q, q, q), torch.ones(1, 2, 0, 4)).peak_activation_bytes
+        == 0
+    )
+
+
+def test_a_double_convolution_unfolds_its_windows():
+    (node,) = costs(nn.Conv2d(3, 4, 3).double(), torch.ones(1, 3, 8, 8, dtype=torch.float64)).nodes
+
+    assert (node.allocated_bytes, node.workspace_bytes) == (4 * 36 * 8, 27 * 36 * 8)

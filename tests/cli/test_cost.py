@@ -161,7 +161,7 @@ def test_a_file_is_costed(fxplug, folder):
     [
         ((), 2, "need inputs"),
         (("--example", "2x4x8x8"), 1, "Cannot run Net on the example inputs (float32[2, 4, 8, 8])"),
-        ((*INPUT, "--by", "layer"), 2, "'layer' is not one of 'node', 'module', 'kind'"),
+        ((*INPUT, "--by", "layer"), 2, "'layer' is not one of 'node', 'module', 'class', 'kind'"),
         ((*INPUT, "--sort", "size"), 2, "'size' is not one of"),
         ((*INPUT, "--top", "-1"), 2, "--top"),
         (
