@@ -503,11 +503,9 @@ def test_the_tracker_keeps_nothing_alive_and_hears_nothing_behind_its_end():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", [nn.Conv2d, nn.ConvTranspose2d])
 def test_nothing_takes_nothing(kind, dtype):
-    assert costs(kind(3, 4, 3).to(dtype), torch.ones(0, 3, 8, 8, dtype=dtype)).peak_activation_bytes == 0
-    assert (
-        costs(lambda q: F.scaled_dot_product_attention(q, q, q), torch.ones(1, 2, 0, 4)).peak_activation_bytes
-        == 0
-    )
+    table = costs(kind(3, 4, 3).to(dtype), torch.ones(0, 3, 8, 8, dtype=dtype))
+
+    assert table.peak_activation_bytes == 0
 
 
 def test_a_double_convolution_unfolds_its_windows():
