@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from fxplug.analyze.cost import CallCost, CostTable, FlopFormulaRecord, NodeCost, OperatorCall, cost_table
+from fxplug.analyze.cost import (
+    CallCost,
+    CostRow,
+    CostTable,
+    FlopFormulaRecord,
+    NodeCost,
+    OperatorCall,
+    cost_table,
+)
 from fxplug.analyze.devices import BUILTIN_DEVICES, DeviceRecord, Estimate, NodeEstimate, estimate_time
 from fxplug.analyze.formulas import builtin_formulas
 from fxplug.analyze.shapes import (
@@ -16,6 +24,7 @@ from fxplug.analyze.shapes import (
 __all__ = [
     "BUILTIN_DEVICES",
     "CallCost",
+    "CostRow",
     "CostTable",
     "DeviceRecord",
     "Estimate",

@@ -1,11 +1,16 @@
-"""What a program costs: multiply-adds and bytes of every node, counted from shapes, nothing being computed."""
+"""What a program costs: multiply-adds, bytes and memory of every node, counted from shapes, nothing being computed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fxplug.analyze.isolation import tensors_of
+from fxplug.analyze.memory import MemoryUse, bytes_of_state, bytes_of_tensor, identity_of
+from fxplug.analyze.places import called_name, groups_of, place_of, sorted_rows
 from fxplug.analyze.shapes import TensorMetadata
 from fxplug.errors import AnalysisError
 from fxplug.execute import GraphModule, fetch_path
@@ -15,11 +20,11 @@ from fxplug.semantics.internals import OpOverload
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import torch
     from torch import nn
 
 __all__ = [
     "CallCost",
+    "CostRow",
     "CostTable",
     "FlopFormulaRecord",
     "NodeCost",
@@ -75,6 +80,9 @@ class CallCost:
     """Bytes of memory read; None: all tensors among arguments and state."""
     bytes_written: int | None = None
     """Bytes of memory written; None: all tensors of the result."""
+    workspace_bytes: int | None = None
+    """Bytes of memory that the call takes besides its result and gives back before it returns; None: those of the
+    tensors that are made meanwhile, and what fxplug knows of the operators that make them."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,24 @@ class NodeCost:
     bytes_written: int
     dtype: str
     """In which the node computes, e.g. ``"float32"``; empty when it handles no tensor."""
+    parameters: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Path -> bytes of every parameter that it reads; one that goes by several paths has the first."""
+    allocated_bytes: int | None = None
+    """Memory that its result takes; none for views, and for what is written in place. None: nobody has looked, as
+    for the other fields about memory."""
+    workspace_bytes: int | None = None
+    """Memory that it takes besides and gives back before it ends."""
+    peak_bytes: int | None = None
+    """The most memory that activations take while it runs: those that are needed later, its own, its workspace."""
+    modules: tuple[tuple[str, str], ...] = ()
+    """Path and class of every module that it lies in, from the root on."""
+    line: str = ""
+    """``"FILE:LINE in FUNCTION"`` of the program; empty where none is known."""
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of the parameters that it reads."""
+        return sum(self.parameters.values())
 
     @property
     def bytes(self) -> int:
@@ -112,11 +138,46 @@ class NodeCost:
 
 
 @dataclass(frozen=True)
+class CostRow:
+    """What some nodes cost together: a row of a table."""
+
+    name: str
+    """The node, the path of the module (empty for the root), the class, or what is called."""
+    kind: str
+    """What the node calls, or the class of the module."""
+    calls: int
+    multiply_adds: int
+    """The sum over the calls whose cost is known."""
+    unknown: int
+    """How many calls no formula knows."""
+    bytes_read: int
+    bytes_written: int
+    parameter_bytes: int
+    """Each parameter once."""
+    allocated_bytes: int | None
+    """Memory that the results take, whether or not they are alive together."""
+    peak_bytes: int | None
+    """The most memory that activations take while one of the calls runs."""
+    line: str
+    """``"FILE:LINE in FUNCTION"`` of the first call."""
+
+
+COST_COLUMNS = tuple(entry.name for entry in fields(CostRow))
+"""Names by which rows can be sorted."""
+
+
+@dataclass(frozen=True)
 class CostTable:
     """What a program costs, node by node."""
 
     nodes: tuple[NodeCost, ...]
     """One entry for each call, in the order of the graph."""
+    parameter_bytes: int = 0
+    """Bytes of all parameters of the module, shared ones counted once."""
+    buffer_bytes: int = 0
+    """Bytes of all buffers, and of other tensors that modules hold."""
+    input_bytes: int = 0
+    """Bytes of the tensors among the inputs."""
 
     @property
     def multiply_adds(self) -> int:
@@ -133,6 +194,43 @@ class CostTable:
         """The calls that no formula knows; they are missing in the sum."""
         return tuple(node for node in self.nodes if node.multiply_adds is None)
 
+    @property
+    def peak_node(self) -> NodeCost | None:
+        """The node during which activations take the most memory; None where nobody has looked."""
+        known = [node for node in self.nodes if node.peak_bytes is not None]
+        return max(known, key=lambda node: node.peak_bytes or 0, default=None)
+
+    @property
+    def peak_activation_bytes(self) -> int | None:
+        """The most memory that activations take at one time in a call without gradients, inputs left out.
+
+        None where nobody has looked, or the program cannot be followed.
+        """
+        if not self.nodes:
+            return 0
+        return None if self.peak_node is None else self.peak_node.peak_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most memory that a call takes: parameters, buffers, inputs and activations."""
+        activations = self.peak_activation_bytes
+        state = self.parameter_bytes + self.buffer_bytes + self.input_bytes
+        return None if activations is None else state + activations
+
+    def rows(self, by: str = "node", sort: str | None = None) -> list[CostRow]:
+        """Return the costs as a table.
+
+        Args:
+            by: What a row stands for: ``"node"``; ``"module"``, with all that lies in it, so that the root has the
+                sums; ``"class"``, all modules of a class likewise; ``"kind"``, what is called.
+            sort: A field of `CostRow`, from the largest number on; None: as they come in the program.
+
+        Raises:
+            UnknownNameError: There is no such grouping or field.
+        """
+        rows = [_row(name, kind, nodes) for (name, kind), nodes in groups_of(self.nodes, by).items()]
+        return sorted_rows(rows, sort, COST_COLUMNS)
+
     def __str__(self) -> str:
         """Return the sums in a sentence."""
         missing = f"; unknown: {', '.join(node.name for node in self.unknown)}" if self.unknown else ""
@@ -142,15 +240,37 @@ class CostTable:
         )
 
 
+def _row(name: str, kind: str, nodes: Sequence[NodeCost]) -> CostRow:
+    parameters = {path: size for node in nodes for path, size in node.parameters.items()}
+    allocated = [node.allocated_bytes for node in nodes if node.allocated_bytes is not None]
+    return CostRow(
+        name,
+        kind,
+        len(nodes),
+        sum(node.multiply_adds or 0 for node in nodes),
+        sum(node.multiply_adds is None for node in nodes),
+        sum(node.bytes_read for node in nodes),
+        sum(node.bytes_written for node in nodes),
+        sum(parameters.values()),
+        sum(allocated) if allocated else None,
+        max((node.peak_bytes for node in nodes if node.peak_bytes is not None), default=None),
+        nodes[0].line,
+    )
+
+
 Formulas = dict[Hashable, list[FlopFormulaRecord]]
 
 
-def cost_table(module: GraphModule, formulas: Iterable[FlopFormulaRecord]) -> CostTable:
+def cost_table(
+    module: GraphModule, formulas: Iterable[FlopFormulaRecord], *, state: nn.Module | None = None
+) -> CostTable:
     """Return what every call of a module costs.
 
     Args:
-        module: Its nodes have the notes of `fxplug.analyze.propagate_shapes`. Not changed.
+        module: Its nodes have the notes of `fxplug.analyze.propagate_shapes`, and those of
+            `fxplug.analyze.memory.MemoryProp` where memory is to be known, too. Not changed.
         formulas: The first one for a target that has an answer counts.
+        state: Whose parameters and buffers are counted; by default those of `module`.
 
     Raises:
         AnalysisError: A node has no notes, or a formula gives something else than a cost.
@@ -158,13 +278,35 @@ def cost_table(module: GraphModule, formulas: Iterable[FlopFormulaRecord]) -> Co
     table: Formulas = {}
     for record in formulas:
         table.setdefault(record.target, []).append(record)
+    names: dict[Any, str] = {}
+    for path, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(identity_of(parameter), path)
+    holder = module if state is None else state
     return CostTable(
         tuple(
-            _node_cost(_call_of(node, module), table)
+            _node_cost(_call_of(node, module), table, _parameters_of(node, module, names))
             for node in module.graph.nodes
             if node.op.startswith("call_")
-        )
+        ),
+        bytes_of_state(holder.parameters()),
+        bytes_of_state(tensor for _, tensor in tensors_of(holder)),
+        bytes_of(
+            tensors_in([node.meta.get("tensor_meta") for node in module.graph.find_nodes(op="placeholder")])
+        ),
     )
+
+
+def _parameters_of(node: Node, module: GraphModule, names: Mapping[Any, str]) -> dict[str, int]:
+    """Return path -> bytes of the parameters that a call reads."""
+    read: list[Any] = []
+    if node.op == "call_module":
+        read += fetch_path(module, str(node.target)).parameters()
+    read += [fetch_path(module, str(used.target)) for used in node.all_input_nodes if used.op == "get_attr"]
+    return {
+        names[identity]: bytes_of_tensor(tensor)
+        for tensor in read
+        if isinstance(tensor, torch.Tensor) and (identity := identity_of(tensor)) in names
+    }
 
 
 def _call_of(node: Node, module: GraphModule) -> OperatorCall:
@@ -186,7 +328,7 @@ def _call_of(node: Node, module: GraphModule) -> OperatorCall:
     )
 
 
-def _node_cost(call: OperatorCall, formulas: Formulas) -> NodeCost:
+def _node_cost(call: OperatorCall, formulas: Formulas, parameters: Mapping[str, int]) -> NodeCost:
     answer = _ask(call, formulas)
     cost = answer if isinstance(answer, CallCost) else CallCost(0)
     return NodeCost(
@@ -197,7 +339,23 @@ def _node_cost(call: OperatorCall, formulas: Formulas) -> NodeCost:
         _bytes_read(call) if cost.bytes_read is None else cost.bytes_read,
         bytes_of(tensors_in(call.result)) if cost.bytes_written is None else cost.bytes_written,
         _dtype_of(call),
+        parameters,
+        **_memory_of(call.node, cost),
+        **place_of(call.node),
     )
+
+
+def _memory_of(node: Node, cost: CallCost) -> dict[str, int]:
+    use = node.meta.get("memory")
+    if not isinstance(use, MemoryUse):
+        return {}
+    kept = use.before + use.allocated
+    workspace = use.peak - kept if cost.workspace_bytes is None else cost.workspace_bytes
+    return {
+        "allocated_bytes": use.allocated,
+        "workspace_bytes": max(workspace, 0),
+        "peak_bytes": kept + max(workspace, 0),
+    }
 
 
 def _ask(call: OperatorCall, formulas: Formulas) -> CallCost | None:
@@ -207,7 +365,7 @@ def _ask(call: OperatorCall, formulas: Formulas) -> CallCost | None:
             if answer is None:
                 continue
             cost = CallCost(answer) if isinstance(answer, int) and answer is not True else answer
-            if not isinstance(cost, CallCost) or cost.multiply_adds < 0:
+            if not isinstance(cost, CallCost) or cost.multiply_adds < 0 or (cost.workspace_bytes or 0) < 0:
                 raise AnalysisError(
                     f"Cannot tell what node {call.node.name!r} costs: the formula for {target_text(call)} returned "
                     f"{answer!r}. A formula returns a number of multiply-adds, a fxplug.CallCost, or None."
@@ -273,7 +431,4 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 def target_text(call: OperatorCall) -> str:
     """Return what a node calls, for people."""
-    if call.module is not None:
-        return type(call.module).__name__
-    target = call.node.target
-    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+    return called_name(call.node, call.module)

@@ -30,7 +30,15 @@ from fxplug.ir import Node, effects, qualified_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["LayerComparison", "ModuleComparison", "RunFailure", "compare_layers", "failing_node", "line_of"]
+__all__ = [
+    "LayerComparison",
+    "ModuleComparison",
+    "RunFailure",
+    "compare_layers",
+    "failing_node",
+    "failure_at",
+    "line_of",
+]
 
 _UNJUDGED = frozenset({"placeholder", "output"})
 
@@ -126,6 +134,23 @@ class RunFailure(AnalysisError):  # noqa: N818 - an error like others, but named
     def __init__(self, message: str, node: Node | None) -> None:
         super().__init__(message)
         self.node = node
+
+
+def failure_at(what: str, node: Node | None, error: Exception) -> RunFailure:
+    """Return the error for a module that raises `error` while a node runs; None: before the first one.
+
+    Args:
+        what: Name of the module in the message.
+        node: Where.
+        error: What was raised.
+    """
+    text = str(error).strip().rstrip(".")
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    where = ""
+    if node is not None:
+        line = line_of(node)
+        where = f" at node {node.name!r}" + (f" ({line})" if line else "")
+    return RunFailure(f"{what} fails{where}: {reason}.", node)
 
 
 def line_of(node: Node) -> str:
@@ -283,13 +308,7 @@ class _Walk:
         try:
             return step()
         except Exception as error:
-            text = str(error).strip().rstrip(".")
-            reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            where = ""
-            if self._node is not None:
-                line = line_of(self._node)
-                where = f" at node {self._node.name!r}" + (f" ({line})" if line else "")
-            raise RunFailure(f"{self._what} fails{where}: {reason}.", self._node) from error
+            raise failure_at(self._what, self._node, error) from error
 
 
 def _random_state() -> tuple[Any, ...]:

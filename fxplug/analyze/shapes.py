@@ -12,7 +12,7 @@ from fxplug.ir import Node, iterate_leaves, map_aggregate
 from fxplug.semantics.internals import without_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["ShapeProp", "TensorMetadata", "described_copy", "propagate_shapes", "shape_text"]
 
@@ -153,7 +153,9 @@ def propagate_shapes(module: GraphModule, *args: Any) -> Any:
     return ShapeProp(module).propagate(*args)
 
 
-def described_copy(module: GraphModule, *args: Any) -> GraphModule:
+def described_copy(
+    module: GraphModule, *args: Any, interpreter: Callable[[GraphModule], Interpreter] = ShapeProp
+) -> GraphModule:
     """Return a copy of `module` whose nodes have the metadata of their values; the module itself is left alone.
 
     Nothing is computed where torch can tell the shapes without data; a program that asks for values is run once, on
@@ -162,14 +164,15 @@ def described_copy(module: GraphModule, *args: Any) -> GraphModule:
     Args:
         module: Not changed.
         *args: Its inputs.
+        interpreter: What runs the copy and makes the notes.
     """
     mode, inputs = without_data(args)
     shadow = _in_mode(module, mode)
     try:
         with mode, torch.no_grad():
-            ShapeProp(shadow).run(*inputs)
+            interpreter(shadow).run(*inputs)
     except Exception:  # Whatever it is: running the program tells, or raises the error that the user knows.
         shadow = copy.deepcopy(module)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            ShapeProp(shadow).run(*copy.deepcopy(args))
+            interpreter(shadow).run(*copy.deepcopy(args))
     return shadow

@@ -13,6 +13,7 @@ from fxplug.api.explaining import LeafExplanation, NodeExplanation, explain_leaf
 from fxplug.api.extraction import extract
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
+from fxplug.api.profiling import profile
 from fxplug.api.representation import represent
 from fxplug.api.reproduction import reproduce
 from fxplug.api.rewriting import replace_pattern
@@ -47,6 +48,7 @@ __all__ = [
     "extract",
     "load",
     "optimize",
+    "profile",
     "replace_pattern",
     "represent",
     "reproduce",

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fxplug.analyze import CostTable, DeviceRecord, Estimate, cost_table, described_copy, estimate_time
+from torch import nn
+
+from fxplug.analyze import (
+    CostTable,
+    DeviceRecord,
+    Estimate,
+    ShapeProp,
+    cost_table,
+    described_copy,
+    estimate_time,
+)
+from fxplug.analyze.isolation import SavedState, tensors_in
+from fxplug.analyze.layers import RunFailure, failing_node
+from fxplug.analyze.memory import MemoryProp, bytes_of_state
+from fxplug.analyze.runs import observe
 from fxplug.api.capturing import as_args
+from fxplug.api.optimization import example_error
 from fxplug.api.tracing import trace
+from fxplug.errors import FxplugError
 from fxplug.execute import GraphModule
 from fxplug.plugins import PluginManager, default_manager
 
@@ -14,9 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
-    from torch import nn
 
-__all__ = ["cost", "estimate"]
+__all__ = ["captured_for", "cost", "estimate"]
 
 
 def cost(
@@ -25,12 +41,16 @@ def cost(
     *,
     manager: PluginManager | None = None,
 ) -> CostTable:
-    """Count the multiply-adds of every call of a program, and the bytes that it reads and writes.
+    """Count the multiply-adds of every call of a program, the bytes that it reads and writes, and the memory it takes.
 
-    Both are counted from shapes, by formulas of fxplug and of plugins (the hook ``fxplug_register_flop_formulas``). A
-    call that no formula knows stands in the table with None, and under `CostTable.unknown`. Additions alone and
-    functions such as ``exp`` count as one multiply-add for each element; comparisons, such as those of ``relu``, and
-    copies count none. Bytes are those of each call on its own: a result that is used twice is read twice.
+    Nothing is computed. Multiply-adds and bytes are counted from shapes, by formulas of fxplug and of plugins (the hook
+    ``fxplug_register_flop_formulas``). A call that no formula knows stands in the table with None, and under
+    `CostTable.unknown`. Additions alone and functions such as ``exp`` count as one multiply-add for each element;
+    comparisons, such as those of ``relu``, and copies count none. Bytes are those of each call on its own: a result
+    that is used twice is read twice.
+
+    Memory is that of one call without gradients (`CostTable.peak_bytes`): every tensor is followed from where it is
+    made to where nothing refers to it any more, as in the generated code, also inside of modules that are one call.
 
     Args:
         module: A graph module, or what is captured first (`trace`).
@@ -38,10 +58,12 @@ def cost(
         manager: Supplies formulas; by default the installed plugins.
 
     Returns:
-        One entry for each call, in the order of the graph.
+        One entry for each call, in the order of the graph; `CostTable.rows` sorts them, and sums them by module.
 
     Raises:
+        ExampleError: The program fails on the example inputs.
         TraceError: The program cannot be captured.
+        AnalysisError: A graph module fails on the example inputs; the message names the node and its line.
         PluginError: A formula of a plugin failed.
 
     Example:
@@ -49,14 +71,62 @@ def cost(
 
             costs = fxplug.cost(model, (torch.randn(1, 3, 224, 224),))
             print(costs)
-            print(max(costs.nodes, key=lambda node: node.multiply_adds or 0))
+            print(costs.rows("module", sort="multiply_adds")[:5])
+            print(costs.peak_bytes, costs.peak_node)
     """
     plugins = default_manager() if manager is None else manager
     args = as_args(example_inputs)
-    captured = module
-    if not isinstance(captured, GraphModule):
-        captured = trace(module, args, check=False, manager=plugins)
-    return cost_table(described_copy(captured, *args), plugins.flop_formulas())
+    captured = captured_for(module, args, plugins)
+    described = _described(captured, args)
+    state = module if isinstance(module, nn.Module) else captured
+    table = cost_table(described, plugins.flop_formulas(), state=state)
+    return replace(table, input_bytes=bytes_of_state(tensors_in(args)))
+
+
+def _described(module: GraphModule, args: tuple[Any, ...]) -> GraphModule:
+    """Return a copy whose nodes have notes of shapes, and of memory where the program can be followed."""
+    failure: RunFailure | None = None
+    for interpreter in (MemoryProp, ShapeProp):  # Some calls do not run where somebody hears of operators.
+        try:
+            return described_copy(module, *args, interpreter=interpreter)
+        except Exception as error:
+            failure = failure or failing_node(module, args)
+            if failure is not None:
+                raise failure from error
+            if interpreter is ShapeProp:
+                raise
+    raise AssertionError  # Either of them has returned or raised.
+
+
+def captured_for(
+    module: nn.Module | Callable[..., Any], args: tuple[Any, ...], manager: PluginManager
+) -> GraphModule:
+    """Return a graph module as it is, and anything else captured on the inputs.
+
+    Raises:
+        ExampleError: The program does not run on the inputs.
+        TraceError: It cannot be captured.
+    """
+    if isinstance(module, GraphModule):
+        return module
+    try:
+        return trace(module, args, check=False, manager=manager)
+    except FxplugError:
+        raise
+    except Exception as error:
+        if not isinstance(module, nn.Module) or _runs(module, args):
+            raise
+        raise example_error(module, args, error) from error
+
+
+def _runs(module: nn.Module, args: tuple[Any, ...]) -> bool:
+    """Return whether a module runs where nobody captures it; it is left as it was."""
+    saved = SavedState(module)
+    try:
+        observe(module, args, saved)
+    except (Exception, SystemExit):
+        return False
+    return True
 
 
 def estimate(

@@ -27,6 +27,8 @@ _COMMANDS = {
     "optimize": ("fxplug.cli.optimize", "Capture a model, transform it, check it, measure it, write it."),
     "compare": ("fxplug.cli.compare", "Compare two models layer by layer, on the same inputs."),
     "bisect": ("fxplug.cli.bisect", "Find the pass, the rewrite and the node that made a result wrong."),
+    "cost": ("fxplug.cli.cost", "Count multiply-adds, bytes and memory, node by node."),
+    "profile": ("fxplug.cli.profile", "Measure the time and memory of every node."),
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
+import torch
+from torch import nn
 
+from fxplug.analyze.isolation import tensors_in, tensors_of
 from fxplug.api import load
 from fxplug.cli.examples import check_examples, example_from_option, make_examples, read_examples
 from fxplug.cli.references import Reference, build_model, importable
+from fxplug.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import nn
+    from collections.abc import Iterator, Sequence
 
     from fxplug.plugins import PluginManager
 
-__all__ = ["input_options", "models_and_inputs", "tolerance_options"]
+__all__ = ["device_option", "first_line", "input_options", "models_and_inputs", "tolerance_options"]
 
 
 def input_options(function: Any) -> Any:
@@ -65,7 +69,7 @@ def tolerance_options(function: Any) -> Any:
     return function
 
 
-def models_and_inputs(
+def models_and_inputs(  # noqa: PLR0913 - options of commands
     context: click.Context,
     texts: Sequence[str],
     *,
@@ -74,11 +78,23 @@ def models_and_inputs(
     allow: Sequence[str],
     training: bool,
     manager: PluginManager,
+    device: str | None = None,
 ) -> tuple[list[nn.Module], tuple[Any, ...]]:
     """Return the models that texts refer to, each a reference or a file that ends in ``.fxplug``, and their inputs.
 
+    Args:
+        context: While it lasts, the neighbours of files can be imported.
+        texts: References and files.
+        examples: See `input_options`, as for the next three.
+        example_from: A reference.
+        allow: Names of functions.
+        training: Whether modules stay in training mode.
+        manager: Knows what files name.
+        device: Where models and inputs are put. On ``"meta"`` models are also made, so that none has weights.
+
     Raises:
         UsageError: There are no inputs, or they are given in two ways.
+        ConfigError: The device cannot be used.
         UnresolvedReferenceError: A reference leads nowhere, or to no module.
         UserProgramError: The program failed.
         StorageError: A file cannot be loaded.
@@ -90,7 +106,7 @@ def models_and_inputs(
             "path.py:callable."
         )
     inputs = make_examples(examples) if example_from is None else None
-    models = [_model(context, text, allow, manager) for text in texts]
+    models = [_model(context, text, allow, manager, device) for text in texts]
     for model in models:
         if not training:
             model.eval()
@@ -98,12 +114,61 @@ def models_and_inputs(
         source = Reference.parse(str(example_from), "example")
         context.with_resource(importable(source.folder))
         inputs = read_examples(source)
-    return models, inputs
+    if device is None:
+        return models, inputs
+    return [_put_on(model, device) for model in models], _put_on(inputs, device)
 
 
-def _model(context: click.Context, text: str, allow: Sequence[str], manager: PluginManager) -> nn.Module:
+def device_option(function: Any) -> Any:
+    """Give a command the option ``--device``."""
+    return click.option(
+        "--device",
+        metavar="DEVICE",
+        help="Put model and inputs there, e.g. cuda; meta: make the model without weights, however large it is.",
+    )(function)
+
+
+def _put_on(value: Any, device: str) -> Any:
+    """Return a model or inputs on a device; what is shared stays shared."""
+    try:
+        place = torch.device(device)
+        if isinstance(value, nn.Module) and place.type != "meta":
+            return value.to(place)
+        # A module that is moved to the meta device gets a parameter of its own for each place where there was one.
+        tensors = {id(tensor): tensor for tensor in _tensors_of(value)}
+        with torch.no_grad():
+            moved = {key: _moved(tensor, place) for key, tensor in tensors.items()}
+        return copy.deepcopy(value, moved)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"Cannot use the device {device!r}: {first_line(error)}.") from error
+
+
+def _tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, nn.Module):
+        yield from value.parameters()
+        yield from (tensor for _, tensor in tensors_of(value))
+    else:
+        yield from tensors_in(value)
+
+
+def _moved(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    moved = tensor.detach().to(place)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(moved, requires_grad=tensor.requires_grad)
+    return moved.requires_grad_(tensor.requires_grad)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, without the full stop."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _model(
+    context: click.Context, text: str, allow: Sequence[str], manager: PluginManager, device: str | None
+) -> nn.Module:
     if text.endswith(".fxplug"):
         return load(text, allow=allow, manager=manager)
     reference = Reference.parse(text, "model")
     context.with_resource(importable(reference.folder))
-    return build_model(reference)
+    with torch.device("meta") if device == "meta" else nullcontext():
+        return build_model(reference)

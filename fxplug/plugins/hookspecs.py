@@ -567,7 +567,8 @@ def fxplug_register_flop_formulas() -> Iterable[FlopFormulaRecord] | None:
 
     Returns:
         Records, or None for none. All are collected. A formula takes an ``OperatorCall`` and returns the
-            multiply-adds, or a ``CallCost`` that says the bytes as well, or None when it cannot tell.
+            multiply-adds, or a ``CallCost`` that says the bytes and the workspace as well, or None when it cannot
+            tell.
 
     Order:
         For one target, the first formula that has an answer counts; fxplug's own come last.
