@@ -91,13 +91,6 @@ class Folding:
             self.weight = new_parameter(self._fold.fold_weight(*self._of_weight), weight, gain)
             self.bias = new_parameter(self._fold.fold_bias(*self._of_bias), weight, bias, gain, shift)
 
-    @property
-    def is_finite(self) -> bool:
-        """Whether the new weights fit into their dtype; asked of float16, whose numbers end at 65504."""
-        if self.weight.dtype is not torch.float16 or self.weight.is_meta:
-            return True
-        return bool(torch.isfinite(self.weight).all() and torch.isfinite(self.bias).all())
-
     def explain(self, context: PassContext) -> None:
         """Tell from which tensors the new ones come, and how."""
         of_weight, of_bias = _recipes(self._fold)

@@ -18,16 +18,14 @@ from fxplug.passes.weighted_calls import (
     WeightedCall,
     are_plain,
     arguments_of,
+    fits_in_dtype,
     read_attribute,
     read_weighted_call,
     replace_weights,
-    reweighted,
 )
 from fxplug.rewrite.calls import value_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable
-
     from fxplug.execute import GraphModule
 
 __all__ = ["FuseConvBN", "fold_batch_norm"]
@@ -128,16 +126,11 @@ class _Folder:
         return found == 2  # The channels of a linear layer come last.
 
     def _fold(self, call: WeightedCall, norm: _Norm) -> None:
-        folding = Folding(
-            call.weight, call.bias, norm.statistics, call.groups if call.is_transposed else 0
-        )
-        if not folding.is_finite:
+        folding = Folding(call.weight, call.bias, norm.statistics, call.groups if call.is_transposed else 0)
+        if not fits_in_dtype(folding.weight, folding.bias):
             return
         folding.explain(self._context)
-        fresh = folding.weight, folding.bias
-        replace_weights(
-            self._module, call, fresh if call.called is None else reweighted(call.called, *fresh)
-        )
+        replace_weights(self._module, call, folding.weight, folding.bias, "folded")
         call.node.origins = (*call.node.origins, *norm.node.origins)
         norm.node.replace_all_uses_with(call.node)
         self._module.graph.erase_node(norm.node)
@@ -179,9 +172,7 @@ def _of_module(module: GraphModule, node: Node) -> _Norm | None:
         return None
     if called.running_mean is None or called.running_var is None:
         return None
-    statistics = Statistics(
-        called.running_mean, called.running_var, called.weight, called.bias, called.eps
-    )
+    statistics = Statistics(called.running_mean, called.running_var, called.weight, called.bias, called.eps)
     return _Norm(node, source, statistics, called.training, called)
 
 

@@ -23,7 +23,22 @@ __all__ = ["Ranks"]
 
 _SHAPED = {"view": "size", "reshape": "shape"}
 _KEEPING = frozenset(
-    "celu elu gelu hardsigmoid hardswish leaky_relu mish relu relu6 selu sigmoid silu tanh dropout".split()
+    [
+        "celu",
+        "elu",
+        "gelu",
+        "hardsigmoid",
+        "hardswish",
+        "leaky_relu",
+        "mish",
+        "relu",
+        "relu6",
+        "selu",
+        "sigmoid",
+        "silu",
+        "tanh",
+        "dropout",
+    ]
 )
 _KEEPING_MODULES = (nn.Linear, nn.Identity, nn.BatchNorm1d, DropoutBase)
 

@@ -53,7 +53,7 @@ def is_written(module: GraphModule, path: str) -> bool:
 
 
 def written_memory(module: GraphModule) -> frozenset[Hashable]:
-    """Return what identifies the memory of a module that its graph may write, as `fxplug.rewrite.aliases.memory_of` does.
+    """Return what identifies the memory of parameters and buffers that the graph may write.
 
     Written is what a call writes that is given it or a view of it, under whatever path; what a call of which nothing is
     known is given; and the state of modules that update it, such as batch norms in training.

@@ -27,6 +27,8 @@ __all__ = [
     "WeightedCall",
     "are_plain",
     "arguments_of",
+    "fits_in_dtype",
+    "give_argument",
     "new_parameter",
     "read_attribute",
     "read_weighted_call",
@@ -99,9 +101,7 @@ class WeightedCall:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
 
-def read_weighted_call(
-    module: GraphModule, node: Node, written: Collection[Hashable]
-) -> WeightedCall | None:
+def read_weighted_call(module: GraphModule, node: Node, written: Collection[Hashable]) -> WeightedCall | None:
     """Return a node as a call with weights; None where it is none, or one whose weights cannot be changed.
 
     Args:
@@ -123,7 +123,7 @@ def read_weighted_call(
 def _of_module(module: GraphModule, node: Node) -> WeightedCall | None:
     called: Any = value_at(module, str(node.target))
     operator = _MODULES.get(type(called))
-    if operator is None or is_customised(called):
+    if operator is None or is_customised(called) or not _has_parameters(called):
         return None
     source = (arguments_of(module, node) or {}).get("input")
     if not isinstance(source, Node):
@@ -138,6 +138,10 @@ def _of_module(module: GraphModule, node: Node) -> WeightedCall | None:
         called.training,
         called,
     )
+
+
+def _has_parameters(called: Any) -> bool:
+    return isinstance(called.weight, nn.Parameter) and isinstance(called.bias, (nn.Parameter, type(None)))
 
 
 def _of_function(module: GraphModule, node: Node) -> WeightedCall | None:
@@ -181,7 +185,7 @@ def read_attribute(module: GraphModule, value: Any) -> torch.Tensor | None:
 def are_plain(tensors: Collection[torch.Tensor | None], written: Collection[Hashable]) -> bool:
     """Return whether new weights can be computed from tensors once and for all.
 
-    They hold real floating-point numbers, are of one dtype and on one device, of no class of their own, and not written.
+    They hold real floating-point numbers of one dtype on one device, are of no class of their own, and are not written.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     first = given[0]
@@ -198,6 +202,17 @@ def are_plain(tensors: Collection[torch.Tensor | None], written: Collection[Hash
 # -- new weights ---------------------------------------------------------------------------------------------------
 
 
+def fits_in_dtype(*tensors: torch.Tensor | None) -> bool:
+    """Return whether computed weights fit into their dtype; asked of float16, whose numbers end at 65504."""
+    return all(
+        tensor is None
+        or tensor.dtype is not torch.float16
+        or tensor.is_meta
+        or bool(torch.isfinite(tensor).all())
+        for tensor in tensors
+    )
+
+
 def new_parameter(value: torch.Tensor, *sources: torch.Tensor | None) -> torch.Tensor:
     """Return a tensor as a parameter that trains if a source does, or as a plain one where no source is a parameter."""
     if not any(isinstance(source, nn.Parameter) for source in sources):
@@ -210,6 +225,8 @@ def reweighted(called: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     """Return a copy of a module with another weight and bias; nothing of the old ones is copied."""
     fresh = copy.deepcopy(called, {id(called.weight): weight, **_entry(called.bias, bias)})
     fresh.bias = bias
+    if isinstance(fresh, nn.Linear):
+        fresh.out_features, fresh.in_features = weight.shape
     return fresh
 
 
@@ -218,45 +235,47 @@ def _entry(old: torch.Tensor | None, new: torch.Tensor | None) -> dict[int, Any]
 
 
 def replace_weights(
-    module: GraphModule, call: WeightedCall, fresh: nn.Module | tuple[torch.Tensor, torch.Tensor | None]
+    module: GraphModule, call: WeightedCall, weight: torch.Tensor, bias: torch.Tensor | None, suffix: str
 ) -> None:
     """Let a call use other weights. What else uses the old ones keeps them.
 
     Args:
         module: Changed in place.
         call: The call; its node stays.
-        fresh: For a call of a module the new one, for one of a function the new weight and bias.
+        weight: The new weight; of a linear layer, it may have other sizes.
+        bias: The new bias.
+        suffix: Ends the path of the new weights, where they cannot take the place of the old ones.
     """
-    if isinstance(fresh, nn.Module):
-        _call_instead(module, call.node, fresh)
+    if call.called is not None:
+        _call_instead(module, call.node, reweighted(call.called, weight, bias), suffix)
         return
-    weight, bias = fresh
     owner, _, own_name = str(call.reads[0].target).rpartition(".")
-    path = free_path(module, f"{owner or own_name}_folded")
+    path = free_path(module, f"{owner or own_name}_{suffix}")
     kept = persists(value_at(module, owner) if owner else module, own_name)
     node = call.node
     with module.graph.inserting_before(node):
         for position, name, value in ((1, "weight", weight), (2, "bias", bias)):
             if value is None:
-                _give(node, position, name, None)
+                give_argument(node, position, name, None)
                 continue
             set_path(module, f"{path}.{name}", value, persistent=kept)
             read = module.graph.get_attr(f"{path}.{name}")
             read.region, read.origins = node.region, node.origins
-            _give(node, position, name, read)
+            give_argument(node, position, name, read)
 
 
-def _give(node: Node, position: int, name: str, value: Node | None) -> None:
+def give_argument(node: Node, position: int, name: str, value: Node | None) -> None:
+    """Give a call another argument, by position or by name as it has been; None takes one away."""
     if len(node.args) > position:
         node.args = (*node.args[:position], value, *node.args[position + 1 :])
     elif value is not None or name in node.kwargs:
         node.kwargs = {**node.kwargs, name: value}
 
 
-def _call_instead(module: GraphModule, node: Node, fresh: nn.Module) -> None:
+def _call_instead(module: GraphModule, node: Node, fresh: nn.Module, suffix: str) -> None:
     path = str(node.target)
     sharers = module.graph.find_nodes(op="call_module", target=path, sort=False)
     if len(sharers) > 1 or is_shared(module, path):
-        path = free_path(module, f"{path}_folded")
+        path = free_path(module, f"{path}_{suffix}")
         node.target = path
     set_path(module, path, fresh)
