@@ -101,8 +101,8 @@ class ReplaceActivations(Pass):
         again = sorted({_name_of(value) for value in self._wanted.values()} & self._wanted.keys())
         if again:
             raise ConfigError(
-                f"Cannot replace activations: {again[0]!r} is replaced and also put in the place of another, so that it "
-                "would matter how often the pass runs. Run it for one after the other."
+                f"Cannot replace activations: {again[0]!r} is replaced and also put in the place of another, so that "
+                "it would matter how often the pass runs. Run it for one after the other."
             )
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
@@ -142,8 +142,8 @@ def _module_of(given: object) -> nn.Module:
         return kind()
     if canonical_name("call_module", "", given) is None:
         raise ConfigError(
-            f"Cannot replace activations by this {type(given).__name__}: it has hooks, or a forward of its own. Pass one "
-            "without."
+            f"Cannot replace activations by this {type(given).__name__}: it has hooks, or a forward of its own. Pass "
+            "one without."
         )
     return given
 
@@ -233,7 +233,7 @@ def _is_unseen(node: Node, given: Node, module: GraphModule) -> bool:
         value = waiting.pop()
         if value.op in {"placeholder", "get_attr"}:
             return False
-        near = value.all_input_nodes if may_return_argument(value, module) else []
+        near = list(value.all_input_nodes) if may_return_argument(value, module) else []
         for user in value.users:
             if user is node:
                 continue

@@ -87,7 +87,7 @@ class Pair(nn.Module):
         return call_norm(self.norm, y, self.form)
 
 
-def fused(model, *inputs, verify="paranoid"):
+def fused(model, *inputs, verify="numeric"):
     """Fuse a capture of `model` in a pipeline, with the inputs as examples, and check all that always holds."""
     state = {name: value.clone() for name, value in model.state_dict().items()}
     module = fxplug.symbolic_trace(model)
@@ -140,7 +140,7 @@ def features_of(layer):
     ("kind", "rank"), [("linear", 1), *[(k, r) for k in ("conv", "transposed") for r in (1, 2, 3)]]
 )
 def test_random_layers_compute_the_same(kind, rank, form):
-    for seed in range(8):
+    for seed in range(5):
         rng = random.Random(f"{seed} {kind} {rank}")
         torch.manual_seed(seed)
         layer, x = random_layer(rng, kind, rank)
@@ -150,7 +150,7 @@ def test_random_layers_compute_the_same(kind, rank, form):
         model = lively(Pair(layer, norm, form), seed).double()
         x = x.double()
 
-        module, result = fused(model, x)
+        module, result = fused(model, x, verify="numeric" if seed else "paranoid")
 
         assert result.details == {"folded": 1, "in_training": 0}, seed
         assert not norms_left(module)
@@ -598,8 +598,7 @@ class Twice(Pair):
 @pytest.mark.parametrize("form", FORMS)
 def test_weights_that_are_used_elsewhere_keep_their_values(form):
     model, x = lively(Twice(form)), torch.randn(2, 3, 4, 4)
-    # The gradient of a weight with two uses is that of the one that is left.
-    module, result = fused(model, x, verify="numeric")
+    module, result = fused(model, x)
 
     assert result.details["folded"] == 2
     assert torch.equal(module.layer.weight, model.layer.weight)
