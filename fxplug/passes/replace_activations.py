@@ -207,7 +207,7 @@ class _Replacer:
         for path, (name, nodes) in self._paths.items():
             former = cast("nn.Module", value_at(self._module, path))
             calls = self._graph.find_nodes(op="call_module", target=path, sort=False)
-            fresh = copy.deepcopy(self._wanted[name])
+            fresh: Any = copy.deepcopy(self._wanted[name])
             fresh.train(former.training)
             if hasattr(fresh, "inplace"):
                 fresh.inplace = bool(getattr(former, "inplace", False))

@@ -178,7 +178,7 @@ def read_attribute(module: GraphModule, value: Any) -> torch.Tensor | None:
     """Return the tensor that an argument reads from the module; None where it is something else."""
     if not isinstance(value, Node) or value.op != "get_attr":
         return None
-    found = value_at(module, str(value.target), value.graph.lifted)
+    found = value_at(module, str(value.target), module.graph.lifted)
     return found if isinstance(found, torch.Tensor) else None
 
 

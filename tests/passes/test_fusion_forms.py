@@ -140,7 +140,7 @@ def features_of(layer):
     ("kind", "rank"), [("linear", 1), *[(k, r) for k in ("conv", "transposed") for r in (1, 2, 3)]]
 )
 def test_random_layers_compute_the_same(kind, rank, form):
-    for seed in range(5):
+    for seed in range(3):
         rng = random.Random(f"{seed} {kind} {rank}")
         torch.manual_seed(seed)
         layer, x = random_layer(rng, kind, rank)
@@ -156,7 +156,8 @@ def test_random_layers_compute_the_same(kind, rank, form):
         assert not norms_left(module)
         torch.testing.assert_close(module(x), model(x), rtol=1e-10, atol=1e-10)
         model.float()
-        single, _ = fused(model, x.float())
+        single = fxplug.symbolic_trace(model)
+        assert FuseConvBN().run(single, PassContext((x.float(),), module=single)).modified
         torch.testing.assert_close(single(x.float()), model(x.float()), rtol=1e-5, atol=1e-5)
 
 
@@ -197,7 +198,7 @@ class Stack(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_stacks_compute_the_same(seed):
     rng = random.Random(seed)
     torch.manual_seed(seed)

@@ -421,6 +421,13 @@ def test_it_runs_in_pipelines():
     assert module.graph.find_nodes(op="call_function", target=F.gelu)
 
 
+def test_what_comes_of_it_can_be_optimised():
+    module = fxplug.symbolic_trace(Model(lambda m, x: m.act(m.linear(x))).eval())
+    replace_activations(module, {"relu": "gelu"})
+    result = fxplug.optimize(module, X, measure=False)
+    torch.testing.assert_close(result.module(X), module(X))
+
+
 def test_origins_are_kept():
     module = fxplug.symbolic_trace(Model(lambda m, x: m.inplace(x) + F.relu(m.linear(x)) + x.relu_()))
     origins = [node.origins for node in module.graph.nodes if "relu" in node.name or node.name == "inplace"]
