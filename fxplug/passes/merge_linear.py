@@ -173,9 +173,9 @@ class _Merge:
 
     def merge_biases(self, weight: torch.Tensor, *biases: torch.Tensor) -> torch.Tensor:
         """Take the weight of the second layer and the biases that there are."""
-        last = biases[-1].to(torch.float64)
         if not self.first_has_bias:
-            return last.to(self.dtype)
+            return biases[0].clone()  # The old one may go on being used.
+        last = biases[-1].to(torch.float64)
         through = weight.to(torch.float64) @ biases[0].to(torch.float64)
         return (through + last if self.second_has_bias else through).to(self.dtype)
 

@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from fxplug.analyze import TensorMetadata
 from fxplug.ir import Node
+from fxplug.passes.sharing import is_customised
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.canonical import canonical_call
-from fxplug.semantics.internals import DropoutBase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +40,7 @@ _KEEPING = frozenset(
         "dropout",
     ]
 )
-_KEEPING_MODULES = (nn.Linear, nn.Identity, nn.BatchNorm1d, DropoutBase)
+_KEEPING_MODULES = frozenset({nn.Linear, nn.Identity, nn.BatchNorm1d, nn.Dropout, nn.AlphaDropout})
 
 
 class Ranks:
@@ -97,7 +97,8 @@ class Ranks:
     def _same_rank(self, node: Node) -> Node | None:
         called = self._called(node)
         if called is not None:
-            keeps = isinstance(called, _KEEPING_MODULES) or self._is_activation(node, called)
+            is_known = type(called) in _KEEPING_MODULES and not is_customised(called)
+            keeps = is_known or self._is_activation(node, called)
         else:
             keeps = node.target is functional.linear or self._is_activation(node, None)
         given = node.args[0] if node.args else node.kwargs.get("input")

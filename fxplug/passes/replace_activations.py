@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fxplug.errors import ConfigError, did_you_mean
 from fxplug.execute import set_path
-from fxplug.ir import Node
+from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.sharing import free_path, is_shared
 from fxplug.rewrite.adoption import drop_unreached
@@ -162,6 +162,9 @@ class _Replacer:
         if call is None or call.name.rstrip("_") not in self._wanted:
             return
         given = call.arguments.get("self")
+        effect = effects.effect_of(node, self._module)
+        if effect.must_be_kept and not call.name.endswith("_"):
+            return  # It does something besides: out=.
         if not isinstance(given, Node) or not self._context.allows(node, "replace"):
             return
         name = call.name.rstrip("_")

@@ -185,7 +185,8 @@ def read_attribute(module: GraphModule, value: Any) -> torch.Tensor | None:
 def are_plain(tensors: Collection[torch.Tensor | None], written: Collection[Hashable]) -> bool:
     """Return whether new weights can be computed from tensors once and for all.
 
-    They hold real floating-point numbers of one dtype on one device, are of no class of their own, and are not written.
+    They hold real floating-point numbers of one dtype on one device, are of no class of their own, and are neither
+    computed from others nor written.
     """
     given = [tensor for tensor in tensors if tensor is not None]
     first = given[0]
@@ -193,6 +194,7 @@ def are_plain(tensors: Collection[torch.Tensor | None], written: Collection[Hash
         type(tensor) in _KINDS
         and tensor.dtype in _DTYPES
         and tensor.layout is torch.strided
+        and tensor.is_leaf
         and (tensor.dtype, tensor.device) == (first.dtype, first.device)
         and memory_of(tensor).isdisjoint(written)
         for tensor in given
