@@ -116,13 +116,13 @@ class _Fold:
 
     def fold_weight(self, weight: torch.Tensor, variance: torch.Tensor, *gain: torch.Tensor) -> torch.Tensor:
         scale = self._scale(variance, gain)
-        exact = weight.to(torch.float64)
         if self.groups:
             # The input channels come first, in groups; each group has output channels of its own.
-            blocks = exact.unflatten(0, (self.groups, -1))
-            scaled = blocks * scale.reshape((self.groups, 1, -1) + (1,) * (self.rank - 2))
-            return scaled.flatten(0, 1).to(self.dtype)
-        return (exact * scale.reshape((-1,) + (1,) * (self.rank - 1))).to(self.dtype)
+            scale = scale.reshape((self.groups, 1, -1) + (1,) * (self.rank - 2))
+            blocks = weight.to(torch.float64).unflatten(0, (self.groups, -1))
+            return (blocks * scale).flatten(0, 1).to(self.dtype)
+        scale = scale.reshape((-1,) + (1,) * (self.rank - 1))
+        return (weight.to(torch.float64) * scale).to(self.dtype)
 
     def fold_bias(self, mean: torch.Tensor, variance: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
         given = iter(others)

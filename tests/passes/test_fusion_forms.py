@@ -696,6 +696,90 @@ def test_new_weights_load_into_every_form(form):
     torch.testing.assert_close(module(x), trained(x), rtol=1e-5, atol=1e-5)
 
 
+def test_how_weights_are_made_can_be_stored(tmp_path):
+    def build(seed):
+        torch.manual_seed(seed)
+        up, head = nn.ConvTranspose2d(4, 6, 3, groups=2), nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2))
+        return lively(nn.Sequential(up, nn.BatchNorm2d(6), nn.AvgPool2d(7), nn.Flatten(), head), seed)
+
+    x = torch.randn(2, 4, 5, 5)
+    module = fxplug.symbolic_trace(build(1))
+    steps = [
+        PipelineStep(record.name, record)
+        for record in BUILTIN_PASSES
+        if record.name in {"fuse-conv-bn", "merge-linear"}
+    ]
+    reports = Pipeline("test", steps).run(module, (x,))
+    assert all(report.result.modified for report in reports)
+    fxplug.save(module, tmp_path / "model.fxplug")
+    loaded, trained = fxplug.load(tmp_path / "model.fxplug"), build(2)
+    torch.testing.assert_close(loaded(x), build(1)(x), rtol=1e-5, atol=1e-5)
+    fxplug.load_original_state_dict(loaded, trained.state_dict())
+    torch.testing.assert_close(loaded(x), trained(x), rtol=1e-5, atol=1e-5)
+
+
+def test_arguments_may_come_by_keyword():
+    class Named(Pair):
+        def forward(self, x):
+            return self.norm(input=self.layer(input=x, output_size=(8, 8)))
+
+    model, x = (
+        lively(Named(nn.ConvTranspose2d(3, 4, 3, stride=2), nn.BatchNorm2d(4))),
+        torch.randn(2, 3, 3, 3),
+    )
+    module, result = fused(model, x)
+    assert result.details["folded"] == 1
+    torch.testing.assert_close(module(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_constants_that_a_function_holds_are_folded():
+    kernel, mean, variance = torch.randn(4, 3, 1, 1), torch.randn(4), torch.rand(4) + 0.5
+
+    def program(x):
+        return F.batch_norm(F.conv2d(x, kernel), mean, variance)
+
+    x = torch.randn(2, 3, 4, 4)
+    module = fxplug.symbolic_trace(program).eval()
+    assert FuseConvBN().run(module, PassContext()).details["folded"] == 1
+    for one in (module, copy.deepcopy(module), fxplug.GraphModule(module, module.graph)):
+        torch.testing.assert_close(one(x), program(x), rtol=1e-5, atol=1e-5)
+    assert not module.state_dict()
+
+
+def test_weights_that_were_computed_from_others_are_left_alone():
+    model = lively(Pair(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), "function"))
+    source = nn.Parameter(torch.randn(4, 3, 1, 1))
+    del model.layer.weight
+    model.layer.weight = source * 2  # As weight_norm keeps it: gradients go on to the source.
+    module = fxplug.symbolic_trace(model)
+    assert not FuseConvBN().run(module, PassContext()).modified
+
+
+class Widening(nn.Linear):
+    """Returns one dimension more than it is given."""
+
+    def forward(self, x):
+        return super().forward(x)[:, None].expand(-1, 5, -1)
+
+
+def widening_hook(layer):
+    layer.register_forward_hook(lambda module, given, value: value[:, None].expand(-1, 5, -1))
+    return layer
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Widening(12, 5), lambda: widening_hook(nn.Linear(12, 5))], ids=["subclass", "hook"]
+)
+def test_a_layer_that_does_more_proves_nothing_about_dimensions(make):
+    model = lively(nn.Sequential(nn.Flatten(), make(), nn.Linear(5, 5), nn.BatchNorm1d(5)))
+    leaves = fxplug.Tracer()
+    leaves.is_leaf_module = lambda module, name: name != ""
+    module = fxplug.GraphModule(model, leaves.trace(model))
+    x = torch.randn(2, 3, 4)
+    assert not FuseConvBN().run(module, PassContext()).modified
+    torch.testing.assert_close(module(x), model(x))
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_origins_of_both_calls_are_kept(form):
     module = fxplug.symbolic_trace(lively(Pair(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), form)))
