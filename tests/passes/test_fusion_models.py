@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import sys
 from pathlib import Path
@@ -88,6 +89,13 @@ def test_models_of_many_kinds(model, manager):
     assert all(torch.equal(value, state[name]) for name, value in root.state_dict().items())
 
 
+@functools.cache
+def example_model(file, factory):
+    """Return a model that takes long to make, and inputs for it."""
+    example = load(f"examples/{file}.py")
+    return getattr(example, factory)().eval(), example.example_inputs()
+
+
 @pytest.mark.parametrize(
     ("file", "factory", "folded"),
     [
@@ -99,8 +107,7 @@ def test_models_of_many_kinds(model, manager):
 )
 @LEVELS
 def test_example_models(file, factory, folded, manager):
-    example = load(f"examples/{file}.py")
-    root, inputs = getattr(example, factory)().eval(), example.example_inputs()
+    root, inputs = example_model(file, factory)
     with torch.no_grad():
         expected = root(*inputs)
         module = captured(root, inputs, manager)
@@ -110,8 +117,8 @@ def test_example_models(file, factory, folded, manager):
 
 
 def test_activations_of_a_whole_model():
-    example = load("examples/resnet50.py")
-    root, x = example.resnet50().eval(), torch.randn(1, 3, 64, 64)
+    torch.manual_seed(0)
+    root, x = load("examples/resnet50.py").ResNet50().eval(), torch.randn(1, 3, 64, 64)
     module = fxplug.symbolic_trace(root)
     assert replace_activations(module, {"relu": "gelu"}).details["replaced"] == 49
     assert not module.graph.find_nodes(op="call_method", target="clone")
