@@ -12,11 +12,17 @@ from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.limits import checked_limit
+from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
+from fxplug.passes.replace_activations import (
+    ReplaceActivations,
+    ReplaceActivationsOptions,
+    replace_activations,
+)
 from fxplug.passes.state_origins import StateOrigins, state_origins
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
@@ -35,6 +41,8 @@ __all__ = [
     "Judgement",
     "Level",
     "LoadedKeys",
+    "MergeLinear",
+    "MergeLinearOptions",
     "NodeChanges",
     "Pass",
     "PassContext",
@@ -49,6 +57,8 @@ __all__ = [
     "PropagateShapes",
     "Recipe",
     "RemoveIdentities",
+    "ReplaceActivations",
+    "ReplaceActivationsOptions",
     "Snapshot",
     "StateOrigins",
     "TensorOrigin",
@@ -63,5 +73,6 @@ __all__ = [
     "order_passes",
     "order_reasons",
     "recipe_of",
+    "replace_activations",
     "state_origins",
 ]

@@ -6,8 +6,10 @@ from fxplug.passes.base import PassRecord
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN
+from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
+from fxplug.passes.replace_activations import ReplaceActivations, ReplaceActivationsOptions
 
 __all__ = ["BUILTIN_PASSES", "BUILTIN_PIPELINES"]
 
@@ -30,9 +32,26 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
     PassRecord(
         "fuse-conv-bn",
         FuseConvBN,
-        "Folds batch norms in evaluation mode into the convolutions before them.",
+        "Folds batch norms in evaluation mode into the convolutions and linear layers before them.",
         preserves=frozenset({"shapes"}),
         replaces_parameters=True,
+        idempotent=True,
+    ),
+    PassRecord(
+        "merge-linear",
+        MergeLinear,
+        "Merges linear layers in evaluation mode with nothing between them.",
+        options=MergeLinearOptions,
+        preserves=frozenset({"shapes"}),
+        replaces_parameters=True,
+        idempotent=True,
+    ),
+    PassRecord(
+        "replace-activations",
+        ReplaceActivations,
+        "Replaces activation functions by others.",
+        phase="prepare",
+        options=ReplaceActivationsOptions,
         idempotent=True,
     ),
     PassRecord(

@@ -1,20 +1,23 @@
-"""Whether the module at a path can be changed without changing what else of the program reads."""
+"""Whether the weights of a call can be changed without changing what else of the program reads."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
+from fxplug.execute import has_path
 from fxplug.ir import Node, effects
+from fxplug.rewrite.aliases import may_return_argument, memory_of
+from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import nn
+    from collections.abc import Hashable, Iterable, Iterator
 
     from fxplug.execute import GraphModule
 
-__all__ = ["free_path", "is_customised", "is_shared", "is_written"]
+__all__ = ["drop_unread", "free_path", "is_customised", "is_shared", "is_written", "written_memory"]
 
 
 def is_customised(module: nn.Module) -> bool:
@@ -23,39 +26,95 @@ def is_customised(module: nn.Module) -> bool:
 
 
 def is_shared(module: GraphModule, path: str) -> bool:
-    """Return whether the module at `path` is also reached by another path, or its weights by another node."""
+    """Return whether the module at `path` is also reached by another path, or it or its weights by another node.
+
+    Calls of the module at `path` itself do not count, those of a module that holds it do.
+    """
     found = module.get_submodule(path)
     paths = sum(part is found for _, part in module.named_modules(remove_duplicate=False))
-    return paths > 1 or any(_readers(module, path))
+    return paths > 1 or any(_readers(module, path)) or _holder_is_used(module, path)
+
+
+def _holder_is_used(module: GraphModule, path: str) -> bool:
+    graph = module.graph
+    targets = {*graph.distinct_targets("get_attr"), *graph.distinct_targets("call_module")}
+    if path in graph.distinct_targets("get_attr"):
+        return True
+    parts = path.split(".")
+    return any(".".join(parts[:length]) in targets for length in range(1, len(parts)))
 
 
 def is_written(module: GraphModule, path: str) -> bool:
     """Return whether the graph may write a parameter or buffer of the module at `path`.
 
-    Whatever is computed from it may be a view of it, so a write to any of that counts.
+    Whoever asks more than once asks for `written_memory` instead.
     """
-    seen: set[Node] = set()
-    waiting = list(_readers(module, path))
+    return not written_memory(module).isdisjoint(memory_of(module.get_submodule(path)))
+
+
+def written_memory(module: GraphModule) -> frozenset[Hashable]:
+    """Return what identifies the memory of parameters and buffers that the graph may write.
+
+    Written is what a call writes that is given it or a view of it, under whatever path; what a call of which nothing is
+    known is given; and the state of modules that update it, such as batch norms in training.
+    """
+    found: set[Hashable] = set()
+    for node in module.graph.find_nodes(op="get_attr", sort=False):
+        if _is_written_through(module, node):
+            found |= memory_of(value_at(module, str(node.target), module.graph.lifted))
+    for node in module.graph.find_nodes(op="call_module", sort=False):
+        if "state" in effects.effect_of(node, module).writes:
+            found |= memory_of(value_at(module, str(node.target)))
+    return frozenset(found)
+
+
+def _is_written_through(module: GraphModule, node: Node) -> bool:
+    seen = {node}
+    waiting = [node]
     while waiting:
         for user in waiting.pop().users:
             if user in seen or user.op == "output":
                 continue
             effect = effects.effect_of(user, module)
-            if effect.writes or effect.unknown:
+            if effect.writes - {"state"} or effect.unknown:
                 return True
             seen.add(user)
-            waiting.append(user)
+            if may_return_argument(user, module):
+                waiting.append(user)
     return False
 
 
 def free_path(module: GraphModule, wish: str) -> str:
-    """Return `wish`, with a number where a module of that path exists."""
-    taken = {name for name, _ in module.named_modules()}
+    """Return `wish`, with a number where a module or anything else has that path."""
+    taken = {name for name, _ in module.named_modules(remove_duplicate=False)}
     path, number = wish, 0
-    while path in taken:
+    while path in taken or has_path(module, path):
         number += 1
         path = f"{wish}_{number}"
     return path
+
+
+def drop_unread(module: GraphModule, nodes: Iterable[Node]) -> None:
+    """Erase reads of attributes that nobody uses any more, and the attributes that no other node reaches.
+
+    What a module of the user's holds, which the graph module holds as a whole, is left as it is.
+
+    Args:
+        module: Changed in place.
+        nodes: ``get_attr`` nodes; those that are still used stay.
+    """
+    graph = module.graph
+    paths: dict[str, None] = {}
+    for node in dict.fromkeys(nodes):
+        if node.graph is graph and not node.users:
+            paths[str(node.target)] = None
+            graph.erase_node(node)
+    for path in paths:
+        holder_path, _, name = path.rpartition(".")
+        holder = value_at(module, holder_path) if holder_path else module
+        reached = path in graph.distinct_targets("get_attr") or _holder_is_used(module, path)
+        if not reached and (holder is module or type(holder) is nn.Module) and hasattr(holder, name):
+            delattr(holder, name)
 
 
 def _readers(module: GraphModule, path: str) -> Iterator[Node]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 __all__ = [
+    "ACTIVATIONS",
     "COMMUTATIVE",
     "CanonicalCall",
     "canonical_call",
@@ -144,6 +145,12 @@ _MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
     nn.Tanh: ("tanh", ()),
 }
 """Modules without parameters -> the operator that they call, and the attributes that they give it."""
+
+
+ACTIVATIONS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    name: (kind, attributes) for kind, (name, attributes) in _MODULES.items() if kind is not nn.Flatten
+}
+"""Name of an activation -> its module, and the attributes that the module gives to the operator."""
 
 
 class CanonicalCall(NamedTuple):

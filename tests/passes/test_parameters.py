@@ -302,6 +302,7 @@ def test_dead_code_and_folding_declare_what_they_do():
     assert {name for name, record in records.items() if record.replaces_parameters} == {
         "dead-code",
         "fuse-conv-bn",
+        "merge-linear",
     }
 
 

@@ -109,6 +109,8 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
             "dead-code",
             "common-subexpressions",
             "fuse-conv-bn",
+            "merge-linear",
+            "replace-activations",
             "remove-identities",
             "propagate-shapes",
             "a:pass-a",
