@@ -10,6 +10,7 @@ from fxplug.passes.changes import NodeChanges
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
+from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.limits import checked_limit
 from fxplug.passes.order import order_passes, order_reasons
@@ -31,6 +32,8 @@ __all__ = [
     "AnalysisResult",
     "CommonSubexpressions",
     "DeadCode",
+    "FoldConstants",
+    "FoldConstantsOptions",
     "FuseConvBN",
     "Judgement",
     "Level",

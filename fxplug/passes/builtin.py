@@ -5,6 +5,7 @@ from __future__ import annotations
 from fxplug.passes.base import PassRecord
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
+from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
 from fxplug.passes.fuse_conv_bn import FuseConvBN
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
@@ -25,6 +26,15 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         CommonSubexpressions,
         "Makes calls once that are made several times with the same arguments.",
         preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "fold-constants",
+        FoldConstants,
+        "Computes what is the same in every call once, and holds it.",
+        options=FoldConstantsOptions,
+        preserves=frozenset({"shapes"}),
+        replaces_parameters=True,
         idempotent=True,
     ),
     PassRecord(

@@ -1,11 +1,14 @@
-"""Whether the module at a path can be changed without changing what else of the program reads."""
+"""Whether a module or a value can be changed without changing what else of the program reads."""
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING
 
+from fxplug.execute import RESERVED_ATTRIBUTES
 from fxplug.ir import Node, effects
-from fxplug.semantics.internals import has_hooks
+from fxplug.semantics.checks import CHECKS
+from fxplug.semantics.internals import assert_function, has_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,8 +16,20 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Effect
 
-__all__ = ["free_path", "is_customised", "is_shared", "is_written"]
+__all__ = [
+    "acts_unseen",
+    "asks_for_identity",
+    "free_attribute",
+    "free_path",
+    "is_customised",
+    "is_shared",
+    "is_written",
+]
+
+_ONLY_LOOK = (*CHECKS, assert_function, print)
+"""What acts outside of the program and changes nothing that a call could read."""
 
 
 def is_customised(module: nn.Module) -> bool:
@@ -56,6 +71,27 @@ def free_path(module: GraphModule, wish: str) -> str:
         number += 1
         path = f"{wish}_{number}"
     return path
+
+
+def free_attribute(module: GraphModule, wish: str) -> str:
+    """Return `wish`, with a number where the module has an attribute of that name."""
+    name, number = wish, 0
+    while hasattr(module, name) or name in RESERVED_ATTRIBUTES:
+        number += 1
+        name = f"{wish}_{number}"
+    return name
+
+
+def acts_unseen(node: Node, effect: Effect) -> bool:
+    """Return whether a call may change something that other calls read, and that it is not given."""
+    if any(node.target is function for function in _ONLY_LOOK):
+        return False
+    return effect.outside or effect.unknown
+
+
+def asks_for_identity(node: Node) -> bool:
+    """Return whether a call asks which object a value is."""
+    return any(node.target is function for function in (operator.is_, operator.is_not, id))
 
 
 def _readers(module: GraphModule, path: str) -> Iterator[Node]:
