@@ -13,6 +13,7 @@ from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.limits import checked_limit
+from fxplug.passes.normalize import Normalize
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
 from fxplug.passes.pipeline import Pipeline
@@ -39,6 +40,7 @@ __all__ = [
     "Level",
     "LoadedKeys",
     "NodeChanges",
+    "Normalize",
     "Pass",
     "PassContext",
     "PassEvent",

@@ -7,6 +7,7 @@ from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
 from fxplug.passes.fuse_conv_bn import FuseConvBN
+from fxplug.passes.normalize import Normalize
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
 
@@ -35,6 +36,14 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         options=FoldConstantsOptions,
         preserves=frozenset({"shapes"}),
         replaces_parameters=True,
+        idempotent=True,
+    ),
+    PassRecord(
+        "normalize",
+        Normalize,
+        "Writes each call in one way, whichever of several its author chose.",
+        phase="prepare",
+        preserves=frozenset({"shapes"}),
         idempotent=True,
     ),
     PassRecord(

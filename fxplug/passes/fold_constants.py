@@ -50,8 +50,8 @@ class FoldConstantsOptions:
     def __post_init__(self) -> None:
         if self.limit < 0:
             raise ConfigError(
-                f"Cannot fold constants with limit={self.limit}: it is a number of bytes. Give 0 to fold nothing, or the "
-                "size of the largest tensor that may be held."
+                f"Cannot fold constants with limit={self.limit}: it is a number of bytes. Give 0 to fold nothing, or "
+                "the size of the largest tensor that may be held."
             )
 
 

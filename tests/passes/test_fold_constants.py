@@ -80,12 +80,16 @@ def several_results(m, x):
     return (x[:, :2] * values.sum(0) + places.sum(0)) * 1
 
 
+def used_twice(x, value):
+    return x * value + x * (value + 1)
+
+
 FOLDED = {
     "arithmetic on a buffer": (lambda m, x: x * (m.scale * 2 + 1), 1, 1),
     "a frozen parameter": (lambda m, x: x * torch.exp(m.frozen), 1, 1),
     "a shared value": (lambda m, x: (x + m.scale * 2) * torch.relu(m.scale * 2), 2, 2),
     "one value used by a constant and by a call": (
-        lambda m, x: (lambda y: x * y + x * (y + 1))(m.scale.exp()),
+        lambda m, x: used_twice(x, m.scale.exp()),
         2,
         3,
     ),
