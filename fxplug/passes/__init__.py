@@ -11,6 +11,7 @@ from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
+from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.limits import checked_limit
 from fxplug.passes.normalize import Normalize
@@ -35,6 +36,7 @@ __all__ = [
     "DeadCode",
     "FoldConstants",
     "FoldConstantsOptions",
+    "Functionalize",
     "FuseConvBN",
     "Judgement",
     "Level",

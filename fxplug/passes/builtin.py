@@ -6,6 +6,7 @@ from fxplug.passes.base import PassRecord
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
+from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN
 from fxplug.passes.normalize import Normalize
 from fxplug.passes.propagate_shapes import PropagateShapes
@@ -42,6 +43,14 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         "normalize",
         Normalize,
         "Writes each call in one way, whichever of several its author chose.",
+        phase="prepare",
+        preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "functionalize",
+        Functionalize,
+        "Lets calls that work in place make a new value, where nobody can tell the difference.",
         phase="prepare",
         preserves=frozenset({"shapes"}),
         idempotent=True,

@@ -14,12 +14,11 @@ from fxplug.ir import PATH_OPCODES, Graph, Node, map_arg
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.constant_values import ConstantValues
 from fxplug.passes.derivations import Recipe
-from fxplug.passes.sharing import free_attribute
+from fxplug.passes.sharing import drop_unread, free_attribute
 from fxplug.passes.state_origins import state_origins
 from fxplug.passes.tensor_table import TensorTable
 from fxplug.rewrite.adoption import drop_unreached
 from fxplug.rewrite.calls import value_at
-from fxplug.semantics.internals import buffers_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -267,29 +266,5 @@ def _clean_up(module: GraphModule, folded: list[Node]) -> None:
         module.graph.erase_node(node)
         erased.add(node)
         waiting += inputs
-    _drop_tensors(module, unread)
+    drop_unread(module, unread)
     drop_unreached(module, [path for path in unread if isinstance(value_at(module, path), torch.nn.Module)])
-
-
-def _drop_tensors(module: GraphModule, paths: list[str]) -> None:
-    """Remove the tensors at `paths` that no node reads any more, except from modules of the user."""
-    targets = {str(node.target) for node in module.graph.nodes if node.op in PATH_OPCODES}
-    for path in dict.fromkeys(paths):
-        prefix, _, name = path.rpartition(".")
-        above = {path[:end] for end, letter in enumerate(path) if letter == "."}
-        holder: Any = value_at(module, prefix) if prefix else module
-        if path in targets or not above.isdisjoint(targets) or path in module.graph.lifted:
-            continue
-        if holder is not module and type(holder) is not torch.nn.Module:
-            continue
-        for table in (parameters_of(holder), buffers_of(holder)):
-            if name in table:
-                delattr(holder, name)
-                break
-        if holder is not module and not any(True for _ in _held(holder)):
-            drop_unreached(module, [prefix])
-
-
-def _held(module: torch.nn.Module) -> Iterable[Any]:
-    yield from module.parameters()
-    yield from module.buffers()

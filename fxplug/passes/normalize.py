@@ -90,6 +90,8 @@ def _usual(module: GraphModule, node: Node, kinds: _Kinds) -> Spelling | None:
         return _usual_of_module(module, node)
     target, args = node.target, node.args
     if is_python_operator(node.op, target):
+        if node.kwargs or len(args) > 2:
+            return None  # It takes none, and no more.
         sorts = [kinds.sort(value) for value in args]
         if sorts == ["number", "tensor"]:
             turned = mirrored(target, args)

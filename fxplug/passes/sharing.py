@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from fxplug.execute import RESERVED_ATTRIBUTES
-from fxplug.ir import Node, effects
+from fxplug.ir import PATH_OPCODES, Node, effects
+from fxplug.rewrite.adoption import drop_unreached
+from fxplug.rewrite.calls import value_at
 from fxplug.semantics.checks import CHECKS
-from fxplug.semantics.internals import assert_function, has_hooks
+from fxplug.semantics.internals import assert_function, buffers_of, has_hooks, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Effect
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "acts_unseen",
     "asks_for_identity",
+    "drop_unread",
     "free_attribute",
     "free_path",
     "is_customised",
@@ -98,3 +101,22 @@ def _readers(module: GraphModule, path: str) -> Iterator[Node]:
     for node in module.graph.find_nodes(op="get_attr", sort=False):
         if str(node.target).startswith(f"{path}."):
             yield node
+
+
+def drop_unread(module: GraphModule, paths: list[str]) -> None:
+    """Remove the tensors at `paths` that no node reads any more, except from modules of the user."""
+    targets = {str(node.target) for node in module.graph.nodes if node.op in PATH_OPCODES}
+    for path in dict.fromkeys(paths):
+        prefix, _, name = path.rpartition(".")
+        above = {path[:end] for end, letter in enumerate(path) if letter == "."}
+        holder: Any = value_at(module, prefix) if prefix else module
+        if path in targets or not above.isdisjoint(targets) or path in module.graph.lifted:
+            continue
+        if holder is not module and type(holder) is not nn.Module:
+            continue
+        for table in (parameters_of(holder), buffers_of(holder)):
+            if name in table:
+                delattr(holder, name)
+                break
+        if holder is not module and not [*holder.parameters(), *holder.buffers()]:
+            drop_unreached(module, [prefix])

@@ -31,6 +31,7 @@ __all__ = [
     "canonical_name",
     "has_old_order",
     "repeats_defaults",
+    "takes_sizes",
 ]
 
 COMMUTATIVE = frozenset(
@@ -324,6 +325,11 @@ _TAKE_SIZES = frozenset(
     }
 )
 """Methods that take sizes or dimensions one by one; ``x.amax(0, True)`` has a dimension and a flag."""
+
+
+def takes_sizes(method: str) -> bool:
+    """Return whether a method of tensors takes sizes or dimensions one by one, as well as in a tuple."""
+    return method in _TAKE_SIZES
 
 
 def _with_lists(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

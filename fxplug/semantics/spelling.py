@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.nn import functional
 
+from fxplug.ir import Node
 from fxplug.semantics.canonical import (
     COMMUTATIVE,
     CanonicalCall,
     canonical_form,
     canonical_name,
     has_old_order,
+    takes_sizes,
 )
 from fxplug.semantics.internals import BOOLEAN_DISPATCHED, OpOverloadPacket, schema_of
 from fxplug.semantics.normalization import ADDING_PRODUCTS, in_new_order, without_aliases
@@ -80,7 +82,7 @@ def usual_spelling(op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[
     if op == "call_method" and type(getattr(torch.Tensor, target, None)) is not types.MethodDescriptorType:
         return None
     name = canonical_name(op, target)
-    if name is None:
+    if name is None or (op == "call_method" and takes_sizes(name) and _is_one_value(args[1:])):
         return None
     is_product = name.rstrip("_") in ADDING_PRODUCTS
     moved = in_new_order(name, args, kwargs) if op == "call_function" or not is_product else None
@@ -100,6 +102,11 @@ def usual_spelling(op: str, target: Any, args: tuple[Any, ...], kwargs: Mapping[
     # Whatever the rules above missed is another call.
     again = canonical_form(*found)
     return found if again is not None and again[:2] == call[:2] else None
+
+
+def _is_one_value(sizes: tuple[Any, ...]) -> bool:
+    """Return whether a method is given one value, which may be a size or all of them."""
+    return len(sizes) == 1 and isinstance(sizes[0], Node)
 
 
 @functools.lru_cache(maxsize=1024)

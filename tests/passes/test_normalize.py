@@ -164,6 +164,9 @@ KEPT = {
     "arguments that fit nothing": (F_, torch.relu, ("x", "y", 3)),
     "an operator in place that is none": (F_, operator.imatmul, ("x", "y")),
     "a class of tensors": (F_, operator.add, ("x", "y"), None, (type("Sub", (Tensor,), {}), Tensor)),
+    "an operator takes no keywords": (F_, operator.add, ("x", "y"), {"alpha": 2}),
+    "an operator takes no third argument": (F_, operator.add, ("x", 2, "y")),
+    "one size, or all of them": (M, "reshape", ("x", "y"), None, (Tensor, None)),
     "item assignment": (F_, operator.setitem, ("x", 0, 1.0)),
 }
 
