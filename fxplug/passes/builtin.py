@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from fxplug.passes.base import PassRecord
+from fxplug.passes.channels_last import ChannelsLast
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
 from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN
+from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
 from fxplug.passes.normalize import Normalize
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
@@ -54,6 +56,24 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         phase="prepare",
         preserves=frozenset({"shapes"}),
         idempotent=True,
+    ),
+    PassRecord(
+        "channels-last",
+        ChannelsLast,
+        "Lets convolutions compute with the channels of each pixel side by side in memory.",
+        phase="lower",
+        replaces_parameters=True,
+        idempotent=True,
+    ),
+    PassRecord(
+        "mixed-precision",
+        MixedPrecision,
+        "Computes products in bfloat16 or float16, and everything else in float32.",
+        options=MixedPrecisionOptions,
+        phase="lower",
+        replaces_parameters=True,
+        idempotent=True,
+        tolerance=0.05,
     ),
     PassRecord(
         "fuse-conv-bn",
