@@ -87,12 +87,13 @@ class ConstantValues:
         noisy = [node for node in graph.nodes if self._effect(node).must_be_kept]
         self._written = WrittenMemory(graph, self._module, noisy)
         self._returned = returned_nodes(graph, self._module)
-        self._written_state: set[Hashable] = set()
+        self._written_memory: set[Hashable] = set()
         for node in graph.nodes:
             if "state" in self._effect(node).writes and node.op == "call_module":
-                self._written_state |= memory_of(value_at(self._module, node.target))
-            elif node.op == "get_attr" and self._written.holds(node, ()):
-                self._written_state |= memory_of(value_at(self._module, node.target, graph.lifted))
+                self._written_memory |= memory_of(value_at(self._module, node.target))
+            elif node.op == "get_attr" and (self._written.holds(node, ()) or node in self._returned):
+                # What the caller is given, the caller may write.
+                self._written_memory |= memory_of(value_at(self._module, node.target, graph.lifted))
         with in_plain_surroundings():
             for node in graph.nodes:
                 is_constant = self._read(node) if node.op == "get_attr" else self._compute(node)
@@ -166,7 +167,9 @@ class ConstantValues:
 
     def _read(self, node: Node) -> bool:
         value = self._table.tensors.get(str(node.target))
-        if value is None or not self._is_usable(value) or self._written.holds(node, ()):
+        if value is None or not self._is_usable(value):
+            return False
+        if not self._written_memory.isdisjoint(memory_of(value)):
             return False
         if value.requires_grad and not self._trainable:
             self.training += 1
@@ -206,7 +209,7 @@ class ConstantValues:
         if any(tensor.requires_grad for tensor in tensors) and not self._trainable:
             self.training += 1
             return False
-        is_written = not self._written_state.isdisjoint(memory_of(module))
+        is_written = not self._written_memory.isdisjoint(memory_of(module))
         return not is_written and all(map(self._is_usable, tensors))
 
     def _is_usable(self, value: Any) -> bool:

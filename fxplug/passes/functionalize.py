@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fxplug.analyze import TensorMetadata
 from fxplug.execute import set_path
-from fxplug.ir import Node, effects, map_aggregate
+from fxplug.ir import Node, effects, map_aggregate, writes
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.sharing import free_path, is_customised
 from fxplug.rewrite.aliases import may_return_argument
@@ -108,6 +108,9 @@ _NAMES = frozenset(
 """Operators whose form in place computes the same value and keeps it where it was; a closed list."""
 
 
+_FIRST = writes(0).writes
+
+
 class _Call(NamedTuple):
     """A call that makes a new value."""
 
@@ -137,7 +140,7 @@ class Functionalize(Pass):
             effect = effects.effect_of(node, module)
             if not effect.writes - {"state"} or node.op == "output":
                 continue
-            call = _out_of_place(module, node) if effect.writes == {0} and not effect.unknown else None
+            call = _out_of_place(module, node) if effect.writes == _FIRST and not effect.unknown else None
             reason = (
                 "no form out of place is known"
                 if call is None
@@ -215,7 +218,7 @@ def _of_module(module: GraphModule, node: Node) -> _Call | None:
     if not is_known or vars(called).get("inplace") is not True:
         return None
     other = copy.copy(called)
-    other.inplace = False  # pyright: ignore[reportAttributeAccessIssue] - what has the flag takes it
+    vars(other)["inplace"] = False
     return _Call("call_module", node.target, node.args, node.kwargs, other)
 
 

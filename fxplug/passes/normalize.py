@@ -61,7 +61,7 @@ class Normalize(Pass):
             found = _usual(module, node, kinds) if node.op.startswith("call_") else None
             if found is None or _is_as(node, found) or not context.allows(node, "normalize"):
                 continue
-            _rewrite(node, found)
+            _rewrite(module, node, found)
             changed += 1
         text = f"rewrote {changed} call{'s' if changed != 1 else ''}" if changed else "every call is normal"
         return PassResult(changed > 0, text, {"rewritten": changed})
@@ -77,9 +77,9 @@ def _is_as(node: Node, found: Spelling) -> bool:
     )
 
 
-def _rewrite(node: Node, found: Spelling) -> None:
+def _rewrite(module: GraphModule, node: Node, found: Spelling) -> None:
     annotation, notes = node.type, dict(node.meta)
-    node.graph.replace_call(node, found.target, found.args, found.kwargs, op=found.op)
+    module.graph.replace_call(node, found.target, found.args, found.kwargs, op=found.op)
     # The value is what it was, and so is all that is known of it.
     node.type = annotation
     node.meta.update(notes)

@@ -171,6 +171,7 @@ KEPT = {
     "returned in a container": lambda m, x: {"a": [m.scale * 2], "b": x},
     "a view of it returned": lambda m, x: ((m.table * 2).t()[0], x),
     "what may be returned": lambda m, x: torch.where(m.scale > 1, m.scale * 2, m.scale * 3).contiguous(),
+    "a buffer that is returned, too": lambda m, x: (x * (m.scale * 2), m.tied),
     "views alone": lambda m, x: x @ m.table.t(),
     "an expanded view": lambda m, x: x * m.scale.expand(3, 4),
     "random numbers": lambda m, x: x * torch.rand_like(m.scale),
@@ -260,6 +261,16 @@ def test_every_call_gives_its_caller_a_tensor_of_its_own():
     module(X)[0].zero_()
 
     torch.testing.assert_close(module(X), model(X))
+
+
+def test_what_the_caller_is_given_may_be_written_by_the_caller():
+    model, module = captured(lambda m, x: (x * (m.scale * 2), m.tied))
+    folded(module)
+
+    for twin in (model, module):
+        twin(X)[1].mul_(5)
+
+    torch.testing.assert_close(module(X)[0], model(X)[0])
 
 
 def test_the_limit_is_about_each_value():
