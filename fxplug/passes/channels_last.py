@@ -88,21 +88,26 @@ class ChannelsLast(Pass):
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
         """Convert all convolutions, or none."""
         chosen = _chosen(module, context)
+
+        def needs_format(node: Node) -> bool:
+            return not _has_format(module, node, chosen[node][1])
+
         plan = _Plan(module, chosen)
         reason = plan.reason()
         if not reason:
             chosen = {node: found for node, found in chosen.items() if context.allows(node, "convert")}
             plan = _Plan(module, chosen)
             reason = plan.reason()
-        if reason or not chosen:
+        if reason or not any(map(needs_format, chosen)):
             text = f"nothing to convert; {reason}" if reason else "nothing to convert"
             return PassResult(modified=False, summary=text, details={"converted": 0, "copies": 0})
         weights: dict[str, str] = {}
         for node, (_, memory_format) in chosen.items():
             path = str(node.target)
-            if path not in weights:
-                weights[path] = _convert(module, context, path, memory_format, chosen)
-            node.target = weights[path]
+            if path in weights or needs_format(node):
+                if path not in weights:
+                    weights[path] = _convert(module, context, path, memory_format, chosen)
+                node.target = weights[path]
         copies = plan.insert_copies()
         module.delete_all_unused_submodules()
         count = len(chosen)
@@ -127,16 +132,17 @@ def _chosen(module: GraphModule, context: PassContext) -> dict[Node, tuple[int, 
             or is_written(module, str(node.target))
         ):
             continue
-        metadata = shapes[given]
+        metadata, result = shapes[given], shapes[node]
         is_batch = isinstance(metadata, TensorMetadata) and len(metadata.shape) == rank
-        if is_batch and not _has_format(called.weight, memory_format):
+        # What has another format already, as inputs give it, would not have it any more behind the copies.
+        if is_batch and result.memory_format is torch.contiguous_format:
             found[node] = rank, memory_format
     return found
 
 
-def _has_format(weight: torch.Tensor, memory_format: torch.memory_format) -> bool:
-    # Of one element in a row, or one channel, both formats are the same.
-    return weight.is_contiguous(memory_format=memory_format)
+def _has_format(module: GraphModule, node: Node, memory_format: torch.memory_format) -> bool:
+    """Return whether the weight of a convolution needs no change: with a kernel of one element, both are the same."""
+    return value_at(module, str(node.target)).weight.is_contiguous(memory_format=memory_format)
 
 
 def _convert(

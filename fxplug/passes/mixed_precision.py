@@ -130,10 +130,9 @@ class _Caster:
         self._unread: list[str] = []
         self._results: list[Node] = []
         noisy = [node for node in self._graph.nodes if effects.effect_of(node, module).must_be_kept]
-        self._written = WrittenMemory(self._graph, module, noisy)
-        self._fixed = {
-            node for node in self._graph.find_nodes(op="get_attr") if not self._written.holds(node, ())
-        }
+        written = WrittenMemory(self._graph, module, noisy)
+        # A copy of these in another precision is out of date once they are written.
+        self._written = {node for node in self._graph.nodes if written.holds(node, ())}
 
     def _find_dtypes(self) -> dict[Node, torch.dtype | None]:
         """Return the dtypes of tensors; None for what is none, and nothing for what is not known."""
@@ -204,6 +203,8 @@ class _Caster:
         result.region, result.origins = node.region, node.origins
         for user in users:
             user.replace_input_with(node, result)
+        if node in self._written:
+            self._written.add(result)
         self._low[result, result.region] = node
         self._dtypes[result], self._dtypes[node] = torch.float32, self._dtype
         self._results.append(result)
@@ -212,10 +213,10 @@ class _Caster:
         return node.op == "call_module" or self._dtypes.get(used) is torch.float32
 
     def _lowered(self, node: Node, used: Node) -> Node:
-        known = self._low.get((used, node.region))
-        if known is not None and known < node:
+        known = None if used in self._written else self._low.get((used, node.region))
+        if known is not None:
             return known
-        if used.op == "get_attr" and used in self._fixed:
+        if used.op == "get_attr" and used not in self._written:
             with self._graph.inserting_before(node):
                 found = self._graph.get_attr(self._low_tensor(str(used.target)))
         else:

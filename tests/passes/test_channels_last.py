@@ -24,6 +24,7 @@ class Model(nn.Module):
         self.conv = nn.Conv2d(3, 4, 3, padding=1)
         self.second = nn.Conv2d(4, 4, 3, padding=1, bias=False)
         self.up = nn.ConvTranspose2d(4, 3, 2, stride=2)
+        self.point = nn.Conv2d(4, 4, 1)
         self.deep = nn.Conv3d(3, 4, 3, padding=1)
         self.norm = nn.BatchNorm2d(4)
         self.pool = nn.MaxPool2d(2)
@@ -69,6 +70,7 @@ CONVERTED = {
     "a chain": (lambda m, x: m.second(m.conv(x)), 2, [LAST, PLAIN]),
     "a network": (net, 2, [LAST, PLAIN]),
     "used twice": (used_twice, 2, [LAST, PLAIN, PLAIN]),
+    "a kernel of one element between": (lambda m, x: m.second(m.point(m.conv(x))), 3, [LAST, PLAIN]),
     "transposed": (lambda m, x: m.conv(m.up(m.conv(x))), 3, [LAST, PLAIN]),
     "three dimensions": (lambda m, x: m.deep(x[None].transpose(1, 2)), 1, [torch.channels_last_3d, PLAIN]),
     "another in between": (lambda m, x: m.second(torch.softmax(m.conv(x), 1)), 2, [LAST, PLAIN, LAST, PLAIN]),
@@ -84,7 +86,9 @@ def test_values_shapes_and_strides_are_what_they_were(name):
 
     assert result.details == {"converted": count, "copies": len(copies)}
     assert formats(module) == copies
-    assert all(not part.weight.is_contiguous() for part in module.modules() if isinstance(part, nn.Conv2d))
+    assert not any(
+        part.weight.is_contiguous() for part in module.modules() if getattr(part, "kernel_size", 1) == (3, 3)
+    )
     value, expected = module(X), model(X)
     torch.testing.assert_close(value, expected)
     assert value.stride() == expected.stride()
@@ -115,6 +119,7 @@ def unknown(x):
 
 LEFT = {
     "without a batch": (unbatched, "nothing to convert"),
+    "a kernel of one element": (lambda m, x: m.point(x[:, :1].expand(2, 4, 8, 8)), "nothing to convert"),
     "no convolution": (lambda m, x: x + 1, "nothing to convert"),
     "an item written": (written_item, "nothing to convert; 'setitem' may write 'conv', or hold it"),
     "a view of what is written": (
@@ -141,6 +146,14 @@ def test_what_could_be_told_stays(name):
 
 def test_without_example_inputs_nothing_is_done():
     assert not converted(captured(net)[1]).modified
+
+
+def test_what_has_the_format_already_keeps_it():
+    model, module = captured(lambda m, x: m.second(m.conv(x)))
+    given = X.contiguous(memory_format=LAST)
+
+    assert not converted(module, given).modified
+    assert module(given).stride() == model(given).stride()
 
 
 def test_hooks_stand_against_it():

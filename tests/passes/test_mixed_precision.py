@@ -135,6 +135,28 @@ def test_a_weight_that_is_written_is_converted_where_it_is_used():
     torch.testing.assert_close(module.table, model.table)
 
 
+def written_result(m, x):
+    y = m.linear(x)
+    first = m.second(y)
+    y.add_(100)
+    return first + m.second(y)
+
+
+def written_input(m, x):
+    y = x * 2
+    first = m.second(y)
+    y.view(-1).add_(100)
+    return first + m.second(y)
+
+
+@pytest.mark.parametrize("program", [written_result, written_input])
+def test_a_value_that_is_written_is_converted_anew(program):
+    model, module = captured(program)
+
+    assert converted(module, X) >= 2
+    torch.testing.assert_close(module(X), model(X), rtol=0.05, atol=0.5)
+
+
 def test_functions_need_example_inputs():
     _, module = captured(lambda m, x: F.linear(x, m.weight) + m.linear(x))
 
