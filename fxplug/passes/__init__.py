@@ -7,12 +7,17 @@ from fxplug.passes.base import PHASES, Pass, PassContext, PassEvent, PassRecord,
 from fxplug.passes.bisection import Judgement
 from fxplug.passes.builtin import BUILTIN_PASSES, BUILTIN_PIPELINES
 from fxplug.passes.changes import NodeChanges
+from fxplug.passes.channels_last import ChannelsLast
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
+from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
+from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
 from fxplug.passes.limits import checked_limit
 from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
+from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
+from fxplug.passes.normalize import Normalize
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
 from fxplug.passes.pipeline import Pipeline
@@ -35,15 +40,22 @@ __all__ = [
     "LEVELS",
     "PHASES",
     "AnalysisResult",
+    "ChannelsLast",
     "CommonSubexpressions",
     "DeadCode",
+    "FoldConstants",
+    "FoldConstantsOptions",
+    "Functionalize",
     "FuseConvBN",
     "Judgement",
     "Level",
     "LoadedKeys",
     "MergeLinear",
     "MergeLinearOptions",
+    "MixedPrecision",
+    "MixedPrecisionOptions",
     "NodeChanges",
+    "Normalize",
     "Pass",
     "PassContext",
     "PassEvent",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from fxplug.passes.base import PassRecord
+from fxplug.passes.channels_last import ChannelsLast
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
+from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
+from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN
 from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
+from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
+from fxplug.passes.normalize import Normalize
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
 from fxplug.passes.replace_activations import ReplaceActivations, ReplaceActivationsOptions
@@ -28,6 +33,49 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         "Makes calls once that are made several times with the same arguments.",
         preserves=frozenset({"shapes"}),
         idempotent=True,
+    ),
+    PassRecord(
+        "fold-constants",
+        FoldConstants,
+        "Computes what is the same in every call once, and holds it.",
+        options=FoldConstantsOptions,
+        preserves=frozenset({"shapes"}),
+        replaces_parameters=True,
+        idempotent=True,
+    ),
+    PassRecord(
+        "normalize",
+        Normalize,
+        "Writes each call in one way, whichever of several its author chose.",
+        phase="prepare",
+        preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "functionalize",
+        Functionalize,
+        "Lets calls that work in place make a new value, where nobody can tell the difference.",
+        phase="prepare",
+        preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "channels-last",
+        ChannelsLast,
+        "Lets convolutions compute with the channels of each pixel side by side in memory.",
+        phase="lower",
+        replaces_parameters=True,
+        idempotent=True,
+    ),
+    PassRecord(
+        "mixed-precision",
+        MixedPrecision,
+        "Computes products in bfloat16 or float16, and everything else in float32.",
+        options=MixedPrecisionOptions,
+        phase="lower",
+        replaces_parameters=True,
+        idempotent=True,
+        tolerance=0.05,
     ),
     PassRecord(
         "fuse-conv-bn",

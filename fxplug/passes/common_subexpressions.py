@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
-from fxplug.rewrite.aliases import may_return_argument
+from fxplug.passes.sharing import acts_unseen, asks_for_identity
+from fxplug.rewrite.aliases import returned_nodes
 from fxplug.rewrite.writes import WrittenMemory
-from fxplug.semantics.checks import CHECKS
-from fxplug.semantics.internals import assert_function
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from fxplug.execute import GraphModule
-    from fxplug.ir import Effect, Graph
+    from fxplug.ir import Effect
 
 __all__ = ["CommonSubexpressions"]
 
-_ONLY_LOOK = (*CHECKS, assert_function, print)
-"""What acts outside of the program and changes nothing that a call could read."""
 _BY_VALUE = frozenset({int, bool, str, bytes, type(None), type(Ellipsis)})
 
 
@@ -57,7 +53,7 @@ class _Merger:
         self._graph = module.graph
         noisy = [node for node in self._graph.nodes if self._effect(node).must_be_kept]
         self._written = WrittenMemory(self._graph, module, noisy)
-        self._returned = _returned(self._graph, module)
+        self._returned = returned_nodes(self._graph, module)
         self._known: dict[Hashable, Node] = {}
 
     def _effect(self, node: Node) -> Effect:
@@ -85,34 +81,14 @@ class _Merger:
 
     @staticmethod
     def _may_change_what_is_read(node: Node, effect: Effect) -> bool:
-        if any(node.target is function for function in _ONLY_LOOK):
-            return False
-        return effect.outside or effect.unknown or "state" in effect.writes
+        return acts_unseen(node, effect) or "state" in effect.writes
 
     def _may_merge(self, first: Node, second: Node) -> bool:
         if first in self._returned and second in self._returned and first.op != "get_attr":
             return False
-        if any(_asks_for_identity(user) for node in (first, second) for user in node.users):
+        if any(asks_for_identity(user) for node in (first, second) for user in node.users):
             return False
         return not any(self._written.holds(value, ()) for value in (first, second, *second.all_input_nodes))
-
-
-def _asks_for_identity(node: Node) -> bool:
-    return any(node.target is function for function in (operator.is_, operator.is_not, id))
-
-
-def _returned(graph: Graph, module: GraphModule) -> set[Node]:
-    """Return the nodes whose value, or memory that it may share, leaves the program."""
-    waiting = [used for node in graph.find_nodes(op="output") for used in node.all_input_nodes]
-    found: set[Node] = set()
-    while waiting:
-        node = waiting.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if node.op.startswith("call_") and may_return_argument(node, module):
-            waiting += node.all_input_nodes
-    return found
 
 
 def _key_of(node: Node) -> Hashable:

@@ -61,6 +61,11 @@ class TensorOrigin:
         """The first part of which nobody said how it comes from the original; None when there is none."""
         return next((origin for origin in self.parts() if not origin.key and origin.recipe is None), None)
 
+    @property
+    def unsaid(self) -> bool:
+        """Whether a pass made a part of it without saying how."""
+        return any(origin.pass_name and not origin.key and origin.recipe is None for origin in self.parts())
+
     def parts(self) -> Iterator[TensorOrigin]:
         """Yield what this one comes from and itself, inputs first, each once."""
         seen: set[int] = set()

@@ -145,8 +145,8 @@ def _check_known(tensors: Mapping[str, torch.Tensor], origins: StateOrigins) -> 
         if origin is None:
             raise _unknown(path, "was added outside of a pipeline")
         gap = origin.unknown
-        if gap is None or (gap is origin and not gap.pass_name):
-            continue  # A constant of the program, which no weights change.
+        if gap is None or not (origin.keys or origin.unsaid):
+            continue  # A constant of the program, or made of such, which no weights change.
         if not gap.pass_name:
             raise _unknown(
                 path, f"was made by pass {origin.pass_name}, from a tensor that no state dict holds"

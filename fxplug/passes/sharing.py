@@ -1,23 +1,41 @@
-"""Whether the weights of a call can be changed without changing what else of the program reads."""
+"""Whether a call, its weights or a value can be changed without changing what else of the program reads."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import operator
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.execute import has_path
-from fxplug.ir import Node, effects
+from fxplug.execute import RESERVED_ATTRIBUTES, has_path
+from fxplug.ir import PATH_OPCODES, Node, effects
+from fxplug.rewrite.adoption import drop_unreached
 from fxplug.rewrite.aliases import may_return_argument, memory_of
 from fxplug.rewrite.calls import value_at
-from fxplug.semantics.internals import has_hooks
+from fxplug.semantics.checks import CHECKS
+from fxplug.semantics.internals import assert_function, buffers_of, has_hooks, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Effect
 
-__all__ = ["drop_unread", "free_path", "is_customised", "is_shared", "is_written", "written_memory"]
+__all__ = [
+    "acts_unseen",
+    "asks_for_identity",
+    "drop_tensors",
+    "drop_unread",
+    "free_attribute",
+    "free_path",
+    "is_customised",
+    "is_shared",
+    "is_written",
+    "written_memory",
+]
+
+_ONLY_LOOK = (*CHECKS, assert_function, print)
+"""What acts outside of the program and changes nothing that a call could read."""
 
 
 def is_customised(module: nn.Module) -> bool:
@@ -95,9 +113,7 @@ def free_path(module: GraphModule, wish: str) -> str:
 
 
 def drop_unread(module: GraphModule, nodes: Iterable[Node]) -> None:
-    """Erase reads of attributes that nobody uses any more, and the attributes that no other node reaches.
-
-    What a module of the user's holds, which the graph module holds as a whole, is left as it is.
+    """Erase reads of attributes that nobody uses any more, and the tensors that no other node reaches.
 
     Args:
         module: Changed in place.
@@ -109,12 +125,47 @@ def drop_unread(module: GraphModule, nodes: Iterable[Node]) -> None:
         if node.graph is graph and not node.users:
             paths[str(node.target)] = None
             graph.erase_node(node)
-    for path in paths:
-        holder_path, _, name = path.rpartition(".")
-        holder = value_at(module, holder_path) if holder_path else module
-        reached = path in graph.distinct_targets("get_attr") or _holder_is_used(module, path)
-        if not reached and (holder is module or type(holder) is nn.Module) and hasattr(holder, name):
-            delattr(holder, name)
+    drop_tensors(module, list(paths))
+
+
+def drop_tensors(module: GraphModule, paths: list[str]) -> None:
+    """Remove the tensors at `paths` that no node reads any more, except from modules of the user."""
+    targets = {str(node.target) for node in module.graph.nodes if node.op in PATH_OPCODES}
+    for path in dict.fromkeys(paths):
+        prefix, _, name = path.rpartition(".")
+        above = {path[:end] for end, letter in enumerate(path) if letter == "."}
+        holder: Any = value_at(module, prefix) if prefix else module
+        if path in targets or not above.isdisjoint(targets) or path in module.graph.lifted:
+            continue
+        if holder is not module and type(holder) is not nn.Module:
+            continue
+        for table in (parameters_of(holder), buffers_of(holder)):
+            if name in table:
+                delattr(holder, name)
+                break
+        if holder is not module and not [*holder.parameters(), *holder.buffers()]:
+            drop_unreached(module, [prefix])
+
+
+def free_attribute(module: GraphModule, wish: str) -> str:
+    """Return `wish`, with a number where the module has an attribute of that name."""
+    name, number = wish, 0
+    while hasattr(module, name) or name in RESERVED_ATTRIBUTES:
+        number += 1
+        name = f"{wish}_{number}"
+    return name
+
+
+def acts_unseen(node: Node, effect: Effect) -> bool:
+    """Return whether a call may change something that other calls read, and that it is not given."""
+    if any(node.target is function for function in _ONLY_LOOK):
+        return False
+    return effect.outside or effect.unknown
+
+
+def asks_for_identity(node: Node) -> bool:
+    """Return whether a call asks which object a value is."""
+    return any(node.target is function for function in (operator.is_, operator.is_not, id))
 
 
 def _readers(module: GraphModule, path: str) -> Iterator[Node]:

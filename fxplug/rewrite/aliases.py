@@ -16,7 +16,9 @@ from fxplug.semantics.internals import flatten_tree, storage_of
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["may_return_argument", "memory_of"]
+    from fxplug.ir import Graph
+
+__all__ = ["may_return_argument", "memory_of", "returned_nodes"]
 
 # A closed list: the schema of an operator does not say that `dropout` and `type_as` may return what they were given.
 _FRESH_NAMES = (
@@ -79,6 +81,25 @@ def _is_container(value: Any) -> bool:
     name = value.target if value.op == "call_method" else getattr(value.target, "__name__", None)
     joins = value.target in _JOINING and any(_is_container(part) for part in value.args)
     return name in _PARTS or joins
+
+
+def returned_nodes(graph: Graph, root: Any) -> set[Node]:
+    """Return the nodes whose value, or memory that it may share, leaves the program.
+
+    Args:
+        graph: Any graph.
+        root: What the graph's paths refer to.
+    """
+    waiting = [used for node in graph.find_nodes(op="output") for used in node.all_input_nodes]
+    found: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node.op.startswith("call_") and may_return_argument(node, root):
+            waiting += node.all_input_nodes
+    return found
 
 
 def memory_of(value: Any) -> frozenset[Hashable]:

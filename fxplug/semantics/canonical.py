@@ -18,7 +18,7 @@ from torch.nn import functional
 from fxplug.ir import Node
 from fxplug.semantics.effects import operator_name
 from fxplug.semantics.internals import OpOverloadPacket, has_hooks, schema_of
-from fxplug.semantics.normalization import normalize_operator
+from fxplug.semantics.normalization import ADDING, ADDING_PRODUCTS, normalize_operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +32,7 @@ __all__ = [
     "canonical_name",
     "has_old_order",
     "repeats_defaults",
+    "takes_sizes",
 ]
 
 COMMUTATIVE = frozenset(
@@ -275,12 +276,15 @@ def canonical_form(
 def has_old_order(op: str, target: Any, args: tuple[Any, ...]) -> bool:
     """Return whether a call has the order that torch deprecates: ``torch.add(x, 2, y)`` adds twice ``y``.
 
-    To the schema of the operator, which has all its parameters in another order, it looks like any other call.
+    To the schema of the operator, which has all its parameters in another order, it looks like any other call. Where
+    the type of the first argument would tell, a call counts that may have it.
     """
     if len(args) < 3 or op == "call_module":
         return False
     name = canonical_name(op, target)
-    return name is not None and name.rstrip("_") in {"add", "sub"}
+    if name is None:
+        return False
+    return name.rstrip("_") in ADDING if len(args) == 3 else name.rstrip("_") in {*ADDING, *ADDING_PRODUCTS}
 
 
 def repeats_defaults(function: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
@@ -328,6 +332,11 @@ _TAKE_SIZES = frozenset(
     }
 )
 """Methods that take sizes or dimensions one by one; ``x.amax(0, True)`` has a dimension and a flag."""
+
+
+def takes_sizes(method: str) -> bool:
+    """Return whether a method of tensors takes sizes or dimensions one by one, as well as in a tuple."""
+    return method in _TAKE_SIZES
 
 
 def _with_lists(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

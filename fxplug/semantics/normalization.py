@@ -19,7 +19,15 @@ from fxplug.semantics.internals import BOOLEAN_DISPATCHED, OpOverload, OpOverloa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["normalize_function", "normalize_module", "normalize_operator"]
+__all__ = [
+    "ADDING",
+    "ADDING_PRODUCTS",
+    "in_new_order",
+    "normalize_function",
+    "normalize_module",
+    "normalize_operator",
+    "without_aliases",
+]
 
 _CODED_AS_INT = (torch.dtype, torch.layout, torch.memory_format)
 _ALIASES = {"dim": "axis", "keepdim": "keepdims", "input": "x", "other": "x2"}
@@ -104,6 +112,10 @@ def _normalize(
     named = not isinstance(target, (OpOverload, OpOverloadPacket))
     if named:
         kwargs = _without_aliases(kwargs, schemas)
+        moved = in_new_order(str(operator_name(target)), args, kwargs)
+        if moved is not None:
+            args, kwargs = moved
+            hints = CallTypes((), {})  # They stand in the old order; the new one leaves no choice.
     found: list[_Match] = []
     for lenient in (False, True):
         for schema in schemas:
@@ -143,6 +155,46 @@ def normalize_operator(
         if found:
             names = {tuple(match.bound) for match in found}
             return found[0].pair.kwargs if len(names) == 1 else None
+    return None
+
+
+ADDING = frozenset({"add", "sub"})
+"""Operators that took the factor of the second argument before that argument."""
+ADDING_PRODUCTS = frozenset({"addbmm", "addmm", "addmv", "addr", "baddbmm", "sspaddmm"})
+"""Operators that took factors before what they belong to."""
+_WITH_VALUE = frozenset({"addcdiv", "addcmul"})
+
+
+def in_new_order(
+    name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of a call that has the order which torch deprecates, in the order that it has now.
+
+    ``torch.add(x, 2, y)`` is ``torch.add(x, y, alpha=2)``, and ``torch.addmm(2, x, a, b)`` is
+    ``torch.addmm(x, a, b, beta=2)``.
+
+    Args:
+        name: Of the operator, with the underscore of its form in place.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+
+    Returns:
+        None when the call has the order of today.
+    """
+    plain, named = name.rstrip("_"), dict(kwargs)
+    if len(args) == 3 and plain in ADDING and "alpha" not in named:
+        return (args[0], args[2]), {"alpha": args[1], **named}
+    if len(args) == 4 and plain in _WITH_VALUE and "value" not in named:
+        return (args[0], args[2], args[3]), {"value": args[1], **named}
+    if plain in ADDING_PRODUCTS and name == plain and len(args) == 5 and not named.keys() & {"alpha", "beta"}:
+        return (args[1], args[3], args[4]), {"beta": args[0], "alpha": args[2], **named}
+    if (
+        plain in ADDING_PRODUCTS
+        and name == plain
+        and len(args) == 4
+        and isinstance(args[0], (int, float, complex))
+    ):
+        return args[1:], {"beta": args[0], **named}
     return None
 
 
@@ -244,6 +296,16 @@ def _in_full(schema: Any, bound: dict[str, tuple[Any, Any]], kept: int, *, named
     }
     items = list(values.items())
     return ArgsKwargsPair(tuple([value for _, value in items[:kept]]), dict(items[kept:]))
+
+
+def without_aliases(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of a function of torch by the names of its operator; NumPy's are taken, too.
+
+    Args:
+        name: Of the operator.
+        kwargs: Keyword arguments.
+    """
+    return _without_aliases(dict(kwargs), _named_schemas(name) or ())
 
 
 def _without_aliases(kwargs: dict[str, Any], schemas: Iterable[Any]) -> dict[str, Any]:

@@ -388,6 +388,10 @@ class Comparison:
         root = self.root()
         return run(root, root if isinstance(root, nn.Module) else None, self.inputs())
 
+    def outcome(self, module: nn.Module) -> Outcome:
+        """Return what two calls of a captured module leave behind."""
+        return run(module, module, self.inputs())
+
     def check_values(self) -> None:
         """Generated code computes what eager computes."""
         module, root = self.with_fxplug(), self.root()

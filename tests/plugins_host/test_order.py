@@ -108,6 +108,11 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
         assert names == [
             "dead-code",
             "common-subexpressions",
+            "fold-constants",
+            "normalize",
+            "functionalize",
+            "channels-last",
+            "mixed-precision",
             "fuse-conv-bn",
             "merge-linear",
             "replace-activations",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 
 import pytest
 import torch
@@ -106,6 +107,32 @@ def test_a_node_is_normalized_whatever_its_inputs_are(graph):
         (),
         {"input": x, "other": y, "alpha": 1},
     )
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "in_full"),
+    [
+        (torch.add, ("x", 2, "y"), {"input": "x", "other": "y", "alpha": 2}),
+        (torch.sub, ("x", 2, "y"), {"input": "x", "other": "y", "alpha": 2}),
+        (torch.addmm, (2, "x", "y", "y"), {"input": "x", "mat1": "y", "mat2": "y", "beta": 2, "alpha": 1}),
+        (torch.addmm, (2, "x", 3, "y", "y"), {"input": "x", "mat1": "y", "mat2": "y", "beta": 2, "alpha": 3}),
+        (torch.addcmul, ("x", 2, "y", "y"), {"input": "x", "tensor1": "y", "tensor2": "y", "value": 2}),
+        (torch.addcdiv, ("x", 2, "y", "y"), {"input": "x", "tensor1": "y", "tensor2": "y", "value": 2}),
+    ],
+)
+def test_the_deprecated_order_of_arguments_is_understood(graph, function, args, in_full):
+    inputs = {name: graph.placeholder(name) for name in "xy"}
+    values = {"x": torch.full((3, 3), 5.0), "y": torch.full((3, 3), 7.0)}
+    node = graph.call_function(function, tuple([inputs.get(value, value) for value in args]))
+
+    call = node.normalized_arguments(None, normalize_to_only_use_kwargs=True)
+    assert call == ((), {name: inputs.get(value, value) for name, value in in_full.items()})
+    call = node.normalized_arguments(None)
+    for_call = ([values.get(str(value), value) for value in call.args], call.kwargs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That is what is deprecated.
+        expected = function(*[values.get(value, value) for value in args])
+    assert torch.equal(function(*for_call[0], **for_call[1]), expected)
 
 
 def test_overloads_with_other_meanings_are_told_apart_by_values(graph):
