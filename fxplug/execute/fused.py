@@ -203,7 +203,7 @@ class FusedLayer(nn.Module):
             return False
         if torch.is_grad_enabled() and any(value.requires_grad for value in given):
             return False
-        return self._fits(x) and _has_no_gaps(weight) and _is_ordinary_run() and not onednn_fault()
+        return _is_ordinary_run() and self._fits(x) and _has_no_gaps(weight) and not onednn_fault()
 
     def compose(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Do without oneDNN: the layer, and what follows it, one call after the other."""
@@ -217,10 +217,10 @@ class FusedLayer(nn.Module):
         if weight is None:
             return None
         if other is None:
-            return self._apply(operators, x, weight, self.activation)
+            return self._run(operators, x, weight, self.activation)
         if other.shape != self._output_shape(x):
-            return self._end(self._apply(operators, x, weight, ""), other)
-        return self._apply_sum(operators, x, other, weight)
+            return self._end(self._run(operators, x, weight, ""), other)
+        return self._run_sum(operators, x, other, weight)
 
     def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
         return _packed_weight(self, self.weight, lambda: self._pack(operators, x))
@@ -266,12 +266,12 @@ class FusedLayer(nn.Module):
     def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
-    def _apply(
+    def _run(
         self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
     ) -> torch.Tensor:
         raise NotImplementedError
 
-    def _apply_sum(
+    def _run_sum(
         self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
         raise NotImplementedError
@@ -348,7 +348,7 @@ class _FusedConvolution(FusedLayer):
                 self.weight, self.padding, self.stride, self.dilation, self.groups, x.shape
             )
 
-    def _apply(
+    def _run(
         self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
     ) -> torch.Tensor:
         return operators.convolution(
@@ -356,7 +356,7 @@ class _FusedConvolution(FusedLayer):
             *self._post_operation(activation),
         )
 
-    def _apply_sum(
+    def _run_sum(
         self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
         geometry = (weight, self.bias, self.padding, self.stride, self.dilation, self.groups)
@@ -376,10 +376,10 @@ class FusedConv1d(_FusedConvolution):
     def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
         return self.weight  # oneDNN's operators pack none of this rank.
 
-    def _apply_sum(
+    def _run_sum(
         self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
-        return self._end(self._apply(operators, x, weight, ""), other)
+        return self._end(self._run(operators, x, weight, ""), other)
 
 
 class FusedConv2d(_FusedConvolution):
@@ -435,12 +435,12 @@ class FusedLinear(FusedLayer):
         with torch.no_grad():
             return operators.pack_linear(self.weight, x.numel() // self.in_features)
 
-    def _apply(
+    def _run(
         self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
     ) -> torch.Tensor:
         return operators.linear(x, weight, self.bias, *self._post_operation(activation))
 
-    def _apply_sum(
+    def _run_sum(
         self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
         return self._activated(operators.linear_sum(x, other, weight, self.bias, "add"))

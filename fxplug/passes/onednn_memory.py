@@ -108,13 +108,18 @@ def _layouts(module: GraphModule, fused: Iterable[Node]) -> dict[Node, str]:
     for node in reversed(list(module.graph.nodes)):
         if node.users and all(_does_not_mind(user, free, spellings, order) for user in node.users):
             free.add(node)
-    return {node: _layout(node, free) for node in fused}
+    starts = {node for node in fused if isinstance(fetch_path(module, node.target), _PACKED)}
+    other: set[Node] = set()
+    for node in module.graph.nodes:
+        if node in free and (node in starts or not other.isdisjoint(node.all_input_nodes)):
+            other.add(node)  # In another order than it has by itself.
+    return {node: _layout(node, free, other) for node in starts}
 
 
-def _layout(node: Node, free: set[Node]) -> str:
+def _layout(node: Node, free: set[Node], other: set[Node]) -> str:
     if node in free:
         return "any"
-    return "contiguous" if any(used in free for used in node.all_input_nodes) else "input"
+    return "input" if other.isdisjoint(node.all_input_nodes) else "contiguous"
 
 
 def _does_not_mind(user: Node, free: set[Node], spellings: Spellings, order: EffectOrder) -> bool:
