@@ -155,7 +155,9 @@ WAYS: dict[str, tuple[str, Callable[[nn.Module, Tensor, int], Callable[[], Any]]
 # -- measuring
 
 
-def measure(name: str, batch: int, threads: int, rounds: int, left_out: Sequence[str] = ()) -> list[InferenceRow]:
+def measure(
+    name: str, batch: int, threads: int, rounds: int, left_out: Sequence[str] = ()
+) -> list[InferenceRow]:
     """Time one model in every way.
 
     Args:
@@ -288,7 +290,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = sorted({group for group, _ in WAYS.values()} - {"eager"})
     parser.add_argument("--model", action="append", choices=sorted(MODELS), help="only this one")
     parser.add_argument("--batch", action="append", type=int, help="only this batch size (default: 1 and 8)")
-    parser.add_argument("--threads", action="append", type=int, help="only so many threads (default: 1 and 2)")
+    parser.add_argument(
+        "--threads", action="append", type=int, help="only so many threads (default: 1 and 2)"
+    )
     parser.add_argument("--rounds", type=int, default=25, help="how often each way runs (default: 25)")
     parser.add_argument("--without", action="append", default=[], choices=groups, help="leave ways out")
     parser.add_argument("--write", action="store_true", help="keep the results in benchmarks/results")

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from benchmarks.modes import Mode
 
-__all__ = ["Bound", "Comparison", "Figure", "Report", "compare_samples", "describe_surroundings", "promised", "table"]
+__all__ = [
+    "Bound",
+    "Comparison",
+    "Figure",
+    "Report",
+    "compare_samples",
+    "describe_surroundings",
+    "promised",
+    "table",
+]
 
 
 @dataclass(frozen=True)

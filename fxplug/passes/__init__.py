@@ -11,8 +11,8 @@ from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
-from fxplug.passes.onednn_fuse import OneDnnFuse, OneDnnFuseOptions
 from fxplug.passes.limits import checked_limit
+from fxplug.passes.onednn_fuse import OneDnnFuse, OneDnnFuseOptions
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
 from fxplug.passes.pipeline import Pipeline
@@ -33,12 +33,12 @@ __all__ = [
     "CommonSubexpressions",
     "DeadCode",
     "FuseConvBN",
-    "OneDnnFuse",
-    "OneDnnFuseOptions",
     "Judgement",
     "Level",
     "LoadedKeys",
     "NodeChanges",
+    "OneDnnFuse",
+    "OneDnnFuseOptions",
     "Pass",
     "PassContext",
     "PassEvent",

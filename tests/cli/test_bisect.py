@@ -55,7 +55,9 @@ def test_where_nothing_is_wrong_the_exit_code_is_0(fxplug):
     result = fxplug("bisect", "models.py:net", *INPUT, "--out", "failure")
 
     assert (result.exit_code, facts(result)) == (0, {"result": "nothing is wrong", "runs": "1"})
-    assert result.stderr == "run 1: dead-code, fuse-conv-bn, propagate-shapes\n"
+    assert (
+        result.stderr == "run 1: dead-code, remove-identities, fuse-conv-bn, onednn-fuse, propagate-shapes\n"
+    )
 
 
 def test_what_is_wrong_is_said_and_the_exit_code_is_1(fxplug, more):

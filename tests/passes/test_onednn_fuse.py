@@ -6,6 +6,7 @@ import copy
 import gc
 import operator
 import pickle
+import random
 import threading
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 
 import fxplug
 from fxplug.execute import Interpreter, fused
-from fxplug.execute.fused import FusedConv1d, FusedConv2d, FusedConv3d, FusedLinear
+from fxplug.execute.fused import FusedConv1d, FusedConv2d, FusedConv3d
 from fxplug.ir import RegionEntry, effects
 from fxplug.passes import BUILTIN_PASSES, OneDnnFuse, PassContext, Pipeline, PipelineStep
 
@@ -130,7 +131,6 @@ def test_convolution_and_relu_are_one_call(capture, monkeypatch, rank, settings)
 
 
 ACTIVATIONS = {
-    "relu module": lambda m, x: nn.ReLU(inplace=True)(x),
     "F.relu": lambda m, x: F.relu(x),
     "F.relu in place": lambda m, x: F.relu(x, inplace=True),
     "method": lambda m, x: x.relu(),
@@ -172,8 +172,6 @@ def test_every_activation_in_every_spelling(capture, monkeypatch, layer, name):
         root = settled(OneInput(lambda m, x: m.act(m.layer(x)), layer=part, act=MODULES[name]()))
     else:
         root = settled(OneInput(lambda m, x: ACTIVATIONS[name](m, m.layer(x)), layer=part))
-    if name in {"relu module"}:
-        root = settled(OneInput(lambda m, x: m.act(m.layer(x)), layer=part, act=nn.ReLU(inplace=True)))
     calls = used_onednn(monkeypatch)
     module, result = fuse(capture, root)
 
@@ -327,7 +325,14 @@ def test_sums_that_broadcast_are_right(capture):
     root = settled(TwoInputs(lambda m, x, y: torch.relu(m.conv(x) + y), conv=conv()))
     module, _ = fuse(capture, root)
 
-    for other in (wave(4, 1, 1), wave(1, 4, 1, 1), wave(1, 4, 9, 8), wave(1), wave(3, 2, 4, 9, 8), wave(2, 1, 9, 8)):
+    for other in (
+        wave(4, 1, 1),
+        wave(1, 4, 1, 1),
+        wave(1, 4, 9, 8),
+        wave(1),
+        wave(3, 2, 4, 9, 8),
+        wave(2, 1, 9, 8),
+    ):
         assert_same(module, root, IMAGE, other)
     assert_same(module, root, IMAGE, IMAGE.double())
     assert_same(module, root, IMAGE, IMAGE.to(torch.int32))
@@ -353,9 +358,10 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_layers_that_are_left_alone(capture, make):
-    root = OneInput(lambda m, x: torch.relu(m.layer(x)), layer=make())
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_are_left_alone(name):
+    root = OneInput(lambda m, x: torch.relu(m.layer(x)), layer=LAYERS[name]()).eval()
+    root.layer.train(name == "training")
     tracer = fxplug.Tracer()
     tracer.is_leaf_module = lambda module, name: bool(name)
     graph = tracer.trace(root)
@@ -363,8 +369,6 @@ def test_layers_that_are_left_alone(capture, make):
     result = OneDnnFuse().run(module, CONTEXT)
 
     assert not result.modified
-    if root.layer.training and type(root.layer) is nn.Conv2d and root.layer.weight.dtype is torch.float32:
-        pass
     assert type(module.layer) is type(root.layer)
 
 
@@ -403,9 +407,8 @@ def test_weights_that_the_program_writes_are_left_alone(capture):
         return torch.relu(m.conv(x))
 
     root = settled(OneInput(program, conv=conv()))
-    module, result = fuse(capture, root)
 
-    assert not result.modified
+    assert not fuse(capture, root)[1].modified
 
 
 def test_a_layer_that_another_module_calls_itself_is_left_alone(capture):
@@ -528,7 +531,16 @@ def there_and_back(part):
     part.float()
 
 
-CHANGES = [write_in_place, assign_data, write_data, write_numpy, new_parameter, load, load_by_assignment, there_and_back]
+CHANGES = [
+    write_in_place,
+    assign_data,
+    write_data,
+    write_numpy,
+    new_parameter,
+    load,
+    load_by_assignment,
+    there_and_back,
+]
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -593,7 +605,13 @@ def test_the_module_can_be_copied_traced_again_interpreted_and_stored(capture, t
 
     assert repr(loaded.two) == repr(module.two)
     assert [node.op for node in again.graph.nodes] == [node.op for node in module.graph.nodes]
-    for other in (loaded, again, copy.deepcopy(module), pickle.loads(pickle.dumps(module)), Interpreter(module).run):
+    for other in (
+        loaded,
+        again,
+        copy.deepcopy(module),
+        pickle.loads(pickle.dumps(module)),
+        Interpreter(module).run,
+    ):
         assert_same(other, root, IMAGE)
 
 
@@ -651,7 +669,9 @@ def forward_mode(module, x):
 def traced_by_torchscript(module, x):
     with torch.no_grad():
         graph = torch.jit.trace(module, x).inlined_graph
-        return [node.kind() for node in graph.nodes() if "convolution" in node.kind() or "relu" in node.kind()]
+        return [
+            node.kind() for node in graph.nodes() if "convolution" in node.kind() or "relu" in node.kind()
+        ]
 
 
 def without_onednn(module, x):
@@ -700,7 +720,11 @@ def test_elsewhere_the_original_calls_are_made(capture, monkeypatch, run):
     module, _ = fuse(capture, root)
     calls = used_onednn(monkeypatch)
 
-    torch.testing.assert_close(run(module, IMAGE), run(root, IMAGE), rtol=1e-5, atol=1e-5)
+    expected, found = run(root, IMAGE), run(module, IMAGE)
+    if isinstance(expected, list):
+        assert found == expected
+    else:
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     assert calls == []
 
 
@@ -769,7 +793,9 @@ def test_small_linear_layers_and_single_rows_are_left_to_the_original_calls(capt
 
 
 def test_without_usable_operators_nothing_is_done(capture, monkeypatch):
-    monkeypatch.setattr("fxplug.passes.onednn_fuse.onednn_fault", lambda: "what Conv2d with relu computes is wrong")
+    monkeypatch.setattr(
+        "fxplug.passes.onednn_fuse.onednn_fault", lambda: "what Conv2d with relu computes is wrong"
+    )
     root = settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv()))
     module, result = fuse(capture, root)
 
@@ -780,8 +806,12 @@ def test_without_usable_operators_nothing_is_done(capture, monkeypatch):
 
 def test_operators_that_compute_something_else_are_found(monkeypatch):
     found = fused.onednn_operators()
+
+    def spoilt(call):
+        return lambda *args: call(*args) + 1e-3
+
     for name in found._fields[:5]:
-        other = found._replace(**{name: lambda *args, call=getattr(found, name): call(*args) + 1e-3})
+        other = found._replace(**{name: spoilt(getattr(found, name))})
         with torch.no_grad():
             assert fused._wrong_operator(other), name
 
@@ -886,12 +916,16 @@ def a_view_of_the_input(m, x):
     return torch.relu(m.two(m.one(x)) + x.view(2, 4, 9, 8))
 
 
-def the_same_value(m, x):
+def what_may_be_the_same_value(m, x):
     value = m.one(x)
-    return torch.relu(m.two(value) + value) if False else m.two(m.one(value)) + F.dropout(value, training=False)
+    return (
+        torch.relu(m.two(value) + value) if False else m.two(m.one(value)) + F.dropout(value, training=False)
+    )
 
 
-@pytest.mark.parametrize("program", [read_later, returned, viewed, of_the_input, a_view_of_the_input, the_same_value])
+@pytest.mark.parametrize(
+    "program", [read_later, returned, viewed, of_the_input, a_view_of_the_input, what_may_be_the_same_value]
+)
 def test_what_is_read_elsewhere_is_not_written_over(capture, program):
     root = settled(OneInput(program, one=conv(), two=conv()))
     module, _ = fuse(capture, root)
@@ -976,7 +1010,9 @@ def test_a_module_is_as_before_when_the_pass_is_undone(capture, monkeypatch):
 def test_origins_of_all_calls_are_kept(capture):
     root = settled(TwoInputs(lambda m, x, y: torch.relu(m.conv(x) + y), conv=conv()))
     module = capture(root)
-    expected = {id(origin) for node in module.graph.nodes if node.op.startswith("call_") for origin in node.origins}
+    expected = {
+        id(origin) for node in module.graph.nodes if node.op.startswith("call_") for origin in node.origins
+    }
     OneDnnFuse().run(module, CONTEXT)
     (node,) = module.graph.find_nodes(op="call_module")
 
@@ -996,18 +1032,28 @@ def test_each_rewrite_can_be_refused(capture, monkeypatch):
     OneDnnFuse().run(module, CONTEXT)
 
     assert asked == [("one", "fuse"), ("two", "fuse"), ("three", "fuse")]
-    assert [type(part) is FusedConv2d for part in (module.one, module.two, module.three)] == [True, False, True]
+    assert [type(part) is FusedConv2d for part in (module.one, module.two, module.three)] == [
+        True,
+        False,
+        True,
+    ]
     assert_same(module, root, IMAGE)
 
 
 def test_optimize_does_it_by_default_and_leaves_it_to_a_backend():
-    root = settled(nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.ReLU(), nn.Flatten()))
+    root = settled(
+        nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.Dropout(), nn.ReLU(), nn.Flatten())
+    )
     result = fxplug.optimize(root, (IMAGE,), measure=False, verify="numeric")
 
     assert [report.name for report in result.passes] == [
         *("dead-code", "remove-identities", "fuse-conv-bn", "onednn-fuse", "propagate-shapes"),
     ]
-    assert [node.op for node in result.graph_module.graph.nodes] == ["placeholder", *["call_module"] * 2, "output"]
+    assert [node.op for node in result.graph_module.graph.nodes] == [
+        "placeholder",
+        *["call_module"] * 2,
+        "output",
+    ]
     assert result.check.max_abs_error < 1e-5
     lowered = fxplug.optimize(root, (IMAGE,), backend="eager", measure=False)
     assert "onednn-fuse" not in [report.name for report in lowered.passes]
@@ -1030,7 +1076,7 @@ def test_new_weights_of_the_original_are_loaded_into_the_fused_module():
 
 
 def test_random_networks(capture):
-    chance = __import__("random").Random(7)
+    chance = random.Random(7)
     for seed in range(40):
         root = settled(random_network(chance))
         module, _ = fuse(capture, root)
