@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
-import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import torch
@@ -19,12 +17,13 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import skip_init
 
+from fxplug.errors import InvalidArgumentError, did_you_mean
+from fxplug.execute.packed import has_no_gaps, packed_weight
 from fxplug.ir import PURE, Effect, effects, writes
 from fxplug.semantics.internals import (
     OneDnnOperators,
     is_differentiating,
     onednn_operators,
-    version_of,
     with_data,
 )
 
@@ -76,53 +75,7 @@ ACTIVATIONS: dict[str, _Activation] = {
 """What can follow a layer in the same call."""
 
 
-class _Packed(NamedTuple):
-    """A weight as oneDNN reads it, and what tells whether it is still that of the module."""
-
-    tensor: torch.Tensor
-    weight: weakref.ref[torch.Tensor]
-    version: int
-    place: tuple[int, torch.Size, tuple[int, ...]]
-    sample: torch.Tensor
-
-
 _PLAIN = frozenset({torch.Tensor, nn.Parameter})
-_SAMPLED = 64
-_packed: weakref.WeakKeyDictionary[nn.Module, _Packed] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _sample(weight: torch.Tensor) -> torch.Tensor:
-    """Return some elements of a weight without gaps: writes to its ``.data`` are not counted by torch."""
-    count = weight.numel()
-    taken = min(count, _SAMPLED)
-    return weight.as_strided((taken,), ((count - 1) // max(1, taken - 1) or 1,))
-
-
-def _packed_weight(
-    module: nn.Module, weight: torch.Tensor, pack: Callable[[], torch.Tensor]
-) -> torch.Tensor | None:
-    """Return the weight of a module as oneDNN reads it; None where changes of it would go unnoticed."""
-    version = version_of(weight)
-    if version is None:
-        return None
-    place = (weight.data_ptr(), weight.shape, weight.stride())
-    known = _packed.get(module)
-    if (
-        known is not None
-        and known.weight() is weight
-        and known.version == version
-        and known.place == place
-        and torch.equal(known.sample, _sample(weight))
-    ):
-        return known.tensor
-    sample = _sample(weight).clone()
-    tensor = pack()
-    if type(tensor) is not torch.Tensor:
-        return None  # Somebody listens to operators and gives other values.
-    with _lock:
-        _packed[module] = _Packed(tensor, weakref.ref(weight), version, place, sample)
-    return tensor
 
 
 def _is_usual(tensor: Any) -> bool:
@@ -134,17 +87,10 @@ def _is_usual(tensor: Any) -> bool:
     )
 
 
-def _has_no_gaps(weight: torch.Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return weight.is_contiguous() or (
-        weight.dim() in formats and weight.is_contiguous(memory_format=formats[weight.dim()])
-    )
-
-
 def _is_ordinary_run() -> bool:
     """Return whether calls are just to be computed: not traced, cast, or differentiated in another way."""
     return not (
-        torch.jit.is_tracing()
+        torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch.is_autocast_enabled("cpu")
         or is_differentiating()
         or not torch.backends.mkldnn.enabled
@@ -179,6 +125,10 @@ class FusedLayer(nn.Module):
         reuse: bool = False,
     ) -> None:
         super().__init__()
+        if activation and activation not in ACTIVATIONS:
+            raise InvalidArgumentError(
+                f"Cannot fuse {activation!r} with a layer. {did_you_mean(activation, tuple(ACTIVATIONS))}"
+            )
         self.weight = cast("nn.Parameter", layer.weight)
         self.register_parameter("bias", cast("nn.Parameter | None", layer.bias))
         self.activation = activation
@@ -203,7 +153,7 @@ class FusedLayer(nn.Module):
             return False
         if torch.is_grad_enabled() and any(value.requires_grad for value in given):
             return False
-        return _is_ordinary_run() and self._fits(x) and _has_no_gaps(weight) and not onednn_fault()
+        return _is_ordinary_run() and self._fits(x) and has_no_gaps(weight) and not onednn_fault()
 
     def compose(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Do without oneDNN: the layer, and what follows it, one call after the other."""
@@ -223,12 +173,17 @@ class FusedLayer(nn.Module):
         return self._run_sum(operators, x, other, weight)
 
     def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
-        return _packed_weight(self, self.weight, lambda: self._pack(operators, x))
+        return packed_weight(self, self.weight, lambda: self._pack(operators, x))
 
     def _end(self, value: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
         """Do what follows the layer, one call after the other."""
-        if self.add:
-            value = value.add_(cast("torch.Tensor", other)) if self.in_place else value + other
+        if (other is None) is self.add:
+            raise InvalidArgumentError(
+                f"Cannot call a {type(self).__name__} with {'one argument' if self.add else 'two arguments'}: it was "
+                f"made with add={self.add}. Give it {'also what is to be added' if self.add else 'one argument'}."
+            )
+        if other is not None:
+            value = value.add_(other) if self.in_place else value + other
         return self._activated(value)
 
     def _activated(self, value: torch.Tensor) -> torch.Tensor:
@@ -327,13 +282,14 @@ class _FusedConvolution(FusedLayer):
         return self.stride, self.padding, self.dilation, self.groups
 
     def _fits(self, x: torch.Tensor) -> bool:
-        rank = len(self.kernel_size)
-        return x.dim() == rank + 2 and x.shape[1] == self.in_channels and x.numel() > 0
+        fits = x.dim() == self.weight.dim() and x.shape[1] == self.in_channels and x.numel() > 0
+        return fits and all(size > 0 for size in self._output_shape(x)[2:])
 
     def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
-        sizes = zip(x.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        kernel = self.weight.shape[2:]
+        sizes = zip(x.shape[2:], kernel, self.stride, self.padding, self.dilation, strict=True)
         spatial = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in sizes)
-        return (x.shape[0], self.out_channels, *spatial)
+        return (x.shape[0], self.weight.shape[0], *spatial)
 
     def _finished(self, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.layout == "any":
@@ -429,7 +385,7 @@ class FusedLinear(FusedLayer):
         return work >= _WORTHWHILE and x.numel() > self.in_features
 
     def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
-        return (*x.shape[:-1], self.out_features)
+        return (*x.shape[:-1], self.weight.shape[0])
 
     def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -486,23 +442,27 @@ def onednn_fault() -> str:
 
 def _wrong_operator(operators: OneDnnOperators) -> str:
     """Return what is computed wrongly, empty if nothing is."""
-    for kind, fused_kind in FUSED_MODULES.items():
+    for kind in FUSED_MODULES:
+        fused_kind: Any = FUSED_MODULES[kind]
         layer, x = _example(kind)
         for name, numbers in _ENDINGS.items():
             fused = fused_kind(layer, name, numbers)
             value = fused.apply_onednn(operators, x)
-            if not torch.allclose(value, fused.compose(x), 1e-4, 1e-5):
+            if value is None or not torch.allclose(value, fused.compose(x), 1e-4, 1e-5):
                 return f"{kind.__name__} with {name or 'nothing'}"
         other = layer(x).flip(0) + 0.25
         for settings in _sums(fused_kind):
             fused = fused_kind(layer, "relu", add=True, **settings)
-            expected = fused.compose(x, other.clone())
-            if not torch.allclose(fused.apply_onednn(operators, x, other.clone()), expected, 1e-4, 1e-5):
+            value, expected = fused.apply_onednn(operators, x, other.clone()), fused.compose(x, other.clone())
+            if value is None or not torch.allclose(value, expected, 1e-4, 1e-5):
                 return f"{kind.__name__} with a sum"
     return ""
 
 
 _ENDINGS = {"": (), **dict.fromkeys(ACTIVATIONS, ()), "leaky_relu": (0.1,), "hardtanh": (-0.5, 0.75)}
+
+
+_RANKS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 
 
 def _sums(kind: type[FusedLayer]) -> list[dict[str, bool]]:
@@ -514,8 +474,7 @@ def _example(kind: type[nn.Module]) -> tuple[Any, torch.Tensor]:
     if kind is nn.Linear:
         layer, shape = skip_init(nn.Linear, 5, 6), (4, 5)
     else:
-        rank = len(FUSED_MODULES[kind](skip_init(kind, 3, 4, 3)).kernel_size)
-        layer, shape = skip_init(kind, 3, 4, 3, padding=1), (2, 3, *(5,) * rank)
+        layer, shape = skip_init(kind, 3, 4, 3, padding=1), (2, 3, *(5,) * _RANKS[kind])
     for parameter in layer.parameters():
         parameter.copy_(_wave(parameter.shape))
     x = _wave(shape)

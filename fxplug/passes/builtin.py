@@ -50,7 +50,6 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         phase="lower",
         after=("fuse-conv-bn", "remove-identities"),
         options=OneDnnFuseOptions,
-        preserves=frozenset({"shapes"}),
         idempotent=True,
     ),
     PassRecord(

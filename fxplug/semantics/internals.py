@@ -148,6 +148,7 @@ _count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _pop_dispatch_mode: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
 _dispatch_mode_at: Callable[[int], Any] = torch._C._get_dispatch_stack_at
 _push_dispatch_mode: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
+_functorch: Any = vars(torch._C)["_functorch"]
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` returns: the module inside."""
 DYNAMO_INLINE = "_torchdynamo_inline"
@@ -207,7 +208,7 @@ def onednn_operators() -> OneDnnOperators:
 
 def is_differentiating() -> bool:
     """Return whether `torch.func` transforms calls, or forward-mode differentiation is on, in this thread."""
-    return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

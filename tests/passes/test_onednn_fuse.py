@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxplug
-from fxplug.execute import Interpreter, fused
+from fxplug.execute import Interpreter, fused, packed
 from fxplug.execute.fused import FusedConv1d, FusedConv2d, FusedConv3d
 from fxplug.ir import RegionEntry, effects
 from fxplug.passes import BUILTIN_PASSES, OneDnnFuse, PassContext, Pipeline, PipelineStep
@@ -218,14 +218,15 @@ def test_the_sum_of_a_residual_block_is_part_of_the_call(capture, monkeypatch, p
 
 
 def test_a_sum_behind_a_linear_layer(capture, monkeypatch):
-    root = settled(OneInput(lambda m, x: m.layer(x) + x, layer=nn.Linear(512, 512)))
+    root = settled(OneInput(lambda m, x: m.layer(x) + x, layer=nn.Linear(512, 512, bias=False)))
     calls = used_onednn(monkeypatch)
     module, result = fuse(capture, root)
 
     assert result.details["sums"] == 1
     assert_same(module, root, ROWS)
     assert_same(module, root, wave(4, 16, 512))
-    assert len(calls) == 4
+    assert_same(module, root, wave(512, 40).t())
+    assert len(calls) == 6
 
 
 def test_a_layer_that_nothing_follows_is_packed(capture):
@@ -479,19 +480,19 @@ def test_nothing_packed_is_an_attribute(capture):
         module(IMAGE)
 
     assert {name: repr(value) for name, value in vars(module.conv).items()} == before
-    assert module.conv in fused._packed
+    assert module.conv in packed._packed
 
 
 def test_what_is_packed_is_freed_with_the_module(capture):
     module, _ = fuse(capture, settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv())))
-    count = len(fused._packed)
+    count = len(packed._packed)
     with torch.no_grad():
         module(IMAGE)
-    assert len(fused._packed) == count + 1
+    assert len(packed._packed) == count + 1
     del module
     gc.collect()
 
-    assert len(fused._packed) == count
+    assert len(packed._packed) == count
 
 
 def write_in_place(part):
@@ -561,14 +562,14 @@ def test_new_weights_are_seen(capture, monkeypatch, layer, change):
 
 def test_a_weight_is_packed_once(capture, monkeypatch):
     module, _ = fuse(capture, settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv())))
-    packed = []
+    times = []
     pack = FusedConv2d._pack
-    monkeypatch.setattr(FusedConv2d, "_pack", lambda self, *args: packed.append(1) or pack(self, *args))
+    monkeypatch.setattr(FusedConv2d, "_pack", lambda self, *args: times.append(1) or pack(self, *args))
     with torch.no_grad():
         for batch in (2, 1, 2):
             module(IMAGE[:batch])
 
-    assert packed == [1]
+    assert times == [1]
 
 
 @pytest.mark.parametrize(
@@ -581,7 +582,7 @@ def test_copies_have_a_cache_of_their_own(capture, transfer):
     module, _ = fuse(capture, root)
     assert_same(module, root, IMAGE)
     other = transfer(module.conv)
-    assert other not in fused._packed
+    assert other not in packed._packed
     other._parameters = dict(other._parameters)  # copy.copy leaves them with both.
     other.weight = nn.Parameter(other.weight.detach() * 3, requires_grad=False)
     with torch.no_grad():
@@ -648,6 +649,25 @@ def test_repr_says_what_is_done(capture):
     )
 
 
+def test_what_was_not_prepared_is_refused():
+    with pytest.raises(fxplug.FxplugError, match=r"Cannot fuse 'rel' with a layer\. Did you mean 'relu'"):
+        FusedConv2d(conv(), "rel")
+    with pytest.raises(fxplug.FxplugError, match="with two arguments: it was made with add=False"):
+        FusedConv2d(conv(), "relu")(IMAGE, IMAGE)
+    with pytest.raises(fxplug.FxplugError, match="with one argument: it was made with add=True"):
+        FusedConv2d(conv(), "relu", add=True)(IMAGE)
+
+
+def test_multiply_adds_are_counted_as_those_of_the_layer(capture):
+    root = settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv()))
+    module, _ = fuse(capture, root)
+
+    found = fxplug.cost(module, (IMAGE,))
+
+    assert found.multiply_adds == fxplug.cost(root, (IMAGE,)).multiply_adds > 0
+    assert found.unknown == ()
+
+
 # -- where oneDNN is not used
 
 
@@ -668,7 +688,7 @@ def forward_mode(module, x):
 
 def traced_by_torchscript(module, x):
     with torch.no_grad():
-        graph = torch.jit.trace(module, x).inlined_graph
+        graph = torch.jit.trace(module, x, check_trace=False).inlined_graph
         return [
             node.kind() for node in graph.nodes() if "convolution" in node.kind() or "relu" in node.kind()
         ]
