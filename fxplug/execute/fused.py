@@ -442,8 +442,8 @@ def onednn_fault() -> str:
 
 def _wrong_operator(operators: OneDnnOperators) -> str:
     """Return what is computed wrongly, empty if nothing is."""
-    for kind in FUSED_MODULES:
-        fused_kind: Any = FUSED_MODULES[kind]
+    kinds: dict[type[nn.Module], Any] = {**FUSED_MODULES}
+    for kind, fused_kind in kinds.items():
         layer, x = _example(kind)
         for name, numbers in _ENDINGS.items():
             fused = fused_kind(layer, name, numbers)
