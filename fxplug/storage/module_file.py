@@ -46,7 +46,7 @@ def save(
 
     Kept are the graph with its names, arguments, annotations, regions and origins; parameters and buffers
     with their ties, strides and gradient flags; training flags; and submodules of the classes that `torch.nn`
-    ships. Entries of ``node.meta`` and ``module.meta`` are kept when they consist of plain values, torch's
+    ships, or that ``onednn-fuse`` puts in their place. Entries of ``node.meta`` and ``module.meta`` are kept when they consist of plain values, torch's
     constants, functions that a file may name, and `fxplug.analyze.TensorMetadata`; what is left out is listed
     in the file's manifest under ``"left_out_meta"``. Not kept are gradients, Python attributes of tensors,
     and devices: tensors come back on the CPU, except those on the meta device.
