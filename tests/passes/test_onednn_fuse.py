@@ -1111,6 +1111,7 @@ def random_network(chance):
     """Return a network of convolutions, sums, activations, in place or not, and pooling, in random order."""
     steps = [chance.choice(STEPS) for _ in range(chance.randint(2, 9))]
     choices = [chance.random() for _ in range(3 * len(steps))]
+    needs_order = chance.random() < 0.3
     parts = {f"conv{number}": conv(groups=chance.choice([1, 2, 4])) for number in range(4)}
 
     def program(m, x):
@@ -1122,13 +1123,15 @@ def random_network(chance):
 
         for step in steps:
             pool.append(step(m, pick, pool))
-        return pool[-1], pool[len(pool) // 2].view(2, -1)
+        middle = pool[len(pool) // 2]
+        return pool[-1].flatten(1), middle.view(2, -1) if needs_order else middle.flatten(1)
 
     return OneInput(program, **parts)
 
 
 STEPS = [
     *(lambda m, pick, pool: getattr(m, f"conv{pick(range(4))}")(pick(pool)),) * 3,
+    *(lambda m, pick, pool: torch.relu(getattr(m, f"conv{pick(range(4))}")(pool[-1]) + pick(pool)),) * 3,
     lambda m, pick, pool: torch.relu(pool[-1]),
     lambda m, pick, pool: torch.relu_(pool[-1]),
     lambda m, pick, pool: torch.relu_(pick(pool)),
