@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     from benchmarks.modes import Mode
 
-__all__ = ["Bound", "Comparison", "Figure", "Report", "compare_samples", "describe_surroundings", "promised"]
+__all__ = [
+    "Bound",
+    "Comparison",
+    "Figure",
+    "Report",
+    "compare_samples",
+    "describe_surroundings",
+    "promised",
+    "table",
+]
 
 
 @dataclass(frozen=True)
@@ -111,12 +120,12 @@ class Report:
         parts = [
             f"# Benchmarks, {self.mode}",
             facts,
-            _table(
+            table(
                 ("work", "unit", "torch.fx", "fxplug", "torch.fx / fxplug", "quartiles", *promised),
                 rows,
                 left=2,
             ),
-            _table(("floors and costs of its own", "unit", "value", *promised), figures, left=2),
+            table(("floors and costs of its own", "unit", "value", *promised), figures, left=2),
         ]
         return "\n\n".join(parts) + "\n"
 
@@ -209,7 +218,7 @@ def _rounded(value: object) -> object:
     return value
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     """Return a Markdown table whose columns line up; the first `left` ones are text, the others numbers."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     lines = [_row(header, widths, left), _rule(widths, left), *(_row(row, widths, left) for row in rows)]

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from fxplug.analyze import elementwise, products, recurrent
 from fxplug.analyze.cost import CallCost, FlopFormulaRecord, OperatorCall
+from fxplug.execute.fused import FUSED_MODULES
 from fxplug.semantics.checks import CHECKS
 
 if TYPE_CHECKING:
@@ -143,5 +144,8 @@ def _records() -> Iterator[FlopFormulaRecord]:
     for formula, names in _MODULE_NAMES.items():
         for name in names.split():
             yield FlopFormulaRecord(getattr(nn, name), formula)
+    for layer, fused in FUSED_MODULES.items():
+        # What an activation adds to its layer is next to nothing.
+        yield FlopFormulaRecord(fused, products.linear if layer is nn.Linear else products.convolution)
     for target in (getattr, hasattr, len, operator.truth, operator.not_, *CHECKS):
         yield FlopFormulaRecord(target, elementwise.no_work)

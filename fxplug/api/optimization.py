@@ -46,6 +46,8 @@ __all__ = [
 
 DEFAULT_PIPELINE = "inference"
 """The pipeline that runs where neither a pipeline nor passes are named."""
+_FOR_EAGER = ("onednn-fuse",)
+"""Passes that choose how PyTorch itself runs calls; a backend knows what to do with the calls alone."""
 
 
 class ExampleError(FxplugError, ValueError):
@@ -119,7 +121,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         pipeline: Name of a pipeline; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline, or mappings of ``name`` and options; an empty sequence
             runs none. They run in the order that they declare, else in the order given.
-        backend: Name of a backend that takes over the transformed module.
+        backend: Name of a backend that takes over the transformed module. A pipeline then leaves ``onednn-fuse`` out,
+            which is about calls that PyTorch runs itself; name it in `passes` if it shall run.
         manager: Supplies passes, pipelines and backends; by default the installed plugins.
         observer: Told of every stage as it starts and ends.
         rtol: Allowed error relative to the expected value, element by element; by default according to dtype.
@@ -156,6 +159,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     _check_arguments(module, pipeline, passes)
     plugins = default_manager() if manager is None else manager
     chosen = plugins.resolve_pipeline(list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE)
+    if backend is not None and passes is None:
+        chosen = chosen.without(*_FOR_EAGER)
     plan = _Plan(
         pipeline=chosen.verified(verify or chosen.verification.level, rtol, atol),
         backend=None if backend is None else plugins.find_backend(backend),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from fxplug.errors import TraceError
+from fxplug.execute.fused import FusedLayer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -72,9 +73,10 @@ class TracePolicy:
 
 
 def is_leaf_by_class(module: nn.Module) -> bool:
-    """Return fxplug's own rule for leaves: the classes that torch.nn ships, except containers."""
+    """Return fxplug's own rule for leaves: the classes that torch.nn ships, except containers, and fused layers."""
     name = type(module).__module__
-    return name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
+    is_torchs = name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
+    return is_torchs or isinstance(module, FusedLayer)
 
 
 def check_settings(modules: Any, functions: Any, policy: Any) -> None:

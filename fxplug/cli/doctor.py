@@ -45,6 +45,7 @@ def doctor(config: Path | None, *, as_json: bool) -> None:
     findings = Findings()
     _find_environment(findings)
     _find_torch_names(findings)
+    _find_onednn(findings)
     _find_about_plugins(config, findings)
     if as_json:
         print_json(findings.as_data(_next_steps(findings)))
@@ -94,6 +95,18 @@ def _find_torch_names(findings: Findings) -> None:
         for probe in PROBES
         if probe.name in missing
     ]
+
+
+def _find_onednn(findings: Findings) -> None:
+    try:
+        fault: str = importlib.import_module("fxplug.execute.fused").onednn_fault()
+    except ImportError:  # Which of torch's names is missing is said already.
+        return
+    if fault:
+        findings.notes.append(
+            f"The pass onednn-fuse does nothing here: oneDNN cannot be used, {fault}. Models run all the same, without "
+            "what it would gain."
+        )
 
 
 def _find_about_plugins(config: Path | None, findings: Findings) -> None:

@@ -60,6 +60,9 @@ PROBES: tuple[TorchName, ...] = (
     *_below("torch.utils._python_dispatch", "is_traceable_wrapper_subclass", "undoing what passes write"),
     *_below("torch.Tensor", "_indices _values", "undoing what passes write"),
     *_below("torch", "_disable_dynamo", "passes that compile functions"),
+    *_below("torch.Tensor", "_version", "convolutions with packed weights"),
+    *_below("torch._C._functorch", "peek_interpreter_stack", "convolutions with packed weights"),
+    *_below("torch.autograd.forward_ad", "_current_level", "convolutions with packed weights"),
     *_below("torch._C", "_set_grad_enabled", "regions without gradients, beside other threads"),
     *_below(
         "torch._C._dynamo.eval_frame",
@@ -115,9 +118,14 @@ PROBES: tuple[TorchName, ...] = (
 """What is looked for, each with what it is needed for."""
 
 UNPROBED = frozenset(
-    {"_dynamo_marked_constant", "_torchdynamo_inline", "_Patcher__fx_already_patched", "_orig_mod"}
+    {
+        *("_dynamo_marked_constant", "_torchdynamo_inline", "_Patcher__fx_already_patched", "_orig_mod"),
+        *("_convolution_pointwise", "_convolution_pointwise_", "_linear_pointwise"),
+        *("_reorder_convolution_weight", "_reorder_linear_weight"),
+    }
 )
-"""Attributes that torch looks for or sets at objects while it runs, so that there is no place to look for them."""
+"""Attributes that torch looks for or sets at objects while it runs, so that there is no place to look for them; and the
+operators of oneDNN, which are looked for by running them, and are missing where a processor or a build has none."""
 
 _EXAMPLES: dict[str, Callable[[Any], Any]] = {
     "Module()": lambda torch: torch.nn.Module(),

@@ -18,6 +18,7 @@ from fxplug.passes.limits import checked_limit
 from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
 from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
 from fxplug.passes.normalize import Normalize
+from fxplug.passes.onednn_fuse import OneDnnFuse, OneDnnFuseOptions
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
 from fxplug.passes.pipeline import Pipeline
@@ -56,6 +57,8 @@ __all__ = [
     "MixedPrecisionOptions",
     "NodeChanges",
     "Normalize",
+    "OneDnnFuse",
+    "OneDnnFuseOptions",
     "Pass",
     "PassContext",
     "PassEvent",

@@ -12,6 +12,7 @@ from fxplug.passes.fuse_conv_bn import FuseConvBN
 from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
 from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
 from fxplug.passes.normalize import Normalize
+from fxplug.passes.onednn_fuse import OneDnnFuse, OneDnnFuseOptions
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
 from fxplug.passes.replace_activations import ReplaceActivations, ReplaceActivationsOptions
@@ -110,6 +111,15 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         idempotent=True,
     ),
     PassRecord(
+        "onednn-fuse",
+        OneDnnFuse,
+        "Lets convolutions and linear layers on the CPU do the sum and the activation behind them.",
+        phase="lower",
+        after=("fuse-conv-bn", "remove-identities"),
+        options=OneDnnFuseOptions,
+        idempotent=True,
+    ),
+    PassRecord(
         "propagate-shapes",
         PropagateShapes,
         "Notes shape and dtype of every value, from the example inputs.",
@@ -120,6 +130,6 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
 )
 
 BUILTIN_PIPELINES: dict[str, tuple[str, ...]] = {
-    "inference": ("dead-code", "fuse-conv-bn", "propagate-shapes")
+    "inference": ("dead-code", "remove-identities", "fuse-conv-bn", "onednn-fuse", "propagate-shapes")
 }
 """Name -> passes. A plugin's pass joins one by naming it in its record."""

@@ -95,6 +95,12 @@ class Pipeline:
         other.verify = Verification(verify, Tolerance(other.rtol, other.atol)).level
         return other
 
+    def without(self, *names: str) -> Pipeline:
+        """Return the same pipeline without some of its passes."""
+        other = copy.copy(self)
+        other.steps = tuple(step for step in self.steps if step.name not in names)
+        return other
+
     def fingerprint(self) -> str:
         """Return 64 hexadecimal digits that are the same wherever the same passes would run with the same options.
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fxplug.execute.fused import FUSED_MODULES
 from fxplug.ir import Node, effects
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import flatten_tree, storage_of
@@ -32,6 +33,7 @@ _FRESH = frozenset(_FRESH_NAMES.split())
 """Names of functions, operators and methods whose value is new memory, unless they are told to work in place."""
 
 _FRESH_MODULES = (
+    *FUSED_MODULES.values(),
     nn.Linear,
     nn.Bilinear,
     nn.Embedding,

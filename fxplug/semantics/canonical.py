@@ -136,6 +136,7 @@ _MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
     nn.GELU: ("gelu", ("approximate",)),
     nn.Hardsigmoid: ("hardsigmoid", ()),
     nn.Hardswish: ("hardswish", ()),
+    nn.Hardtanh: ("hardtanh", ("min_val", "max_val")),
     nn.LeakyReLU: ("leaky_relu", ("negative_slope",)),
     nn.Mish: ("mish", ()),
     nn.ReLU: ("relu", ()),

@@ -7,7 +7,7 @@ import inspect
 import sys
 from contextlib import contextmanager
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
+from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
 from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -54,6 +55,7 @@ __all__ = [
     "HigherOrderOperator",
     "LightDispatchMode",
     "NormBase",
+    "OneDnnOperators",
     "OpOverload",
     "OpOverloadPacket",
     "ScriptMethod",
@@ -73,9 +75,11 @@ __all__ = [
     "has_hooks",
     "is_about_missing_data",
     "is_compiled_class",
+    "is_differentiating",
     "is_fake",
     "memory_of",
     "modules_of",
+    "onednn_operators",
     "opaque_functions",
     "parameters_of",
     "paths_below",
@@ -99,6 +103,7 @@ __all__ = [
     "torch_fx_wrapped_functions",
     "torch_fx_wrapped_methods",
     "unflatten_tree",
+    "version_of",
     "with_data",
     "without_data",
     "without_mode",
@@ -144,6 +149,7 @@ _count_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _pop_dispatch_mode: Callable[[Any], Any] = torch._C._pop_torch_dispatch_stack
 _dispatch_mode_at: Callable[[int], Any] = torch._C._get_dispatch_stack_at
 _push_dispatch_mode: Callable[[Any], None] = torch._C._push_on_torch_dispatch_stack
+_functorch: Any = vars(torch._C)["_functorch"]
 COMPILED_MODULE = "_orig_mod"
 """Attribute of what ``torch.compile`` returns: the module inside."""
 DYNAMO_INLINE = "_torchdynamo_inline"
@@ -162,6 +168,53 @@ def schema_of(overload: Any) -> Any:
 def autocast_arguments(context: torch.autocast) -> tuple[str, torch.dtype | None, bool, bool]:
     """Return what makes a context that does the same: device, dtype, whether it is on, whether casts are kept."""
     return context.device, context.fast_dtype, bool(context._enabled), bool(context._cache_enabled)
+
+
+class OneDnnOperators(NamedTuple):
+    """Operators of oneDNN that do more than one thing in a call."""
+
+    convolution: Callable[..., torch.Tensor]
+    """Convolution and activation."""
+    convolution_sum: Callable[..., torch.Tensor]
+    """Convolution, sum with another tensor, and activation."""
+    convolution_sum_: Callable[..., torch.Tensor]
+    """The same, written into the other tensor."""
+    linear: Callable[..., torch.Tensor]
+    """Linear map and activation."""
+    linear_sum: Callable[..., torch.Tensor]
+    """Linear map and sum with another tensor."""
+    pack_convolution: Callable[..., torch.Tensor]
+    """Lays the weight of a convolution out as oneDNN reads it."""
+    pack_linear: Callable[..., torch.Tensor]
+    """Lays the weight of a linear map out as oneDNN reads it."""
+
+
+def onednn_operators() -> OneDnnOperators:
+    """Return the operators of oneDNN.
+
+    Raises:
+        AttributeError: The installed torch lacks one of them.
+    """
+    library = torch.ops.mkldnn
+    return OneDnnOperators(
+        library._convolution_pointwise.default,
+        library._convolution_pointwise.binary,
+        library._convolution_pointwise_.binary,
+        library._linear_pointwise.default,
+        library._linear_pointwise.binary,
+        library._reorder_convolution_weight.default,
+        library._reorder_linear_weight.default,
+    )
+
+
+def is_differentiating() -> bool:
+    """Return whether `torch.func` transforms calls, or forward-mode differentiation is on, in this thread."""
+    return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Return how often a tensor was written in place; None where torch does not count."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def opaque_functions() -> dict[str, FunctionType]:

@@ -17,6 +17,7 @@ import torch.nn.modules
 from torch import nn
 
 from fxplug.execute import POLICIES, RESERVED_ATTRIBUTES, GraphModule, GuardSet
+from fxplug.execute.fused import FUSED_MODULES
 from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
@@ -50,7 +51,7 @@ _PARTS_OF_A_GUARD = 3
 
 @functools.lru_cache(maxsize=1)
 def _classes() -> dict[str, type[nn.Module]]:
-    """Return the module classes that torch.nn ships, by the names that files call them."""
+    """Return the module classes that torch.nn ships, and fused layers, by the names that files call them."""
     holders = [value for value in vars(torch.nn.modules).values() if isinstance(value, types.ModuleType)]
     found = [
         value
@@ -58,7 +59,8 @@ def _classes() -> dict[str, type[nn.Module]]:
         for value in vars(holder).values()
         if isinstance(value, type) and issubclass(value, nn.Module)
     ]
-    return {_class_name(kind): kind for kind in found if kind.__module__.startswith("torch.nn.modules.")}
+    found = [kind for kind in found if kind.__module__.startswith("torch.nn.modules.")]
+    return {_class_name(kind): kind for kind in (*found, *FUSED_MODULES.values())}
 
 
 def _class_name(kind: type) -> str:

@@ -384,7 +384,13 @@ def test_the_folder_shows_the_failure_in_a_fresh_process(manager, tmp_path):
     }  # fmt: skip
     assert report["environment"]["torch"] == torch.__version__
     config = json.loads((tmp_path / "failure" / "config.json").read_text())
-    assert [entry["name"] for entry in config["passes"]] == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert [entry["name"] for entry in config["passes"]] == [
+        "dead-code",
+        "remove-identities",
+        "fuse-conv-bn",
+        "onednn-fuse",
+        "propagate-shapes",
+    ]
     completed = script(tmp_path / "failure")
     assert (completed.returncode, completed.stderr) == (1, "")
     assert completed.stdout.startswith("differs: output (float32[1, 4, 6, 6]): ")

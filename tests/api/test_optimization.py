@@ -66,8 +66,14 @@ def test_the_result_computes_what_the_model_computes_with_fewer_nodes(model, man
     result = run(model, manager=manager)
 
     torch.testing.assert_close(result.module(*EXAMPLE), model(*EXAMPLE))
-    assert (result.traced_nodes, result.nodes) == (6, 5)
-    assert [report.name for report in result.passes] == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert (result.traced_nodes, result.nodes) == (6, 3)
+    assert [report.name for report in result.passes] == [
+        "dead-code",
+        "remove-identities",
+        "fuse-conv-bn",
+        "onednn-fuse",
+        "propagate-shapes",
+    ]
     assert result.pipeline == "inference"
     assert result.check.passed
     assert 0 < result.check.max_abs_error < 1e-5
@@ -130,6 +136,7 @@ def test_an_observer_hears_of_every_stage_in_order(model, manager):
         ("run", "Net"),
         ("trace", "Net"),
         ("pass", "dead-code"),
+        ("pass", "remove-identities"),
         ("pass", "fuse-conv-bn"),
         ("pass", "propagate-shapes"),
         ("lower", "eager"),
@@ -139,7 +146,7 @@ def test_an_observer_hears_of_every_stage_in_order(model, manager):
     started = [(event.stage, event.subject) for event in events if event.state == "started"]
     assert started == finished
     fused = next(event for event in events if event.subject == "fuse-conv-bn" and event.state == "finished")
-    assert fused.nodes == (6, 5)
+    assert fused.nodes == (5, 4)
     assert fused.summary == "folded 1 batch norm"
     assert fused.seconds > 0
     assert [event.steps for event in events if event.state == "progress"] == [(1, 2), (2, 2)]
@@ -150,7 +157,7 @@ def test_plugins_hear_of_passes_too(model, manager_with):
     manager = manager_with(fxplug_pass_finished=lambda event: heard.append(event.name))
     run(model, manager=manager)
 
-    assert heard == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert heard == ["dead-code", "remove-identities", "fuse-conv-bn", "onednn-fuse", "propagate-shapes"]
 
 
 # -- what it leaves alone
@@ -367,7 +374,7 @@ def test_a_backend_that_cannot_is_a_warning_or_strictly_an_error(model, manager_
 
     assert result.module is result.graph_module
     assert "no modules here" in result.fallback
-    assert result.warnings[0].startswith("The module stays eager: 2 of 3 calls are not supported by 'mine'")
+    assert result.warnings[0].startswith("The module stays eager: 1 of 2 calls are not supported by 'mine'")
     with pytest.raises(LoweringError, match="no modules here"):
         run(model, backend="mine", strict=True, manager=manager)
 

@@ -255,3 +255,35 @@ def test_only_the_full_run_is_judged():
 
     assert promised(SMOKE, "at least 2", least=2) is None
     assert promised(FULL, "at least 2", least=2).holds(2)
+
+
+def test_the_ways_to_run_a_network_are_timed_and_compared(monkeypatch):
+    from torch import nn
+
+    from benchmarks import inference
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+
+    def missing(*_: object) -> None:
+        raise inference.NotAvailableError("it is not installed")
+
+    monkeypatch.setattr(inference, "MODELS", {"resnet50": (network, (3, 8, 8))})
+    monkeypatch.setitem(inference.WAYS, "ONNX Runtime", ("onnx", missing))
+    rows = inference.measure("resnet50", 1, 2, rounds=2, left_out=["compile"])
+    text = inference.as_markdown(rows, rounds=2)
+
+    assert [row.way for row in rows] == list(inference.WAYS)
+    assert [row.milliseconds is not None for row in rows] == [True] * 4 + [False] * 3
+    assert [row.bound for row in rows[:4]] == [
+        "",
+        "at least 1",
+        "at least 1.3",
+        "no faster than the pipeline",
+    ]
+    assert all(row.error is not None and row.error < 1e-5 for row in rows[:4])
+    assert {row.holds for row in rows[1:4]} <= {True, False}
+    assert text.endswith(
+        "\n\ntorch.compile: left out\ntorch.compile, frozen: left out\n"
+        "ONNX Runtime: not available: it is not installed\n"
+    )

@@ -38,14 +38,16 @@ def test_a_person_reads_what_was_done_and_what_came_of_it(fxplug):
         ["ok", "run", "eager", "float32[1,"],
         ["ok", "trace", "5", "nodes"],
         ["ok", "dead-code", "nothing", "to"],
+        ["ok", "remove-identities", "no", "identity"],
         ["ok", "fuse-conv-bn", "folded", "1"],
-        ["ok", "propagate-shapes", "noted", "4"],
+        ["ok", "onednn-fuse", "1", "convolution"],
+        ["ok", "propagate-shapes", "noted", "3"],
         ["ok", "check", "largest", "error"],
         ["ok", "measure", *stages[-1][2:]],
     ]
     summary = {line[0]: " ".join(line[1:]) for line in lines if line and line[0].endswith(":")}
-    assert summary["passes:"] == "3 ran, 1 changed the model: fuse-conv-bn"
-    assert summary["nodes:"] == "5 → 4 (-1)"
+    assert summary["passes:"] == "5 ran, 2 changed the model: fuse-conv-bn, onednn-fuse"
+    assert summary["nodes:"] == "5 → 3 (-2)"
     assert "medians of 2 runs each" in summary["latency:"]
     assert summary["written:"] == "nothing; --out DIR writes the module and reports"
     assert "largest error: " in result.stdout
@@ -195,8 +197,13 @@ def test_the_reports_tell_the_same_to_programs_and_to_people(fxplug, folder):
         "inputs": ["float32[1, 3, 8, 8]"],
     }
     assert report["nodes"] == {"traced": 5, "optimised": 4}
-    assert [entry["name"] for entry in report["passes"]] == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
-    assert report["passes"][1]["details"] == {"folded": 1, "in_training": 0}
+    assert [entry["name"] for entry in report["passes"]] == [
+        "dead-code",
+        "remove-identities",
+        "fuse-conv-bn",
+        "propagate-shapes",
+    ]
+    assert report["passes"][2]["details"] == {"folded": 1, "in_training": 0}
     assert report["check"]["passed"] is True
     assert report["check"]["values"][0]["path"] == "output"
     assert report["latency"]["runs"] == 3
@@ -254,8 +261,8 @@ def test_the_batch_norms_of_resnet50_are_folded(fxplug, folder):
 
     assert result.exit_code == 0, result.stderr
     report = json.loads((folder / "out" / "report.json").read_text())
-    assert report["nodes"] == {"traced": 177, "optimised": 124}
-    assert report["passes"][1]["details"]["folded"] == 53
+    assert report["nodes"] == {"traced": 177, "optimised": 59}
+    assert report["passes"][2]["details"]["folded"] == 53
     assert report["check"]["max_abs_error"] < 1e-4
     with torch.no_grad():
         assert fx.load(folder / "out" / "module.fxplug")(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)

@@ -150,7 +150,7 @@ def test_passes_are_listed_with_where_they_come_from_and_the_pipelines(fxplug, i
         for line in listing.splitlines()
         if line
     )
-    assert "inference  dead-code, fuse-conv-bn, propagate-shapes" in listing
+    assert "inference  dead-code, remove-identities, fuse-conv-bn, onednn-fuse, propagate-shapes" in listing
     assert data["passes"][-1] == {
         "name": "good:nothing",
         "short_name": "nothing",
@@ -158,7 +158,13 @@ def test_passes_are_listed_with_where_they_come_from_and_the_pipelines(fxplug, i
         "summary": "Does nothing.",
         "provider": "fxplug-good 1.2",
     }
-    assert data["pipelines"]["inference"] == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert data["pipelines"]["inference"] == [
+        "dead-code",
+        "remove-identities",
+        "fuse-conv-bn",
+        "onednn-fuse",
+        "propagate-shapes",
+    ]
 
 
 def test_backends_are_listed_with_what_their_engine_needs(fxplug, install):

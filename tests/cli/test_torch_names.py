@@ -160,3 +160,15 @@ def test_the_doctor_speaks_also_where_the_host_cannot_be_imported(fxplug, monkey
 
     assert result.exit_code == 1
     assert "The plugin host cannot be imported" in result.stdout
+
+
+def test_operators_of_onednn_that_cannot_be_used_are_a_note_and_nothing_broken(fxplug, monkeypatch):
+    monkeypatch.setattr("fxplug.execute.fused.onednn_fault", lambda: "this build of PyTorch has no oneDNN")
+
+    result = fxplug("doctor")
+
+    assert result.exit_code == 0
+    assert (
+        "Note: The pass onednn-fuse does nothing here: oneDNN cannot be used, this build of PyTorch has no oneDNN."
+        in result.stdout
+    )

@@ -139,8 +139,10 @@ def test_four_plugins_customise_one_trace_alike_in_every_order(expected):
     assert "gate" in expected["notes"]
     assert expected["pipeline"] == [
         "dead-code",
+        "remove-identities",
         "single-relu:single-relu",
         "fuse-conv-bn",
+        "onednn-fuse",
         "propagate-shapes",
     ]
     assert expected["passes"] == expected["pipeline"]

@@ -84,7 +84,10 @@ def test_what_is_right_is_listed(check):
     assert report.checked[1:] == (
         "plugins: quant",
         "pipeline fast, its order and options: dead-code, quant:static-int8",
-        "pipeline inference, its order and options: dead-code, fuse-conv-bn, propagate-shapes",
+        (
+            "pipeline inference, its order and options: dead-code, remove-identities, fuse-conv-bn, onednn-fuse, "
+            "propagate-shapes"
+        ),
         "options of the backends engine",
         "leaf functions math:sqrt",
     )

@@ -55,11 +55,11 @@ def test_a_pass_is_described_by_its_record(manager):
 def test_its_place_is_explained_by_what_puts_it_between_its_neighbours(manager):
     (place,) = explain_pass("joins", manager()).places
 
-    assert (place.pipeline, place.position, place.total) == ("inference", 2, 4)
+    assert (place.pipeline, place.position, place.total) == ("inference", 3, 6)
     assert place.listed_by == "joins by itself: its record in fxplug-quant 1.0 names the pipeline"
     assert (place.previous, place.after_previous) == (
-        "dead-code",
-        ("'quant:joins' declares after 'dead-code'",),
+        "remove-identities",
+        ("'remove-identities' is listed earlier, and both are of phase 'optimize'",),
     )
     assert (place.following, place.before_following) == (
         "fuse-conv-bn",

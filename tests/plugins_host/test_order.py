@@ -117,6 +117,7 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
             "merge-linear",
             "replace-activations",
             "remove-identities",
+            "onednn-fuse",
             "propagate-shapes",
             "a:pass-a",
             "b:pass-b",

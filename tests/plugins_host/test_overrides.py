@@ -39,7 +39,9 @@ def names(manager, pipeline="inference"):
     return [step.name for step in manager.resolve_pipeline(pipeline).steps]
 
 
-PLAIN = ["dead-code", "fuse-conv-bn", "quant:round", "propagate-shapes"]
+PLAIN = [
+    *("dead-code", "remove-identities", "fuse-conv-bn", "quant:round", "onednn-fuse", "propagate-shapes"),
+]
 
 
 def options(manager):
@@ -51,7 +53,16 @@ def test_passes_are_disabled_and_added_in_the_order_that_they_declare(manager):
     with pipeline_overrides(
         disable=["fuse-conv-bn", "round"], add=["early", {"name": "quant:round", "bits": 4}]
     ):
-        assert names(manager) == ["quant:early", "dead-code", "quant:round", "propagate-shapes"]
+        assert names(manager) == [
+            *(
+                "quant:early",
+                "dead-code",
+                "remove-identities",
+                "quant:round",
+                "onednn-fuse",
+                "propagate-shapes",
+            ),
+        ]
         assert options(manager) == {"bits": 4, "engine": "x86"}
     assert names(manager) == PLAIN
     assert options(manager) == {"bits": 8, "engine": "x86"}
@@ -113,7 +124,10 @@ def test_blocks_add_up_and_the_inner_one_wins(manager):
         with pipeline_overrides(
             options={"round": {"bits": 2, "engine": "arm"}}, on_error="raise", add=["dead-code"]
         ):
-            assert names(manager) == ["fuse-conv-bn", "quant:round", "dead-code", "propagate-shapes"]
+            assert names(manager) == [
+                *("remove-identities", "fuse-conv-bn", "quant:round", "dead-code", "onednn-fuse"),
+                "propagate-shapes",
+            ]
             assert options(manager) == {"bits": 2, "engine": "arm"}
             assert manager.resolve_pipeline("inference").on_error == "raise"
         assert names(manager) == PLAIN[1:]
@@ -152,7 +166,13 @@ def test_a_generator_that_is_closed_ends_its_block(manager):
             yield names(manager)
 
     running = inside()
-    assert next(running) == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert next(running) == [
+        "dead-code",
+        "remove-identities",
+        "fuse-conv-bn",
+        "onednn-fuse",
+        "propagate-shapes",
+    ]
     running.close()
     assert names(manager) == PLAIN
 
@@ -182,7 +202,7 @@ def test_tasks_have_blocks_of_their_own(manager):
     (first, second), outside = asyncio.run(both())
 
     assert first == PLAIN[1:]
-    assert second == ["dead-code", "fuse-conv-bn", "propagate-shapes"]
+    assert second == ["dead-code", "remove-identities", "fuse-conv-bn", "onednn-fuse", "propagate-shapes"]
     assert outside == PLAIN
 
 

@@ -64,16 +64,22 @@ def names(pipeline):
 def test_the_built_in_pipeline_takes_in_passes_that_join_it(manager, manager_of):
     assert names(manager_of({}).resolve_pipeline("inference")) == [
         "dead-code",
+        "remove-identities",
         "fuse-conv-bn",
+        "onednn-fuse",
         "propagate-shapes",
     ]
 
     pipeline = manager.resolve_pipeline("inference")
 
-    assert names(pipeline) == ["dead-code", "quant:joins", "fuse-conv-bn", "propagate-shapes"]
+    assert names(pipeline) == [
+        *("dead-code", "remove-identities", "quant:joins", "fuse-conv-bn", "onednn-fuse", "propagate-shapes"),
+    ]
     assert [step.provider for step in pipeline.steps] == [
         "fxplug 0.1.0",
+        "fxplug 0.1.0",
         "fxplug-quant 1.0",
+        "fxplug 0.1.0",
         "fxplug 0.1.0",
         "fxplug 0.1.0",
     ]

@@ -63,13 +63,15 @@ def test_it_changes_a_trace_and_a_pipeline_with_no_user_code(sample):
     pipeline = sample.resolve_pipeline("inference")
     assert [step.name for step in pipeline.steps] == [
         "dead-code",
+        "remove-identities",
         "fuse-conv-bn",
         "sample:single-relu",
+        "onednn-fuse",
         "propagate-shapes",
     ]
     x = torch.randn(2, 3)
     reports = pipeline.run(module, (x,))
-    assert reports[2].result.details == {"removed": 1}
+    assert reports[3].result.details == {"removed": 1}
     assert sum(node.op == "call_function" for node in module.graph.nodes) == 1
     assert torch.equal(module(x), model(x))
 
@@ -81,4 +83,4 @@ def test_without_it_nothing_of_it_is_left():
 
     assert not any("sample.note" in node.meta for node in module.graph.nodes)
     assert not any(node.target == "block" for node in module.graph.nodes)
-    assert len(manager.resolve_pipeline("inference").steps) == 3
+    assert len(manager.resolve_pipeline("inference").steps) == 5

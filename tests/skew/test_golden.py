@@ -123,7 +123,16 @@ def test_every_question_of_a_trace_is_answered(seen):
 
 
 def test_what_it_offers_works(seen):
-    assert seen["passes"] == ["dead-code", "golden:single-relu", "fuse-conv-bn", "propagate-shapes"]
+    assert seen["passes"] == [
+        *(
+            "dead-code",
+            "remove-identities",
+            "golden:single-relu",
+            "fuse-conv-bn",
+            "onednn-fuse",
+            "propagate-shapes",
+        )
+    ]
     # One relu is left, and the call that acts outside, though nobody uses its result.
     assert seen["optimised"].count("relu") == 1
     assert "tell" in seen["optimised"]

@@ -1,0 +1,495 @@
+"""Convolutions and linear layers that also do what follows them, in one call of oneDNN on the CPU.
+
+The weights of such a module are those of the layer that it stands for, as float32 parameters. Beside them there is a
+copy in the order in which oneDNN reads them. It is made in the first call, belongs to one instance, is no attribute of
+it, and is made anew once the weights have changed. Wherever oneDNN cannot be used, a call does what the original calls
+did, one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import skip_init
+
+from fxplug.errors import InvalidArgumentError, did_you_mean
+from fxplug.execute.packed import has_no_gaps, packed_weight
+from fxplug.ir import PURE, Effect, effects, writes
+from fxplug.semantics.internals import (
+    OneDnnOperators,
+    is_differentiating,
+    onednn_operators,
+    with_data,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fxplug.ir import Node
+
+__all__ = [
+    "ACTIVATIONS",
+    "FUSED_MODULES",
+    "FusedConv1d",
+    "FusedConv2d",
+    "FusedConv3d",
+    "FusedLayer",
+    "FusedLinear",
+    "onednn_fault",
+    "padding_of",
+]
+
+
+class _Activation(NamedTuple):
+    """How an activation is computed with and without oneDNN."""
+
+    function: Callable[..., torch.Tensor]
+    """Takes a tensor, and the numbers that belong to the activation."""
+    attribute: str
+    """How oneDNN's operators call it."""
+    algorithm: str = ""
+    """Which of several ways they are to go."""
+
+
+def _gelu_by_tanh(x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, _Activation] = {
+    "relu": _Activation(torch.relu, "relu"),
+    "sigmoid": _Activation(torch.sigmoid, "sigmoid"),
+    "tanh": _Activation(torch.tanh, "tanh"),
+    "silu": _Activation(functional.silu, "swish"),
+    "hardswish": _Activation(functional.hardswish, "hardswish"),
+    "hardsigmoid": _Activation(functional.hardsigmoid, "hardsigmoid"),
+    "leaky_relu": _Activation(functional.leaky_relu, "leaky_relu"),
+    "hardtanh": _Activation(functional.hardtanh, "hardtanh"),
+    "gelu": _Activation(functional.gelu, "gelu", "none"),
+    "gelu_tanh": _Activation(_gelu_by_tanh, "gelu", "tanh"),
+}
+"""What can follow a layer in the same call."""
+
+
+_PLAIN = frozenset({torch.Tensor, nn.Parameter})
+
+
+def _is_usual(tensor: Any) -> bool:
+    return (
+        type(tensor) in _PLAIN
+        and tensor.dtype is torch.float32
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+    )
+
+
+def _is_ordinary_run() -> bool:
+    """Return whether calls are just to be computed: not traced, cast, or differentiated in another way."""
+    return not (
+        torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
+        or torch.is_autocast_enabled("cpu")
+        or is_differentiating()
+        or not torch.backends.mkldnn.enabled
+    )
+
+
+class FusedLayer(nn.Module):
+    """A layer with what follows it: the sum with another tensor, and an activation.
+
+    Its parameters are those of `layer`, the very objects, under the same names.
+
+    Args:
+        layer: What comes first.
+        activation: A key of `ACTIVATIONS`, or empty.
+        numbers: What belongs to the activation: a slope, or a lower and an upper limit.
+        add: Whether calls have a second argument, which is added before the activation.
+        in_place: Whether the sum is written into the value of the layer, which then decides on dtype and shape.
+        reuse: Whether a call may write its result into the second argument.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        activation: str = "",
+        numbers: Sequence[float] = (),
+        *,
+        add: bool = False,
+        in_place: bool = False,
+        reuse: bool = False,
+    ) -> None:
+        super().__init__()
+        if activation and activation not in ACTIVATIONS:
+            raise InvalidArgumentError(
+                f"Cannot fuse {activation!r} with a layer. {did_you_mean(activation, tuple(ACTIVATIONS))}"
+            )
+        self.weight = cast("nn.Parameter", layer.weight)
+        self.register_parameter("bias", cast("nn.Parameter | None", layer.bias))
+        self.activation = activation
+        self.numbers = tuple(numbers)
+        self.add = add
+        self.in_place = in_place
+        self.reuse = reuse
+        self.train(layer.training)
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the activation of the sum of the layer's value and `other`."""
+        result = None
+        if not torch.compiler.is_compiling() and self._takes(x, other):
+            result = self.apply_onednn(onednn_operators(), x, other)
+        return self._finished(self.compose(x, other) if result is None else result, x)
+
+    def _takes(self, x: torch.Tensor, other: torch.Tensor | None) -> bool:
+        """Return whether oneDNN can be called for these values."""
+        weight, bias = self.weight, self.bias
+        given = [value for value in (x, weight, bias, other) if value is not None]
+        if not all(_is_usual(value) for value in given) or (other is None) is self.add:
+            return False
+        if torch.is_grad_enabled() and any(value.requires_grad for value in given):
+            return False
+        return _is_ordinary_run() and self._fits(x) and has_no_gaps(weight) and not onednn_fault()
+
+    def compose(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """Do without oneDNN: the layer, and what follows it, one call after the other."""
+        return self._end(self._layer(x), other)
+
+    def apply_onednn(
+        self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor | None = None
+    ) -> torch.Tensor | None:
+        """Call an operator of oneDNN; return None where changes of the weight would go unnoticed."""
+        weight = self._weight_for(operators, x)
+        if weight is None:
+            return None
+        if other is None:
+            return self._run(operators, x, weight, self.activation)
+        if other.shape != self._output_shape(x):
+            return self._end(self._run(operators, x, weight, ""), other)
+        return self._run_sum(operators, x, other, weight)
+
+    def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
+        return packed_weight(self, self.weight, lambda: self._pack(operators, x))
+
+    def _end(self, value: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
+        """Do what follows the layer, one call after the other."""
+        if (other is None) is self.add:
+            raise InvalidArgumentError(
+                f"Cannot call a {type(self).__name__} with {'one argument' if self.add else 'two arguments'}: it was "
+                f"made with add={self.add}. Give it {'also what is to be added' if self.add else 'one argument'}."
+            )
+        if other is not None:
+            value = value.add_(other) if self.in_place else value + other
+        return self._activated(value)
+
+    def _activated(self, value: torch.Tensor) -> torch.Tensor:
+        return ACTIVATIONS[self.activation].function(value, *self.numbers) if self.activation else value
+
+    def _finished(self, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return value
+
+    def _post_operation(self, activation: str) -> tuple[str, list[float], str]:
+        if not activation:
+            return "none", [], ""
+        entry = ACTIVATIONS[activation]
+        return entry.attribute, list(self.numbers), entry.algorithm
+
+    def _settings(self) -> str:
+        """Return what follows the layer, for `repr`."""
+        parts = [f"activation={self.activation!r}"] if self.activation else []
+        if self.numbers:
+            parts.append(f"numbers={self.numbers}")
+        return "".join(
+            f", {part}" for part in (*parts, *(name + "=True" for name in _FLAGS if getattr(self, name)))
+        )
+
+    # -- what layers differ in
+
+    def _layer(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _fits(self, x: torch.Tensor) -> bool:
+        raise NotImplementedError
+
+    def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _run(
+        self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+    def _run_sum(
+        self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+
+_FLAGS = ("add", "in_place", "reuse")
+
+
+class _FusedConvolution(FusedLayer):
+    """A convolution with what follows it.
+
+    oneDNN reads and writes images with the channels last. `layout` says what becomes of that: ``"any"`` leaves them so,
+    for consumers that do not mind; ``"contiguous"`` puts them back into the usual order, and ``"input"`` does so where
+    the input has that order.
+    """
+
+    _function: ClassVar[Callable[..., torch.Tensor]]
+    _channels_last: ClassVar[torch.memory_format]
+
+    def __init__(
+        self,
+        layer: nn.Conv1d | nn.Conv2d | nn.Conv3d,
+        activation: str = "",
+        numbers: Sequence[float] = (),
+        *,
+        add: bool = False,
+        in_place: bool = False,
+        reuse: bool = False,
+        layout: str = "input",
+    ) -> None:
+        super().__init__(layer, activation, numbers, add=add, in_place=in_place, reuse=reuse)
+        self.in_channels = layer.in_channels
+        self.out_channels = layer.out_channels
+        self.kernel_size = layer.kernel_size
+        self.stride = layer.stride
+        self.padding = padding_of(layer) or (0,) * len(layer.kernel_size)
+        self.dilation = layer.dilation
+        self.groups = layer.groups
+        self.layout = layout
+
+    def extra_repr(self) -> str:
+        """Return the settings."""
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, "
+            f"bias={self.bias is not None}{self._settings()}, layout={self.layout!r}"
+        )
+
+    def _layer(self, x: torch.Tensor) -> torch.Tensor:
+        return type(self)._function(x, self.weight, self.bias, *self._geometry())
+
+    def _geometry(self) -> tuple[Any, ...]:
+        return self.stride, self.padding, self.dilation, self.groups
+
+    def _fits(self, x: torch.Tensor) -> bool:
+        fits = x.dim() == self.weight.dim() and x.shape[1] == self.in_channels and x.numel() > 0
+        return fits and all(size > 0 for size in self._output_shape(x)[2:])
+
+    def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
+        kernel = self.weight.shape[2:]
+        sizes = zip(x.shape[2:], kernel, self.stride, self.padding, self.dilation, strict=True)
+        spatial = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in sizes)
+        return (x.shape[0], self.weight.shape[0], *spatial)
+
+    def _finished(self, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        if self.layout == "any":
+            return value
+        if self.layout == "contiguous" or (type(x) in _PLAIN and x.is_contiguous()):
+            return value.contiguous()
+        return value
+
+    def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return operators.pack_convolution(
+                self.weight, self.padding, self.stride, self.dilation, self.groups, x.shape
+            )
+
+    def _run(
+        self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
+    ) -> torch.Tensor:
+        return operators.convolution(
+            *(x, weight, self.bias, self.padding, self.stride, self.dilation, self.groups),
+            *self._post_operation(activation),
+        )
+
+    def _run_sum(
+        self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
+        geometry = (weight, self.bias, self.padding, self.stride, self.dilation, self.groups)
+        ending = ("add", 1.0, "relu" if self.activation == "relu" else None, [], None)
+        if self.reuse and other is not x and other.is_contiguous(memory_format=self._channels_last):
+            value = operators.convolution_sum_(other, x, *geometry, *ending)
+        else:
+            value = operators.convolution_sum(x, other, *geometry, *ending)
+        return value if self.activation == "relu" else self._activated(value)
+
+
+class FusedConv1d(_FusedConvolution):
+    """A convolution over one dimension with the activation that follows it; its weight is not packed."""
+
+    _function = functional.conv1d
+
+    def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
+        return self.weight  # oneDNN's operators pack none of this rank.
+
+    def _run_sum(
+        self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
+        return self._end(self._run(operators, x, weight, ""), other)
+
+
+class FusedConv2d(_FusedConvolution):
+    """A convolution over two dimensions with the sum and the activation that follow it."""
+
+    _function = functional.conv2d
+    _channels_last = torch.channels_last
+
+
+class FusedConv3d(_FusedConvolution):
+    """A convolution over three dimensions with the sum and the activation that follow it."""
+
+    _function = functional.conv3d
+    _channels_last = torch.channels_last_3d
+
+
+class FusedLinear(FusedLayer):
+    """A linear layer with the sum or the activation that follows it.
+
+    Small products, and those with a single row, are left to the original calls, which are faster there.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Linear,
+        activation: str = "",
+        numbers: Sequence[float] = (),
+        *,
+        add: bool = False,
+        in_place: bool = False,
+    ) -> None:
+        super().__init__(layer, activation, numbers, add=add, in_place=in_place)
+        self.in_features = layer.in_features
+        self.out_features = layer.out_features
+
+    def extra_repr(self) -> str:
+        """Return the settings."""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}{self._settings()}"
+
+    def _layer(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+    def _fits(self, x: torch.Tensor) -> bool:
+        if x.dim() < 2 or x.shape[-1] != self.in_features:
+            return False
+        work = x.numel() * self.out_features
+        return work >= _WORTHWHILE and x.numel() > self.in_features
+
+    def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
+        return (*x.shape[:-1], self.weight.shape[0])
+
+    def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return operators.pack_linear(self.weight, x.numel() // self.in_features)
+
+    def _run(
+        self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
+    ) -> torch.Tensor:
+        return operators.linear(x, weight, self.bias, *self._post_operation(activation))
+
+    def _run_sum(
+        self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
+        return self._activated(operators.linear_sum(x, other, weight, self.bias, "add"))
+
+
+_WORTHWHILE = 1 << 22
+"""Multiply-adds from which on oneDNN takes less time for a linear layer, about."""
+
+FUSED_MODULES: dict[type[nn.Module], type[FusedLayer]] = {
+    nn.Conv1d: FusedConv1d,
+    nn.Conv2d: FusedConv2d,
+    nn.Conv3d: FusedConv3d,
+    nn.Linear: FusedLinear,
+}
+"""Class of a layer -> that of what takes its place."""
+
+
+def padding_of(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> tuple[int, ...] | None:
+    """Return by how much a convolution pads each dimension on both sides; None where the sides differ."""
+    if layer.padding == "valid":
+        return (0,) * len(layer.kernel_size)
+    if layer.padding == "same":
+        totals = [gap * (size - 1) for size, gap in zip(layer.kernel_size, layer.dilation, strict=True)]
+        return None if any(total % 2 for total in totals) else tuple(total // 2 for total in totals)
+    return cast("tuple[int, ...]", layer.padding)
+
+
+@functools.cache
+def onednn_fault() -> str:
+    """Return why the operators of oneDNN cannot be used in this process, empty if they can.
+
+    They are run once, on small values, and compared with the plain calls.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return "this build of PyTorch has no oneDNN"
+    try:
+        with torch.no_grad(), with_data():
+            wrong = _wrong_operator(onednn_operators())
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        return f"they fail here: {str(error).splitlines()[0]}" if str(error) else "they fail here"
+    return f"what {wrong} computes is wrong" if wrong else ""
+
+
+def _wrong_operator(operators: OneDnnOperators) -> str:
+    """Return what is computed wrongly, empty if nothing is."""
+    kinds: dict[type[nn.Module], Any] = {**FUSED_MODULES}
+    for kind, fused_kind in kinds.items():
+        layer, x = _example(kind)
+        for name, numbers in _ENDINGS.items():
+            fused = fused_kind(layer, name, numbers)
+            value = fused.apply_onednn(operators, x)
+            if value is None or not torch.allclose(value, fused.compose(x), 1e-4, 1e-5):
+                return f"{kind.__name__} with {name or 'nothing'}"
+        other = layer(x).flip(0) + 0.25
+        for settings in _sums(fused_kind):
+            fused = fused_kind(layer, "relu", add=True, **settings)
+            value, expected = fused.apply_onednn(operators, x, other.clone()), fused.compose(x, other.clone())
+            if value is None or not torch.allclose(value, expected, 1e-4, 1e-5):
+                return f"{kind.__name__} with a sum"
+    return ""
+
+
+_ENDINGS = {"": (), **dict.fromkeys(ACTIVATIONS, ()), "leaky_relu": (0.1,), "hardtanh": (-0.5, 0.75)}
+
+
+_RANKS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+
+
+def _sums(kind: type[FusedLayer]) -> list[dict[str, bool]]:
+    return [{}] if kind in {FusedConv1d, FusedLinear} else [{}, {"reuse": True}]
+
+
+def _example(kind: type[nn.Module]) -> tuple[Any, torch.Tensor]:
+    """Return a small layer and an input, without random numbers."""
+    if kind is nn.Linear:
+        layer, shape = skip_init(nn.Linear, 5, 6), (4, 5)
+    else:
+        layer, shape = skip_init(kind, 3, 4, 3, padding=1), (2, 3, *(5,) * _RANKS[kind])
+    for parameter in layer.parameters():
+        parameter.copy_(_wave(parameter.shape))
+    x = _wave(shape)
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
+    return layer, x.contiguous(memory_format=memory_format)
+
+
+def _wave(shape: Sequence[int]) -> torch.Tensor:
+    count = math.prod(shape)
+    return torch.arange(count, dtype=torch.float32).mul(0.7).sin().reshape(tuple(shape))
+
+
+def _effect(_: Node, module: Any) -> Effect:
+    return writes(1) if module.add and module.reuse else PURE
+
+
+for _kind in FUSED_MODULES.values():
+    effects.register_target(_kind, _effect)
