@@ -10,13 +10,19 @@ from fxplug.passes.changes import NodeChanges
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
+from fxplug.passes.folding import fold_submodule, named_calls
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
+from fxplug.passes.inline_submodules import InlineSubmodules
+from fxplug.passes.inlining import inline_submodule
 from fxplug.passes.limits import checked_limit
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
+from fxplug.passes.partition import group_nodes, order_partitions, requirements
+from fxplug.passes.parts import Part, PartStyle, build_part, split_into
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
+from fxplug.passes.splitting import split_by, split_by_size, split_by_tags, split_module
 from fxplug.passes.state_origins import StateOrigins, state_origins
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
@@ -32,10 +38,13 @@ __all__ = [
     "CommonSubexpressions",
     "DeadCode",
     "FuseConvBN",
+    "InlineSubmodules",
     "Judgement",
     "Level",
     "LoadedKeys",
     "NodeChanges",
+    "Part",
+    "PartStyle",
     "Pass",
     "PassContext",
     "PassEvent",
@@ -55,13 +64,25 @@ __all__ = [
     "UnverifiableError",
     "Verification",
     "analyze",
+    "build_part",
     "check_preserved",
     "checked_limit",
     "fold_batch_norm",
+    "fold_submodule",
+    "group_nodes",
+    "inline_submodule",
     "known_facts",
     "load_original_state_dict",
+    "named_calls",
+    "order_partitions",
     "order_passes",
     "order_reasons",
     "recipe_of",
+    "requirements",
+    "split_by",
+    "split_by_size",
+    "split_by_tags",
+    "split_into",
+    "split_module",
     "state_origins",
 ]

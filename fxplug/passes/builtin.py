@@ -6,6 +6,7 @@ from fxplug.passes.base import PassRecord
 from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fuse_conv_bn import FuseConvBN
+from fxplug.passes.inline_submodules import InlineSubmodules, InlineSubmodulesOptions
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
 
@@ -40,6 +41,14 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         RemoveIdentities,
         "Removes nn.Identity, and dropout that is switched off.",
         preserves=frozenset({"shapes"}),
+        idempotent=True,
+    ),
+    PassRecord(
+        "inline-submodules",
+        InlineSubmodules,
+        "Puts the programs of submodules in the place of their calls.",
+        phase="prepare",
+        options=InlineSubmodulesOptions,
         idempotent=True,
     ),
     PassRecord(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fxplug.execute import GraphModule
 
-__all__ = ["MemoryClasses", "effect_order", "is_call", "written_by"]
+__all__ = ["MemoryClasses", "effect_order", "is_call", "writers_of", "written_by"]
 
 _ONLY_LOOK = frozenset({print, assert_function, *CHECKS})
 """Functions that act outside of the program and do nothing to the values in it."""
@@ -54,6 +54,16 @@ def effect_order(module: GraphModule) -> dict[Node, list[Node]]:
     memory = MemoryClasses(module, writers) if writers else None
     walk = _Walk(memory, checks=any(effect.outside for _, effect in noisy))
     return {node: found for node, effect in calls if (found := walk.visit(node, effect))}
+
+
+def writers_of(module: GraphModule) -> dict[Node, Effect]:
+    """Return the calls that may change values in place, with their effects.
+
+    Args:
+        module: Not changed.
+    """
+    calls = ((node, effects.effect_of(node, module)) for node in module.graph.nodes if is_call(node))
+    return {node: effect for node, effect in calls if effect.writes or effect.unknown}
 
 
 def _is_barrier(node: Node, effect: Effect) -> bool:
@@ -137,12 +147,13 @@ class MemoryClasses:
         self._parents: dict[Hashable, Hashable] = {}
         self._state: dict[str, frozenset[Hashable]] = {}
         self._writers = writers
-        self._writes_state = any("state" in effect.writes for effect in writers.values())
         for node in module.graph.nodes:
             for other in self._shared_with(node):
                 self._join(node, other)
         self._own = {node: frozenset(self._targets(node, effect)) for node, effect in writers.items()}
         self._all: frozenset[Hashable] = frozenset().union(*self._own.values())
+        memory = {self.class_of(part) for parts in self._state.values() for part in parts}
+        self._writes_state = not memory.isdisjoint(self._all)
 
     def _shared_with(self, node: Node) -> Iterable[Hashable]:
         """Return what a value may share memory with, as the keys of classes."""
@@ -195,6 +206,6 @@ class MemoryClasses:
     def used_by(self, node: Node) -> set[Hashable]:
         """Return the classes that a call reads or writes and that something writes."""
         found = {self.class_of(used) for used in node._input_tuple()}
-        if node._op == "call_module":
+        if self._writes_state and node._op == "call_module":
             found.update(map(self.class_of, self._memory_at(node._target)))
         return found & self._all | self.written_by(node)

@@ -9,13 +9,13 @@ import heapq
 from typing import TYPE_CHECKING
 
 from fxplug.errors import PartitionError
-from fxplug.ir import Node
 from fxplug.passes.dependences import effect_order, is_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Node
 
 __all__ = ["group_nodes", "order_partitions", "requirements"]
 
@@ -85,8 +85,7 @@ def group_nodes(
             levels[node] = level
         if unit[0] in chosen:
             groups.setdefault(level, []).extend(unit)
-    kept = [sorted(groups[level]) for level in sorted(groups) if len(groups[level]) >= min_block_size]
-    return kept
+    return [sorted(groups[level]) for level in sorted(groups) if len(groups[level]) >= min_block_size]
 
 
 def _units(
@@ -133,58 +132,72 @@ def _merge(sets: Iterable[Sequence[Node]]) -> dict[Node, int]:
 
 
 def _components(before: Mapping[Node, Sequence[Node]], merged: Mapping[Node, int]) -> list[list[Node]]:
-    """Return nodes that need each other once the given sets are one, in an order in which they can run.
-
-    These are the strongly connected components, found by walking from each node to those that it needs (Tarjan).
-    """
+    """Return nodes that need each other once the given sets are one, in an order in which they can run."""
     rings: dict[int, list[Node]] = {}
     for node, number in merged.items():
         rings.setdefault(number, []).append(node)
     following: dict[Node, Node] = {}
     for nodes in rings.values():
         following.update(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
-    index: dict[Node, int] = {}
-    low: dict[Node, int] = {}
-    stack: list[Node] = []
-    open_: set[Node] = set()
-    found: list[list[Node]] = []
-    for start in before:
-        if start in index:
-            continue
-        waiting = [(start, iter(_needed(start, before, following)))]
-        index[start] = low[start] = len(index)
-        stack.append(start)
-        open_.add(start)
+    needs = {
+        node: [*needed, following[node]] if node in following else needed for node, needed in before.items()
+    }
+    search = _Search(needs)
+    for node in before:
+        search.visit(node)
+    return search.found
+
+
+class _Search:
+    """Finds strongly connected components, each behind those that it needs (Tarjan's algorithm, without recursion).
+
+    Args:
+        needs: Node -> nodes that it needs.
+    """
+
+    def __init__(self, needs: Mapping[Node, Sequence[Node]]) -> None:
+        self._needs = needs
+        self._index: dict[Node, int] = {}
+        self._low: dict[Node, int] = {}
+        self._stack: list[Node] = []
+        self._open: set[Node] = set()
+        self.found: list[list[Node]] = []
+
+    def visit(self, start: Node) -> None:
+        """Find the components of all nodes that `start` needs."""
+        if start in self._index:
+            return
+        waiting = [self._enter(start)]
         while waiting:
             node, needed = waiting[-1]
-            for used in needed:
-                if used not in index:
-                    index[used] = low[used] = len(index)
-                    stack.append(used)
-                    open_.add(used)
-                    waiting.append((used, iter(_needed(used, before, following))))
-                    break
-                if used in open_:
-                    low[node] = min(low[node], index[used])
-            else:
-                waiting.pop()
-                if waiting:
-                    outer = waiting[-1][0]
-                    low[outer] = min(low[outer], low[node])
-                if low[node] == index[node]:
-                    component = [stack.pop()]
-                    while component[-1] is not node:
-                        component.append(stack.pop())
-                    open_.difference_update(component)
-                    found.append(sorted(component))
-    return found
+            following = next((used for used in needed if self._is_new(node, used)), None)
+            if following is not None:
+                waiting.append(self._enter(following))
+                continue
+            waiting.pop()
+            if waiting:
+                outer = waiting[-1][0]
+                self._low[outer] = min(self._low[outer], self._low[node])
+            if self._low[node] == self._index[node]:
+                self._close(node)
 
+    def _enter(self, node: Node) -> tuple[Node, Iterator[Node]]:
+        self._index[node] = self._low[node] = len(self._index)
+        self._stack.append(node)
+        self._open.add(node)
+        return node, iter(self._needs[node])
 
-def _needed(
-    node: Node, before: Mapping[Node, Sequence[Node]], following: Mapping[Node, Node]
-) -> Sequence[Node]:
-    partner = following.get(node)
-    return before[node] if partner is None else [*before[node], partner]
+    def _is_new(self, node: Node, used: Node) -> bool:
+        if used in self._open:
+            self._low[node] = min(self._low[node], self._index[used])
+        return used not in self._index
+
+    def _close(self, node: Node) -> None:
+        component = [self._stack.pop()]
+        while component[-1] is not node:
+            component.append(self._stack.pop())
+        self._open.difference_update(component)
+        self.found.append(sorted(component))
 
 
 # -- order
@@ -269,6 +282,6 @@ def _cycle_error(
     more = len(reasons) - _SHOWN
     listed = ", ".join(reasons[:_SHOWN]) + (f", and {more} more" if more > 0 else "")
     return PartitionError(
-        f"Cannot split the module: partitions need each other: {listed}. Put these nodes into one partition, or what lies "
-        "between them into partitions of its own."
+        f"Cannot split the module: partitions need each other: {listed}. Put these nodes into one partition, or what "
+        "lies between them into partitions of its own."
     )

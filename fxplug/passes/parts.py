@@ -17,7 +17,8 @@ from fxplug.execute import GraphModule
 from fxplug.ir import PATH_OPCODES, Graph, Node, map_arg
 from fxplug.ir.clone import copy_meta
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
-from fxplug.passes.state_origins import NOTE, updated_origins
+from fxplug.passes.derivations import TensorOrigin
+from fxplug.passes.state_origins import NOTE, StateOrigins, updated_origins
 from fxplug.passes.tensor_table import TensorTable
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import modules_of
@@ -25,7 +26,16 @@ from fxplug.semantics.internals import modules_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-__all__ = ["Part", "PartStyle", "build_part", "copy_node", "hand_on_origins", "split_into"]
+__all__ = [
+    "Part",
+    "PartStyle",
+    "build_part",
+    "call_part",
+    "copy_node",
+    "find_borders",
+    "hand_on_origins",
+    "split_into",
+]
 
 
 @dataclass
@@ -69,7 +79,7 @@ def split_into(module: GraphModule, parts: Sequence[Part], style: PartStyle, mad
         style: How submodules are written.
         made_by: What splits, for the origins of the state.
     """
-    _find_borders(module, parts, own=style.own_attributes)
+    find_borders(module, parts, own=style.own_attributes)
     graph = Graph()
     graph.captured_training = module.graph.captured_training
     graph.keyword_only = module.graph.keyword_only
@@ -93,7 +103,13 @@ def split_into(module: GraphModule, parts: Sequence[Part], style: PartStyle, mad
     return result
 
 
-def hand_on_origins(former: GraphModule, tensors: TensorTable, module: GraphModule, made_by: str) -> None:
+def hand_on_origins(
+    former: GraphModule,
+    tensors: TensorTable,
+    module: GraphModule,
+    made_by: str,
+    constants: Iterable[str] = (),
+) -> None:
     """Note where the tensors of a module come from whose paths are others than they were.
 
     Args:
@@ -101,8 +117,11 @@ def hand_on_origins(former: GraphModule, tensors: TensorTable, module: GraphModu
         tensors: Those that it held.
         module: The module as it is; it may be the same one.
         made_by: What changed the paths.
+        constants: Paths of tensors that are new, and not part of any state.
     """
-    module.meta[NOTE] = updated_origins(former.meta.get(NOTE), tensors, TensorTable(module), (), (), made_by)
+    found = updated_origins(former.meta.get(NOTE), tensors, TensorTable(module), (), (), made_by)
+    new = dict.fromkeys(constants, TensorOrigin())
+    module.meta[NOTE] = StateOrigins({**found, **new}, found.original) if new else found
 
 
 def _lifted(module: GraphModule, graph: Graph) -> dict[str, Any]:
@@ -132,8 +151,14 @@ def _refuse_taken_names(module: GraphModule, parts: Iterable[Part], taken: Colle
 # -- what goes in and out
 
 
-def _find_borders(module: GraphModule, parts: Sequence[Part], *, own: bool) -> None:
-    """Fill in what parts take and give."""
+def find_borders(module: GraphModule, parts: Sequence[Part], *, own: bool) -> None:
+    """Fill in what parts take and give.
+
+    Args:
+        module: Holds their nodes.
+        parts: Changed in place; calls that are in none of them stay in the graph.
+        own: Whether a part reads attributes itself that nobody else reads.
+    """
     place = {node: part for part in parts for node in part.nodes}
     for node in module.graph.nodes:
         if node._op in {"placeholder", "get_attr"}:
@@ -263,19 +288,8 @@ class _Main:
     def call(self, part: Part) -> None:
         """Call a part, and take apart what it returns."""
         self._read(part.inputs)
-        graph, mapping = self._graph, self._mapping
-        call = graph.call_module(str(part.name), tuple([mapping[node] for node in part.inputs]))
-        outputs = list(part.outputs)
-        if len(outputs) < 2:  # Of several values, each is taken out by a node of its own.
-            call._origin = (outputs or part.nodes)[-1]._origin
-        if len(outputs) == 1 and not self._style.tuples:
-            mapping[outputs[0]] = call
-            _hand_on_facts(outputs[0], call)
-            return
-        for number, node in enumerate(outputs):
-            mapping[node] = element = graph.call_function(operator.getitem, (call, number))
-            element._origin = node._origin
-            _hand_on_facts(node, element)
+        _, values = call_part(self._graph, part, self._mapping, tuples=self._style.tuples)
+        self._mapping.update(values)
 
     def end(self, source: Graph) -> None:
         """Copy the output, and reads that nobody needed."""
@@ -285,6 +299,35 @@ class _Main:
         self._read(list(self._waiting))
         for node in outputs:
             self._copy(node, keep_name=True)
+
+
+def call_part(
+    graph: Graph, part: Part, mapping: Mapping[Node, Node], *, tuples: bool = False
+) -> tuple[Node, dict[Node, Node]]:
+    """Call a part at the insertion point, and take apart what it returns.
+
+    Args:
+        graph: Where it is called.
+        part: With its inputs and outputs.
+        mapping: Input -> node of `graph`.
+        tuples: Whether it returns a tuple also where it returns one value.
+
+    Returns:
+        The call, and output -> node of `graph`.
+    """
+    call = graph.call_module(str(part.name), tuple([mapping[node] for node in part.inputs]))
+    outputs = list(part.outputs)
+    if len(outputs) < 2:  # Of several values, each is taken out by a node of its own.
+        call._origin = (outputs or part.nodes)[-1]._origin
+    if len(outputs) == 1 and not tuples:
+        _hand_on_facts(outputs[0], call)
+        return call, {outputs[0]: call}
+    values: dict[Node, Node] = {}
+    for number, node in enumerate(outputs):
+        values[node] = element = graph.call_function(operator.getitem, (call, number))
+        element._origin = node._origin
+        _hand_on_facts(node, element)
+    return call, values
 
 
 def _hand_on_facts(node: Node, made: Node) -> None:

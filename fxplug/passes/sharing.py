@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from fxplug.ir import Node, effects
-from fxplug.semantics.internals import has_hooks
+from fxplug.semantics.internals import buffers_of, has_hooks, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
-
     from fxplug.execute import GraphModule
 
-__all__ = ["free_path", "is_customised", "is_shared", "is_written"]
+__all__ = ["drop_unread", "free_path", "is_customised", "is_shared", "is_written"]
 
 
 def is_customised(module: nn.Module) -> bool:
@@ -56,6 +56,25 @@ def free_path(module: GraphModule, wish: str) -> str:
         number += 1
         path = f"{wish}_{number}"
     return path
+
+
+def drop_unread(module: GraphModule, path: str) -> None:
+    """Remove the attribute at `path` that no node reads any more, from the graph module itself.
+
+    Modules of the user stay as they are: only the module, and empty ones that hold what its graph reads, are its own.
+    """
+    holder, _, name = path.rpartition(".")
+    target = module.get_submodule(holder)
+    is_own = target is module or type(target) is nn.Module
+    if not is_own or module.graph.find_nodes(op="get_attr", target=path, sort=False):
+        return
+    if any(
+        str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False)
+    ):
+        return
+    if name in parameters_of(target) or name in buffers_of(target):
+        delattr(target, name)
+        module.graph.lifted.pop(path, None)
 
 
 def _readers(module: GraphModule, path: str) -> Iterator[Node]:

@@ -16,14 +16,14 @@ from fxplug.passes.parts import Part, PartStyle, split_into
 from fxplug.passes.weights import Loads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
 
-__all__ = ["split_by", "split_by_size", "split_module"]
+__all__ = ["split_by", "split_by_size", "split_by_tags", "split_module"]
 
 
 def split_module(  # noqa: PLR0913 - torch.fx's public signature
@@ -46,8 +46,8 @@ def split_module(  # noqa: PLR0913 - torch.fx's public signature
     Args:
         m: Not changed; parameters, buffers and submodules are shared with the result.
         root_m: Not used, as in torch.fx.
-        split_callback: Called once for each call, in the order of the graph; what it returns tells partitions apart, and
-            its text names them.
+        split_callback: Called once for each call, in the order of the graph; what it returns, as text, names the
+            partition.
         qualname_map: Filled with the path of each submodule that is called in the result -> its path in `m`.
         keep_original_order: Whether partitions have to run in the order of their first nodes, and attributes are read
             where they are first used. Otherwise they do so where they can.
@@ -107,6 +107,68 @@ def _name(answer: object, affix: str | None, node: Node) -> str:
             "cannot. Return a number, or text without dots."
         )
     return f"submod_{text}"
+
+
+def split_by_tags(
+    gm: GraphModule,
+    tags: Sequence[str],
+    return_fqn_mapping: bool = False,  # noqa: FBT001, FBT002 - torch.fx's public signature
+    return_tuple: bool = False,  # noqa: FBT001, FBT002
+) -> GraphModule | tuple[GraphModule, dict[str, str]]:
+    """Split a program by tags that its calls have in ``node.meta["tag"]``; each tag becomes a submodule of that name.
+
+    Args:
+        gm: Not changed; parameters, buffers and submodules are shared with the result.
+        tags: All tags, in the order in which the submodules run.
+        return_fqn_mapping: Whether a mapping is returned too: path in `gm` of what a submodule holds -> its path in the
+            result.
+        return_tuple: Whether submodules return a tuple also where they return one value.
+
+    Returns:
+        A module with a submodule for each tag that some call has.
+
+    Raises:
+        PartitionError: A call has no tag, or a tag that is not listed, or the submodules cannot run in this order.
+
+    Example:
+        ::
+
+            for node in module.graph.nodes:
+                node.meta["tag"] = "head" if node.name.startswith("head") else "trunk"
+            split = split_by_tags(module, ["trunk", "head"])
+    """
+    found: dict[str, list[Node]] = {tag: [] for tag in tags}
+    for node in gm.graph.nodes:
+        if is_call(node):
+            tag = node.meta.get("tag")
+            if tag not in found:
+                raise PartitionError(
+                    f"Cannot split the module by tags: node {node.name!r} has the tag {tag!r}, and listed are "
+                    f"{list(tags)}. Set node.meta['tag'] of every call to one of them."
+                )
+            found[tag].append(node)
+    names = [tag for tag in found if found[tag]]
+    before = requirements(gm)
+    place = {node: number for number, tag in enumerate(names) for node in found[tag]}
+    for node, needed in before.items():
+        for used in needed:
+            if place[used] > place[node]:
+                raise PartitionError(
+                    f"Cannot split the module by tags: {names[place[node]]!r} would run before {names[place[used]]!r}, "
+                    f"and its node {node.name!r} has to run behind {used.name!r}. Tag them otherwise, or list the tags "
+                    "in another order."
+                )
+    made = [Part(tag, found[tag]) for tag in names]
+    result = split_into(gm, made, PartStyle(keep_node_names=True, tuples=return_tuple), "split_by_tags")
+    if not return_fqn_mapping:
+        return result
+    paths = [
+        (node._target, f"{part.name}.{node._target}")
+        for part in made
+        for node in (*part.attributes, *part.nodes)
+        if node._op in PATH_OPCODES
+    ]
+    return result, dict(paths)
 
 
 def split_by_size(
