@@ -220,9 +220,10 @@ class _Needed:
             way.append(repr(user._name))
             user = self._found[user]
         shown = " for ".join(way[:4]) + (f" for {way[-1]}" if len(way) > 4 else "")
+        purpose = f" for {shown}" if shown else ""
         return GraphError(
-            f"Cannot extract a subgraph: {node._name!r} is needed{f' for {shown}' if shown else ''}, and is none "
-            f"of the inputs, nor computed from them. Add {node._name!r} to the inputs, or a value that is computed from it.",
+            f"Cannot extract a subgraph: {node._name!r} is needed{purpose}, and is none of the inputs, nor computed "
+            f"from them. Add {node._name!r} to the inputs, or a value that is computed from it.",
             code=_CODE,
         )
 

@@ -101,8 +101,10 @@ def _units(
                 )
     if not sets:
         return ([node] for node in before), chosen
-    loose = {node for nodes in sets if not chosen.issuperset(nodes) for node in nodes}
-    merged = _merge([nodes for nodes in sets if loose.isdisjoint(nodes)])
+    merged = _merge(sets)
+    split = {number for node, number in merged.items() if node not in chosen}
+    loose = {node for node, number in merged.items() if number in split}
+    merged = {node: number for node, number in merged.items() if number not in split}
     while True:
         components = _components(before, merged)
         broken = {

@@ -33,6 +33,7 @@ __all__ = [
     "call_part",
     "copy_node",
     "find_borders",
+    "hand_on_notes",
     "hand_on_origins",
     "split_into",
 ]
@@ -204,12 +205,13 @@ def build_part(module: GraphModule, part: Part, style: PartStyle) -> GraphModule
     mapping: dict[Node, Node] = {}
     for number, used in enumerate(part.inputs):
         given = graph.placeholder(used._name if style.keep_input_names else f"arg_{number}", used._type)
-        _hand_on(used, given, mapping)
+        given._origin = used._origin
         mapping[used] = given
     for node in part.attributes:
         mapping[node] = copy_node(graph, node, mapping, keep_name=style.keep_node_names)
     for node in part.nodes:
         mapping[node] = copy_node(graph, node, mapping, keep_name=style.keep_node_names)
+    hand_on_notes(mapping)
     results = tuple([mapping[node] for node in part.outputs])
     graph.output(results[0] if len(results) == 1 and not style.tuples else results)
     graph.lifted.update(_lifted(module, graph))
@@ -221,24 +223,28 @@ def build_part(module: GraphModule, part: Part, style: PartStyle) -> GraphModule
 
 
 def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Node], *, keep_name: bool) -> Node:
-    """Copy a node to the end of another graph, with what is known of it."""
+    """Copy a node to the end of another graph, without its notes."""
     args = map_arg(node._args, mapping.__getitem__)
     kwargs = map_arg(node._kwargs, mapping.__getitem__) if node._kwargs else None
     name = node._name if keep_name else None
     made = graph.create_node(node._op, node._target, args, kwargs, name, node._type)  # pyright: ignore[reportArgumentType] - a tuple and a dict
-    made._region = node._region
-    _hand_on(node, made, mapping)
+    made._region, made._origin = node._region, node._origin
     return made
 
 
-def _hand_on(node: Node, made: Node, mapping: Mapping[Node, Node]) -> None:
-    made._origin = node._origin
-    if node._meta:
-        notes = copy_meta(node._meta, mapping)
-        if type(node._meta) is dict:
-            made._meta = notes
-        else:  # Nobody has looked at them yet.
-            made.annotate(notes)
+def hand_on_notes(mapping: Mapping[Node, Node]) -> None:
+    """Give copies the notes of their nodes, in which copies take the places of nodes.
+
+    Args:
+        mapping: Node -> copy.
+    """
+    for node, made in mapping.items():
+        if node._meta:
+            notes = copy_meta(node._meta, mapping)
+            if type(node._meta) is dict:
+                made._meta = notes
+            else:  # Nobody has looked at them yet.
+                made.annotate(notes)
 
 
 class _Main:
@@ -255,6 +261,7 @@ class _Main:
         self._style = style
         self._taken = taken
         self._mapping: dict[Node, Node] = {}
+        self._copies: dict[Node, Node] = {}
         self._waiting: dict[Node, None] = {}
 
     def begin(self, source: Graph) -> None:
@@ -270,7 +277,7 @@ class _Main:
 
     def _copy(self, node: Node, *, keep_name: bool | None = None) -> None:
         keep = self._style.keep_node_names if keep_name is None else keep_name
-        self._mapping[node] = copy_node(self._graph, node, self._mapping, keep_name=keep)
+        self._mapping[node] = self._copies[node] = copy_node(self._graph, node, self._mapping, keep_name=keep)
 
     def _read(self, nodes: Iterable[Node]) -> None:
         """Copy the reads among nodes that are needed now."""
@@ -299,6 +306,7 @@ class _Main:
         self._read(list(self._waiting))
         for node in outputs:
             self._copy(node, keep_name=True)
+        hand_on_notes(self._copies)
 
 
 def call_part(
