@@ -13,7 +13,7 @@ from fxplug.ir import Node
 from fxplug.passes.dependences import is_call
 from fxplug.passes.partition import requirements
 from fxplug.passes.parts import Part, PartStyle, build_part, call_part, find_borders, hand_on_origins
-from fxplug.passes.sharing import drop_unread
+from fxplug.passes.sharing import drop_empty, drop_unread
 from fxplug.passes.tensor_table import TensorTable
 from fxplug.rewrite.adoption import drop_unreached
 
@@ -73,6 +73,8 @@ def fold_submodule(module: GraphModule, nodes: Iterable[Node | str], name: str) 
             module.graph.erase_node(node)
             drop_unread(module, str(node.target))
     drop_unreached(module, paths)
+    for path in (*paths, *(str(node.target) for node in part.attributes)):
+        drop_empty(module, path)
     hand_on_origins(module, tensors, module, "fold_submodule")
     return call
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import operator
 from typing import Any
@@ -63,15 +64,15 @@ def inline_submodule(module: GraphModule, path: str) -> int:
     reason = why_not_inlined(module, inner)
     if reason:
         raise _refused(path, reason)
-    bound = [_bind(inner, call, path) for call in calls]
     for call in calls:
+        _bind(inner, call, path)
         _check_users(module, inner, call, path)
     tensors = TensorTable(module)
     paths = _paths(module, inner, path, is_captured=inner is not called)
     if module.graph.captured_training is None:
         module.graph.captured_training = inner.graph.captured_training
-    for call, values in zip(calls, bound, strict=True):
-        _put_in_place(module.graph, call, inner.graph, values, paths)
+    for call in calls:  # Bound anew: one may be given what another returned.
+        _put_in_place(module.graph, call, inner.graph, _bind(inner, call, path), paths)
     _make_plain(module, path)
     constants = [free for target, free in paths.items() if free != f"{path}.{target}"]
     hand_on_origins(module, tensors, module, "inline_submodule", constants)
@@ -223,12 +224,15 @@ def _make_plain(module: GraphModule, path: str) -> None:
     """Put an empty module in the place of a graph module that only holds what its program used."""
     called = module.get_submodule(path)
     targets = {node._target for node in module.graph.nodes if node._op in PATH_OPCODES}
-    if type(called) is not GraphModule or path in targets:
+    prefix, _, name = path.rpartition(".")
+    holder = module.get_submodule(prefix)
+    is_own = holder is module or type(holder) is nn.Module  # Modules of the user stay as they are.
+    if type(called) is not GraphModule or path in targets or not is_own:
         return
-    holder, _, name = path.rpartition(".")
     plain = nn.Module()
-    vars(plain).update({key: value for key, value in vars(called).items() if key not in _OWN})
-    modules_of(module.get_submodule(holder))[name] = plain
+    state = vars(copy.copy(called))  # With tables of its own: the user may hold it elsewhere.
+    vars(plain).update({key: value for key, value in state.items() if key not in _OWN})
+    modules_of(holder)[name] = plain
 
 
 _OWN = frozenset({"_class_name", "_compiled", "_graph", "_guards", "meta"})

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from fxplug.ir import Node, effects
-from fxplug.semantics.internals import buffers_of, has_hooks, parameters_of
+from fxplug.rewrite.calls import value_at
+from fxplug.semantics.internals import buffers_of, has_hooks, modules_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fxplug.execute import GraphModule
 
-__all__ = ["drop_unread", "free_path", "is_customised", "is_shared", "is_written"]
+__all__ = ["drop_empty", "drop_unread", "free_path", "is_customised", "is_shared", "is_written"]
 
 
 def is_customised(module: nn.Module) -> bool:
@@ -75,6 +76,24 @@ def drop_unread(module: GraphModule, path: str) -> None:
     if name in parameters_of(target) or name in buffers_of(target):
         delattr(target, name)
         module.graph.lifted.pop(path, None)
+
+
+def drop_empty(module: GraphModule, path: str) -> None:
+    """Remove the modules on the way to `path` that hold nothing any more."""
+    holder = path.rpartition(".")[0]
+    while holder:
+        found = value_at(module, holder)
+        is_empty = type(found) is nn.Module and not (
+            modules_of(found) or parameters_of(found) or buffers_of(found) or vars(found).keys() - _BARE
+        )
+        if found is not None and not is_empty:
+            return
+        module.delete_submodule(holder)
+        holder = holder.rpartition(".")[0]
+
+
+_BARE = vars(nn.Module()).keys()
+"""What a module has that nobody has put anything into."""
 
 
 def _readers(module: GraphModule, path: str) -> Iterator[Node]:
