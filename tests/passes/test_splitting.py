@@ -377,6 +377,20 @@ def test_statistics_that_training_writes_are_read_and_written_in_order():
     fxplug.split_module(fxplug.symbolic_trace(model), None, by_name(mul=1))
 
 
+def test_a_weight_that_is_written_is_read_behind_that_by_the_module_that_holds_it():
+    graph = fxplug.Graph()
+    x, weight = graph.placeholder("x"), graph.get_attr("linear.weight")
+    early = graph.call_function(torch.exp, (x,))
+    graph.call_method("mul_", (weight, 2))
+    graph.output((early, graph.call_module("linear", (x,))))
+    linear = nn.Linear(3, 3, bias=False).requires_grad_(False)
+    module = GraphModule(nn.ModuleDict({"linear": linear}), graph)
+    expected = X @ (linear.weight * 2).t()
+    result = fxplug.split_module(module, None, by_name(exp=1, linear=1))
+
+    torch.testing.assert_close(result(X)[1], expected)
+
+
 def test_independent_writes_are_no_reason_to_refuse():
     def program(x):
         first, second = x * 1, x * 2
