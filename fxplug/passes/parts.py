@@ -16,6 +16,7 @@ from fxplug.errors import PartitionError
 from fxplug.execute import GraphModule
 from fxplug.ir import PATH_OPCODES, Graph, Node, map_arg
 from fxplug.ir.clone import copy_meta
+from fxplug.ir.collector import paused_collection
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.passes.derivations import TensorOrigin
 from fxplug.passes.state_origins import NOTE, StateOrigins, updated_origins
@@ -91,13 +92,14 @@ def split_into(module: GraphModule, parts: Sequence[Part], style: PartStyle, mad
     main = _Main(graph, style, taken)
     main.begin(module.graph)
     _refuse_taken_names(module, parts, taken)
-    for part in parts:
-        if part.name is None:
-            main.copy(part.nodes[0])
-            continue
-        modules_of(root)[part.name] = build_part(module, part, style)
-        main.call(part)
-    main.end(module.graph)
+    with paused_collection():
+        for part in parts:
+            if part.name is None:
+                main.copy(part.nodes[0])
+                continue
+            modules_of(root)[part.name] = build_part(module, part, style)
+            main.call(part)
+        main.end(module.graph)
     graph.lifted.update(_lifted(module, graph))
     result = GraphModule(root, graph, type(module).__name__)
     hand_on_origins(module, TensorTable(module), result, made_by)
