@@ -36,7 +36,8 @@ def extract_subgraph(
     Args:
         module: A captured module; it stays as it is, and shares its parameters with the result.
         inputs: The values that the result is given, in this order: names of nodes, paths of modules (what they return)
-            or lines of the program, as `fxplug.extract` takes them, or nodes. By default, the inputs of the module.
+            or lines of the program, as `fxplug.extract` takes them, or nodes. By default, the inputs of the module;
+            where these are nested, each value in them by itself.
         outputs: The values that it returns. One gives the value itself, several a tuple, a mapping a dict.
         nodes: In the place of both: the calls that it makes. Its inputs are the values that they use from elsewhere, in
             the order of use, and its outputs the values that are used elsewhere.
@@ -247,6 +248,9 @@ def _build(
         values = tuple([kept[node] for node in named.values()])
         output.args = (values[0] if form is None else values,)
     graph.captured_training = module.graph.captured_training
-    if given == module.graph.find_nodes(op="placeholder"):
+    if given == module.graph.find_nodes(op="placeholder") and module.graph._codegen is None:
+        for node, made in zip(given, graph.find_nodes(op="placeholder"), strict=True):
+            made.target, made.args = node._target, node._args
+        graph.keyword_only = module.graph.keyword_only
         result.set_guards(module.guard_set)
     return result

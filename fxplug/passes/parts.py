@@ -102,6 +102,7 @@ def split_into(module: GraphModule, parts: Sequence[Part], style: PartStyle, mad
         main.end(module.graph)
     graph.lifted.update(_lifted(module, graph))
     result = GraphModule(root, graph, type(module).__name__)
+    module.graph.owning_module = module  # Not the copy, which goes away.
     hand_on_origins(module, TensorTable(module), result, made_by)
     return result
 
@@ -229,7 +230,7 @@ def copy_node(graph: Graph, node: Node, mapping: Mapping[Node, Node], *, keep_na
     args = map_arg(node._args, mapping.__getitem__)
     kwargs = map_arg(node._kwargs, mapping.__getitem__) if node._kwargs else None
     name = node._name if keep_name else None
-    made = graph.create_node(node._op, node._target, args, kwargs, name, node._type)  # pyright: ignore[reportArgumentType] - a tuple and a dict
+    made = graph.create_node(node._op, node._target, args, kwargs, name, node._type)
     made._region, made._origin = node._region, node._origin
     return made
 

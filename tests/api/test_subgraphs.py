@@ -219,6 +219,28 @@ def test_guards_hold_for_the_inputs_that_they_speak_of():
     assert fxplug.extract_subgraph(module, "mul", "add").guard_set is None
 
 
+def test_defaults_and_keyword_only_parameters_are_kept_where_the_inputs_are():
+    class Scaled(nn.Module):
+        def forward(self, x, *, scale=2):
+            return (x * scale).sin()
+
+    piece = fxplug.extract_subgraph(fxplug.symbolic_trace(Scaled()), outputs="mul")
+
+    assert torch.equal(piece(X), X * 2)
+    assert torch.equal(piece(X, scale=3), X * 3)
+    with pytest.raises(TypeError):
+        piece(X, 3)
+
+
+def test_nested_inputs_are_given_one_by_one():
+    module = fxplug.symbolic_trace(
+        lambda pair: pair["a"] * pair["b"] + 1, concrete_args={"pair": {"a": fxplug.PH, "b": fxplug.PH}}
+    )
+    piece = fxplug.extract_subgraph(module, outputs="mul")
+
+    assert torch.equal(piece(X, 3), X * 3)
+
+
 # -- errors
 
 

@@ -194,6 +194,14 @@ def test_a_program_without_calls_and_one_without_output():
     assert torch.equal(x, torch.ones(2))
 
 
+def test_the_graph_still_knows_its_module():
+    module = fxplug.symbolic_trace(Shared())
+    graph = module.graph
+    fxplug.split_module(module, None, lambda node: 0)
+
+    assert graph.owning_module is module
+
+
 def test_a_module_is_split_twice():
     module = fxplug.symbolic_trace(lambda x: torch.cos(torch.sin(torch.relu(x))))
     once = fxplug.split_module(module, None, by_name(cos=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fxplug.errors import PartitionError
+from fxplug.ir import Graph
 from fxplug.passes import fold_submodule, requirements
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ def topo_sort(nodes: Iterable[Node]) -> list[Node]:
 def validate_partition(partition: Sequence[Node]) -> bool:
     """Return whether calls of a graph module can run as one: no value and no effect leads out of them and back."""
     inside = set(partition)
-    module = partition[0].graph.owning_module if partition else None
+    graph = partition[0].graph if partition else None
+    module = graph.owning_module if isinstance(graph, Graph) else None
     if module is None:
         raise PartitionError(
             "Cannot check a partition: it has no nodes, or their graph belongs to no graph module."
