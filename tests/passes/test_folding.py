@@ -475,6 +475,21 @@ def test_the_pass_takes_the_paths_that_it_is_given():
     torch.testing.assert_close(module(X), model(X), rtol=0, atol=0)
 
 
+def test_the_pass_asks_before_each_rewrite():
+    class Denying(PassContext):
+        def allows(self, node, what):
+            asked.append((node.name, what))
+            return False
+
+    asked = []
+    module = with_leaves(nested())
+    before = text(module)
+    result = InlineSubmodules().run(module, Denying())
+
+    assert asked == [("inner", "inline")]
+    assert (result.modified, result.summary, text(module)) == (False, "nothing to inline", before)
+
+
 def test_the_pass_runs_in_a_verified_pipeline_notes_itself_and_keeps_weights_loadable():
     module = with_leaves(nested())
     step = PipelineStep("inline-submodules", RECORD)
