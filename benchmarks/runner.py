@@ -17,6 +17,7 @@ from benchmarks.memory import compare_memory
 from benchmarks.report import Report, describe_surroundings
 from benchmarks.rewriting import compare_rewriting, measure_rewriting
 from benchmarks.scaling import measure_scaling
+from benchmarks.splitting import compare_splitting, measure_splitting
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 from benchmarks.transactions import measure_transactions
 
@@ -43,12 +44,14 @@ def measure(mode: Mode) -> Report:
             *compare_codegen(mode),
             *compare_deepcopy(mode),
             *compare_rewriting(mode),
+            *compare_splitting(mode),
             *interpreters,
             *compare_memory(mode),
         ],
         [
             *measure_scaling(mode),
             *measure_rewriting(mode),
+            *measure_splitting(mode),
             *measure_plugin_host(mode),
             *measure_hooks(mode),
             *measure_transactions(mode),

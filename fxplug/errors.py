@@ -28,6 +28,7 @@ __all__ = [
     "InvalidArgumentError",
     "LoweringError",
     "NodeInUseError",
+    "PartitionError",
     "PassError",
     "PassOrderError",
     "PassTimeoutError",
@@ -159,6 +160,12 @@ class VerificationError(GraphError):
     def __init__(self, message: str, findings: Iterable[str] = ()) -> None:
         super().__init__(message)
         self.findings = tuple(findings)
+
+
+class PartitionError(GraphError):
+    """Nodes cannot run together as one part of a program; no graph was changed."""
+
+    code = "FXP-G030"
 
 
 class CodegenError(FxplugError, RuntimeError):

@@ -18,6 +18,7 @@ from fxplug.api.representation import represent
 from fxplug.api.reproduction import reproduce
 from fxplug.api.rewriting import replace_pattern
 from fxplug.api.storing import load, save
+from fxplug.api.subgraphs import extract_subgraph
 from fxplug.api.tracing import symbolic_trace, trace
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "explain_leaf",
     "explain_node",
     "extract",
+    "extract_subgraph",
     "load",
     "optimize",
     "profile",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fxplug.ir import ModuleScope, Node
     from fxplug.plugins import PluginManager
 
-__all__ = ["extract"]
+__all__ = ["extract", "find_value", "kept_value"]
 
 _LINE = re.compile(r"(?P<file>.+\.py):(?P<line>\d+)")
 _SHOWN = 8
@@ -72,14 +72,14 @@ def extract(
         captured = trace(model, example_inputs, manager=manager)
     mapping: dict[Node, Any] = {}
     graph = _without_output(captured.graph, mapping)
-    found = {name: mapping[_find(captured, selector)] for selector, name in wanted.items()}
+    found = {name: mapping[find_value(captured, selector)] for selector, name in wanted.items()}
     # The program ends with the last of the values: what comes behind would write, draw and print for nobody.
     last = max(found.values())
     for node in graph.nodes.reversed():
         if last < node and node.op != "placeholder":
             graph.erase_node(node)
     result = GraphModule(captured, graph, type(captured).__name__)
-    graph.output({name: _kept(result, node) for name, node in found.items()})
+    graph.output({name: kept_value(result, node) for name, node in found.items()})
     graph.eliminate_dead_code()
     result.delete_all_unused_submodules()
     return result
@@ -122,7 +122,7 @@ def _named(nodes: Any) -> dict[str, str]:
     return named
 
 
-def _find(module: GraphModule, selector: str) -> Node:
+def find_value(module: GraphModule, selector: str) -> Node:
     """Return the node that a selector means."""
     graph = module.graph
     kind, _, rest = selector.partition(":")
@@ -260,7 +260,7 @@ _FINDERS: dict[str, Callable[[Graph, str], Node]] = {
 """What a selector may begin with, to say what it is."""
 
 
-def _kept(module: GraphModule, node: Node) -> Node:
+def kept_value(module: GraphModule, node: Node) -> Node:
     """Return a node that has the value of `node` also behind later writes to its memory."""
     graph = module.graph
     noisy = [other for other in graph.nodes if effects.effect_of(other, module).must_be_kept]

@@ -12,8 +12,11 @@ from fxplug.passes.common_subexpressions import CommonSubexpressions
 from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.derivations import Recipe, TensorOrigin, recipe_of
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
+from fxplug.passes.folding import fold_submodule, named_calls
 from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN, fold_batch_norm
+from fxplug.passes.inline_submodules import InlineSubmodules
+from fxplug.passes.inlining import inline_submodule
 from fxplug.passes.limits import checked_limit
 from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
 from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
@@ -21,6 +24,8 @@ from fxplug.passes.normalize import Normalize
 from fxplug.passes.onednn_fuse import OneDnnFuse, OneDnnFuseOptions
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
+from fxplug.passes.partition import group_nodes, order_partitions, requirements
+from fxplug.passes.parts import Part, PartStyle, build_part, split_into
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
 from fxplug.passes.remove_identities import RemoveIdentities
@@ -29,6 +34,7 @@ from fxplug.passes.replace_activations import (
     ReplaceActivationsOptions,
     replace_activations,
 )
+from fxplug.passes.splitting import split_by, split_by_size, split_by_tags, split_module
 from fxplug.passes.state_origins import StateOrigins, state_origins
 from fxplug.passes.steps import PassReport, PipelineStep
 from fxplug.passes.transaction import Snapshot
@@ -48,6 +54,7 @@ __all__ = [
     "FoldConstantsOptions",
     "Functionalize",
     "FuseConvBN",
+    "InlineSubmodules",
     "Judgement",
     "Level",
     "LoadedKeys",
@@ -59,6 +66,8 @@ __all__ = [
     "Normalize",
     "OneDnnFuse",
     "OneDnnFuseOptions",
+    "Part",
+    "PartStyle",
     "Pass",
     "PassContext",
     "PassEvent",
@@ -80,14 +89,26 @@ __all__ = [
     "UnverifiableError",
     "Verification",
     "analyze",
+    "build_part",
     "check_preserved",
     "checked_limit",
     "fold_batch_norm",
+    "fold_submodule",
+    "group_nodes",
+    "inline_submodule",
     "known_facts",
     "load_original_state_dict",
+    "named_calls",
+    "order_partitions",
     "order_passes",
     "order_reasons",
     "recipe_of",
     "replace_activations",
+    "requirements",
+    "split_by",
+    "split_by_size",
+    "split_by_tags",
+    "split_into",
+    "split_module",
     "state_origins",
 ]

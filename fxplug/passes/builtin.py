@@ -9,6 +9,7 @@ from fxplug.passes.dead_code import DeadCode
 from fxplug.passes.fold_constants import FoldConstants, FoldConstantsOptions
 from fxplug.passes.functionalize import Functionalize
 from fxplug.passes.fuse_conv_bn import FuseConvBN
+from fxplug.passes.inline_submodules import InlineSubmodules, InlineSubmodulesOptions
 from fxplug.passes.merge_linear import MergeLinear, MergeLinearOptions
 from fxplug.passes.mixed_precision import MixedPrecision, MixedPrecisionOptions
 from fxplug.passes.normalize import Normalize
@@ -117,6 +118,14 @@ BUILTIN_PASSES: tuple[PassRecord, ...] = (
         phase="lower",
         after=("fuse-conv-bn", "remove-identities"),
         options=OneDnnFuseOptions,
+        idempotent=True,
+    ),
+    PassRecord(
+        "inline-submodules",
+        InlineSubmodules,
+        "Puts the programs of submodules in the place of their calls.",
+        phase="prepare",
+        options=InlineSubmodulesOptions,
         idempotent=True,
     ),
     PassRecord(

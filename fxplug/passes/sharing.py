@@ -13,7 +13,7 @@ from fxplug.rewrite.adoption import drop_unreached
 from fxplug.rewrite.aliases import may_return_argument, memory_of
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.checks import CHECKS
-from fxplug.semantics.internals import assert_function, buffers_of, has_hooks, parameters_of
+from fxplug.semantics.internals import assert_function, buffers_of, has_hooks, modules_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = [
     "acts_unseen",
     "asks_for_identity",
+    "drop_attribute",
+    "drop_empty",
     "drop_tensors",
     "drop_unread",
     "free_attribute",
@@ -145,6 +147,43 @@ def drop_tensors(module: GraphModule, paths: list[str]) -> None:
                 break
         if holder is not module and not [*holder.parameters(), *holder.buffers()]:
             drop_unreached(module, [prefix])
+
+
+def drop_attribute(module: GraphModule, path: str) -> None:
+    """Remove the attribute at `path` that no node reads any more, from the graph module itself.
+
+    Modules of the user stay as they are: only the module, and empty ones that hold what its graph reads, are its own.
+    """
+    holder, _, name = path.rpartition(".")
+    target = module.get_submodule(holder)
+    is_own = target is module or type(target) is nn.Module
+    if not is_own or module.graph.find_nodes(op="get_attr", target=path, sort=False):
+        return
+    if any(
+        str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False)
+    ):
+        return
+    if name in parameters_of(target) or name in buffers_of(target):
+        delattr(target, name)
+        module.graph.lifted.pop(path, None)
+
+
+def drop_empty(module: GraphModule, path: str) -> None:
+    """Remove the modules on the way to `path` that hold nothing any more."""
+    holder = path.rpartition(".")[0]
+    while holder:
+        found = value_at(module, holder)
+        is_empty = type(found) is nn.Module and not (
+            modules_of(found) or parameters_of(found) or buffers_of(found) or vars(found).keys() - _BARE
+        )
+        if found is not None and not is_empty:
+            return
+        module.delete_submodule(holder)
+        holder = holder.rpartition(".")[0]
+
+
+_BARE = vars(nn.Module()).keys()
+"""What a module has that nobody has put anything into."""
 
 
 def free_attribute(module: GraphModule, wish: str) -> str:

@@ -190,6 +190,7 @@ def test_every_comparison_runs(monkeypatch):
     from benchmarks.modes import Mode
     from benchmarks.rewriting import compare_rewriting, measure_rewriting
     from benchmarks.scaling import measure_scaling
+    from benchmarks.splitting import compare_splitting, measure_splitting
     from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 
     monkeypatch.setenv("FXPLUG_LOAD_PLUGINS", "")
@@ -212,6 +213,7 @@ def test_every_comparison_runs(monkeypatch):
         *compare_codegen(tiny),
         *compare_deepcopy(tiny),
         *compare_rewriting(tiny),
+        *compare_splitting(tiny),
         *compare_memory(tiny),
         *interpreters,
     ]
@@ -221,6 +223,7 @@ def test_every_comparison_runs(monkeypatch):
         *eager,
         *measure_scaling(tiny),
         *measure_rewriting(tiny),
+        *measure_splitting(tiny),
         *measure_plugin_host(tiny),
         *measure_hooks(tiny),
     ]

@@ -397,6 +397,53 @@ def SubgraphMatcher(obj, fx):  # noqa: N802
 
 
 @use
+def split_module(obj, fx):
+    split = obj(fx.symbolic_trace(Model()), None, lambda node: int(node.name == "add"))
+    parts = [(name, rows(part.graph)) for name, part in split.named_children()]
+    return rows(split.graph), parts, split(X).tolist(), list(inspect.signature(obj).parameters)
+
+
+def set_tag(node, tag):
+    if isinstance(node, fxplug.Node):
+        node.meta["tag"] = tag
+    else:
+        node.tag = tag
+
+
+@use
+def split_by_tags(obj, fx):
+    traced = fx.symbolic_trace(Model())
+    for node in traced.graph.nodes:
+        set_tag(node, "last" if node.name == "add" else "first")
+    split, mapping = obj(traced, ["first", "last"], return_fqn_mapping=True)
+    return rows(split.graph), sorted(split.state_dict()), mapping, split(X).tolist()
+
+
+@use
+def topo_sort(obj, fx):
+    nodes = [node for node in fx.symbolic_trace(Model()).graph.nodes if node.op == "call_function"]
+    return [node.name for node in obj(nodes)]
+
+
+@use
+def validate_partition(obj, fx):
+    traced = fx.symbolic_trace(Model())
+    relu, add = (node for node in traced.graph.nodes if node.op == "call_function")
+    (linear,) = (node for node in traced.graph.nodes if node.op == "call_module")
+    return obj([linear, relu]), obj([linear, add])
+
+
+@use
+def fuse_by_partitions(obj, fx):
+    traced = fx.symbolic_trace(Model())
+    nodes = [node for node in traced.graph.nodes if node.op.startswith("call_")][:2]
+    fused = obj(traced, [dict.fromkeys(nodes)])
+    # torch.fx leaves what the submodule alone uses in the outer module, too.
+    held = [key for key in fused.state_dict() if key.startswith("fused_0")]
+    return [row[:3] for row in rows(fused.graph)], held, fused(X).tolist()
+
+
+@use
 def InternalMatch(obj, fx):  # noqa: N802
     match = obj(anchors=[])
     return match.nodes_map, match.placeholder_nodes, match.returning_nodes, match.name_node_map

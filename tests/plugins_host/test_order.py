@@ -118,6 +118,7 @@ def test_offers_are_listed_in_the_same_order_after_those_of_the_core(plugin_modu
             "replace-activations",
             "remove-identities",
             "onednn-fuse",
+            "inline-submodules",
             "propagate-shapes",
             "a:pass-a",
             "b:pass-b",

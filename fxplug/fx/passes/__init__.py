@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_SUBMODULES = frozenset({"graph_drawer", "shape_prop", "utils"})
+_SUBMODULES = frozenset({"graph_drawer", "shape_prop", "split_module", "split_utils", "utils"})
 
 __all__: list[str] = []
 
