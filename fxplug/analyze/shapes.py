@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from fxplug.execute import GraphModule, Interpreter
+from fxplug.execute.shadow import with_other_tensors
 from fxplug.ir import Node, iterate_leaves, map_aggregate
 from fxplug.semantics.internals import without_data
 
@@ -94,12 +95,9 @@ class ShapeProp(Interpreter):
 
 def _in_mode(module: GraphModule, mode: Any) -> GraphModule:
     """Return a copy of `module` that holds fake tensors; no values are copied."""
-    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    # What a hook computed from parameters, as weight_norm does, cannot be copied.
-    for value in [value for part in module.modules() for value in vars(part).values()]:
-        if isinstance(value, torch.Tensor) and not value.is_leaf:
-            tensors[id(value)] = value.detach()
-    return copy.deepcopy(module, {key: _fake(tensor, mode) for key, tensor in tensors.items()})
+    return with_other_tensors(
+        module, lambda tensor: _fake(tensor if tensor.is_leaf else tensor.detach(), mode)
+    )
 
 
 def _fake(value: Any, mode: Any) -> Any:

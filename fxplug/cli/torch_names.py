@@ -57,6 +57,16 @@ PROBES: tuple[TorchName, ...] = (
         "modes that outlive what they were for",
     ),
     *_below("torch.utils._python_dispatch", "TorchDispatchMode", "hearing operators"),
+    *_below("torch._dispatch.python", "enable_python_dispatcher", "decomposing to ATen"),
+    *_below("torch._guards", "Source", "symbolic sizes"),
+    *_below("torch.ops.aten.add.Tensor", "_can_decompose", "decomposing to ATen"),
+    *_below(
+        "torch",
+        "_disable_functionalization _enable_functionalization _from_functional_tensor _is_functional_tensor _sync "
+        "_functionalize_are_all_mutations_under_no_grad_or_inference_mode _functionalize_has_data_mutation "
+        "_to_functional_tensor",
+        "decomposing to ATen",
+    ),
     *_below("torch.utils._python_dispatch", "is_traceable_wrapper_subclass", "undoing what passes write"),
     *_below("torch.Tensor", "_indices _values", "undoing what passes write"),
     *_below("torch", "_disable_dynamo", "passes that compile functions"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fxplug.rewrite.aten import core_decompositions, decompose_to_aten
 from fxplug.rewrite.decomposition import DecompositionRecord, decompose
 from fxplug.rewrite.decompositions import BUILTIN_DECOMPOSITIONS
 from fxplug.rewrite.edits import ReplacedPatterns
@@ -29,7 +30,9 @@ __all__ = [
     "SubgraphMatcher",
     "Wildcard",
     "allows_rewrite",
+    "core_decompositions",
     "decompose",
+    "decompose_to_aten",
     "explain",
     "replace_pattern",
     "replace_pattern_with_filters",

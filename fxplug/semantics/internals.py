@@ -14,8 +14,10 @@ import torch.utils.checkpoint
 from torch import _higher_order_ops as higher_order
 from torch import nn, overrides
 from torch._C._dynamo import eval_frame as _dynamo_frames
+from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch import eager_transforms, functional_call
 from torch._functorch import vmap as functorch_vmap
+from torch._guards import Source
 from torch._jit_internal import _isinstance, boolean_dispatched, container_checker
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -46,6 +48,7 @@ __all__ = [
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
     "NN_OPERATORS",
+    "NamedSource",
     "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
     "TYPE_QUESTIONS",
@@ -68,12 +71,17 @@ __all__ = [
     "dispatch_modes",
     "flatten_tree",
     "flatten_tree_with_paths",
+    "from_functional",
+    "functionalisation",
     "has_backward_hooks",
     "has_forward_hooks",
     "has_hooks",
+    "has_only_weight_hooks",
     "is_about_missing_data",
     "is_compiled_class",
     "is_fake",
+    "is_functional",
+    "is_implicit",
     "memory_of",
     "modules_of",
     "opaque_functions",
@@ -94,12 +102,15 @@ __all__ = [
     "take_off",
     "take_off_calls",
     "tensor_tables",
+    "to_functional",
     "torch_fx_flag",
     "torch_fx_wrapped_functions",
     "torch_fx_wrapped_methods",
     "unflatten_tree",
+    "version_of",
     "with_data",
     "without_data",
+    "writes_hidden_from_autograd",
     "without_mode",
 ]
 
@@ -206,6 +217,21 @@ def has_backward_hooks(module: nn.Module) -> bool:
 def has_hooks(module: nn.Module) -> bool:
     """Return whether anything runs around the module's forward or backward."""
     return has_forward_hooks(module) or has_backward_hooks(module)
+
+
+def has_only_weight_hooks(module: nn.Module) -> bool:
+    """Return whether all hooks of a module are those with which torch itself computes its weights."""
+    if module._forward_hooks or module_base._global_forward_hooks or module_base._global_forward_pre_hooks:
+        return False
+    hooks = module._forward_pre_hooks.values()
+    return not has_backward_hooks(module) and all(
+        type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks
+    )
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to."""
+    return tensor._version
 
 
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:
@@ -535,3 +561,64 @@ _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 def put_on(mode: Any) -> None:
     """Put back a mode that was taken off."""
     _push_dispatch_mode(mode)
+
+
+class NamedSource(Source):
+    """Where torch is told that a symbolic size comes from: the name that somebody gave it."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_text", name)
+
+    @property
+    def _name_template(self) -> str:
+        return vars(self)["_text"]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedSource) and vars(other)["_text"] == vars(self)["_text"]
+
+    def __hash__(self) -> int:
+        return hash(vars(self)["_text"])
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a stand-in for a tensor: what is written to it in place makes new values, and leaves the tensor alone."""
+    stand_in: torch.Tensor = torch._to_functional_tensor(tensor)
+    if tensor.requires_grad:
+        stand_in.requires_grad_()
+    return stand_in
+
+
+def is_functional(value: Any) -> bool:
+    """Return whether a value is a stand-in of `to_functional`, or was computed from one."""
+    return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
+
+
+def from_functional(stand_in: torch.Tensor) -> torch.Tensor:
+    """Return the newest value of a stand-in; what is still to be worked out for it is worked out now."""
+    torch._sync(stand_in)
+    return torch._from_functional_tensor(stand_in)
+
+
+def writes_hidden_from_autograd(stand_in: torch.Tensor) -> bool:
+    """Return whether a stand-in was written to, and never while gradients were recorded."""
+    torch._sync(stand_in)
+    return torch._functionalize_has_data_mutation(
+        stand_in
+    ) and torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(stand_in)
+
+
+@contextmanager
+def functionalisation() -> Generator[None]:
+    """Let operators on stand-ins make new values instead of writing, and those made of others be heard as those."""
+    with enable_python_dispatcher():
+        torch._enable_functionalization(reapply_views=True)
+        try:
+            yield
+        finally:
+            torch._disable_functionalization()
+
+
+def is_implicit(overload: Any) -> bool:
+    """Return whether an operator is made of others on every device, and has no gradient of its own."""
+    # Questions about tensors, which are answered at once, are operators that no dispatcher knows.
+    return isinstance(overload, OpOverload) and overload.namespace != "prim" and overload._can_decompose()
