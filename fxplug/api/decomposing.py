@@ -11,7 +11,7 @@ from fxplug.api.capturing import as_args
 from fxplug.errors import InvalidArgumentError, did_you_mean
 from fxplug.execute import GraphModule
 from fxplug.plugins import PluginManager, default_manager
-from fxplug.rewrite import DecompositionRecord, core_decompositions, decompose_to_aten
+from fxplug.rewrite import DecompositionRecord, aten_decompositions, core_decompositions, decompose_to_aten
 from fxplug.rewrite import decompose as decompose_graph
 from fxplug.semantics.internals import OpOverload
 
@@ -85,8 +85,8 @@ def decompose(  # noqa: PLR0913 - one front door
     if to is None:
         return simpler
     core = to == "core-aten"
-    tables = {**(core_decompositions() if core else {}), **(table or {})}
-    return decompose_to_aten(simpler, as_args(example_inputs), tables, core=core, dynamic=dynamic)
+    known = core_decompositions() if core else aten_decompositions()
+    return decompose_to_aten(simpler, as_args(example_inputs), {**known, **(table or {})}, core=core, dynamic=dynamic)
 
 
 def _check_arguments(to: Any, example_inputs: Any, table: Any, dynamic: Any) -> None:

@@ -58,6 +58,12 @@ PROBES: tuple[TorchName, ...] = (
     ),
     *_below("torch.utils._python_dispatch", "TorchDispatchMode", "hearing operators"),
     *_below("torch._dispatch.python", "enable_python_dispatcher", "decomposing to ATen"),
+    *_below(
+        "torch.ops.aten",
+        "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training",
+        "decomposing to ATen",
+    ),
+    *_below("torch.zeros(())", "_version", "decomposing to ATen"),
     *_below("torch._guards", "Source", "symbolic sizes"),
     *_below("torch.ops.aten.add.Tensor", "_can_decompose", "decomposing to ATen"),
     *_below(
@@ -132,6 +138,7 @@ UNPROBED = frozenset(
 _EXAMPLES: dict[str, Callable[[Any], Any]] = {
     "Module()": lambda torch: torch.nn.Module(),
     "autocast()": lambda torch: torch.autocast("cpu"),
+    "zeros(())": lambda torch: torch.zeros(()),
     "UntypedStorage()": lambda torch: torch.UntypedStorage(),
 }
 

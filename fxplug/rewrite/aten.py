@@ -5,7 +5,6 @@ Writes are made new values first, and inputs, parameters and buffers that were w
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import torch
 
 from fxplug.errors import DecompositionError, FxplugError
 from fxplug.execute import GraphModule, Interpreter, has_path
+from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import Holders
 from fxplug.execute.shadow import state_tensors, with_other_tensors
 from fxplug.ir import Graph, MadeBy, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["core_decompositions", "decompose_to_aten"]
+__all__ = ["decompose_to_aten"]
 
 _MADE = MadeBy("decompose")
 _COPY = torch.ops.aten.copy_.default
@@ -66,7 +66,9 @@ def decompose_to_aten(
 
     Raises:
         DecompositionError: The program asks for values, or does what operators of ATen cannot express.
+        GuardError: The examples are not what the program was captured for.
     """
+    check_guards(module, tuple(inputs))
     writer = _AtenWriter(module, inputs, table, core=core, dynamic=dynamic or {})
     return writer.decompose()
 
@@ -99,7 +101,7 @@ class _AtenWriter(Interpreter):
     ) -> None:
         self.source = module
         self._placeholders = module.graph.find_nodes(op="placeholder")
-        self.inputs = _complete(self._placeholders, inputs)
+        self.inputs = _complete(self._placeholders, module.graph.process_inputs(*inputs))
         names = [str(node.target).lstrip("*") for node in self._placeholders]
         self.sizes = SymbolicSizes(dynamic, names, self.inputs) if dynamic else None
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True) if self.sizes is None else self.sizes.mode
@@ -185,6 +187,8 @@ class _AtenWriter(Interpreter):
         count = len(self.new_graph.nodes)
         try:
             value = self._kept(n) if n.op == "call_function" and _is_kept(n) else super().run_node(n)
+            if self.sizes is not None:
+                self.sizes.check_open("it")
             if n.op != "output":
                 self._settle(n)
                 self._annotate(n, value, count)
@@ -222,12 +226,20 @@ class _AtenWriter(Interpreter):
         owner = getattr(target, "__self__", None)
         if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
             self._python_gradients.append(owner.__name__)
+            if not self._for_inference:
+                raise _python_gradient(owner.__name__)
         if isinstance(target, type) and type(value) is target and not isinstance(value, torch.Tensor):
             self._containers[id(value)] = (value, target, args, kwargs)
         return value
 
     def _kept(self, node: Node) -> Any:
         """Write a call as it is: what it does outside of the program, or checks, is no matter of operators."""
+        if node.target in CHECKS:
+            try:
+                return super().run_node(node)
+            except Exception as error:
+                if not is_about_missing_data(error):
+                    raise
         args, kwargs = self.fetch_args_kwargs_from_env(node)
         if node.users:
             raise DecompositionError("it does something outside the program, and its value is used")
@@ -293,12 +305,8 @@ class _AtenWriter(Interpreter):
         names = self._python_gradients or _python_gradients(values)
         if not names:
             return
-        name = names[0]
         if not self._for_inference:
-            raise DecompositionError(
-                f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no "
-                "gradients, call decompose inside torch.no_grad(): the result then computes none"
-            )
+            raise _python_gradient(names[0])
         for node in self.new_graph.nodes:
             if node.op == "call_function":
                 node.region = (RegionEntry(torch.no_grad), *node.region)
@@ -380,8 +388,6 @@ class _AtenWriter(Interpreter):
         source, graph = self.source, self.new_graph
         calls_modules = bool(self.graph.find_nodes(op="call_module"))
         graph.captured_training = source.training if calls_modules else self.graph.captured_training
-        if self.sizes is not None:
-            self.sizes.check_open()
         graph.eliminate_dead_code()
         strides = any(node.target in _OF_STRIDES for node in graph.nodes)
         graph.lint()
@@ -392,7 +398,7 @@ class _AtenWriter(Interpreter):
                 holders.take(path)
         module.train(source.training)
         module.set_guards(
-            guards_for(source.guard_set, self._placeholders, self.inputs, self.sizes, strides=strides)
+            guards_for(source, self.inputs, self.sizes, strides=strides)
         )
         return module
 
@@ -468,6 +474,13 @@ def _hidden_write() -> DecompositionError:
     )
 
 
+def _python_gradient(name: str) -> DecompositionError:
+    return DecompositionError(
+        f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no gradients, "
+        "call decompose inside torch.no_grad(): the result then computes none"
+    )
+
+
 def _python_gradients(values: Sequence[Any]) -> list[str]:
     """Return the names of the gradients that are computed by Python code, of which operators know nothing."""
     pending = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
@@ -497,43 +510,3 @@ def _failure(node: Node, error: Exception) -> Exception:
         )
     text = error.message if isinstance(error, FxplugError) else f"{type(error).__name__}: {error}"
     return DecompositionError(f"{what}{where}: {text.rstrip('.')}.")
-
-
-def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Return torch's own table: operators that are no core ones -> functions that compute the same by others."""
-    export: Any = importlib.import_module("torch.export")
-    table: dict[Any, Callable[..., Any]] = dict(export.default_decompositions().materialize())
-    # Written by `alias` in a region without gradients: alone, it would let gradients through.
-    table.pop(torch.ops.aten.detach.default, None)
-    table[torch.ops.aten._native_batch_norm_legit_functional.default] = _batch_norm
-    return table
-
-
-def _batch_norm(  # noqa: PLR0913, PLR0917 - the operator's parameters
-    input: torch.Tensor,  # noqa: A002
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    training: bool,  # noqa: FBT001
-    momentum: float,
-    eps: float,
-) -> Any:
-    """Return what a batch norm in training mode does, and its new statistics, by core operators.
-
-    The table of torch has nothing for it.
-    """
-    aten = torch.ops.aten
-    if not training:
-        found = aten._native_batch_norm_legit_no_training.default(
-            input, weight, bias, running_mean, running_var, momentum, eps
-        )
-        return (*found, running_mean, running_var)
-    found = aten._native_batch_norm_legit.no_stats(input, weight, bias, training, momentum, eps)
-    with torch.no_grad():
-        dims = [at for at in range(input.dim()) if at != 1]
-        wide = input.to(running_var.dtype)
-        mean, var = aten.mean.dim(wide, dims), aten.var.correction(wide, dims, correction=1)
-        new_mean = mean * momentum + running_mean * (1 - momentum)
-        new_var = var * momentum + running_var * (1 - momentum)
-    return (*found, new_mean, new_var)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import DecompositionError
 from fxplug.execute import GuardSet
 from fxplug.ir import Graph, Node
@@ -17,6 +18,7 @@ from fxplug.semantics.symbols import write_expression
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from fxplug.execute import GraphModule
     from fxplug.semantics.symbols import SymbolicSizes
 
 __all__ = ["InputLeaf", "guards_for", "input_leaves"]
@@ -76,7 +78,8 @@ _PLAIN = (
 class _Collector:
     """Writes the questions that guards ask into a graph of their own."""
 
-    def __init__(self, former: GuardSet | None, placeholders: Sequence[Node], *, strides: bool) -> None:
+    def __init__(self, module: GraphModule, *, strides: bool) -> None:
+        former = module.guard_set
         self.graph = Graph()
         self.guards: list[Guard] = []
         self.answers: list[Any] = []
@@ -89,8 +92,12 @@ class _Collector:
             self.later = former.guards[len(self.answers) :]
         else:
             self.later = () if former is None else former.guards
-            for placeholder in placeholders:
+            for placeholder in module.graph.find_nodes(op="placeholder"):
                 self.graph.node_copy(placeholder)
+        self.graph.keyword_only = module.graph.keyword_only
+        generator = vars(module.graph)["_codegen"]
+        if isinstance(generator, PyTreeCodeGen):  # The same nested inputs, and one plain result.
+            self.graph.set_codegen(PyTreeCodeGen(generator.parameters, generator.flatten))
         self.inputs = self.graph.find_nodes(op="placeholder")
 
     def ask(self, node: Node, text: str) -> None:
@@ -162,8 +169,7 @@ class _Collector:
 
 
 def guards_for(
-    former: GuardSet | None,
-    placeholders: Sequence[Node],
+    module: GraphModule,
     inputs: Sequence[Any],
     sizes: SymbolicSizes | None,
     *,
@@ -172,13 +178,13 @@ def guards_for(
     """Return guards that hold for inputs like the examples, and those of the program itself.
 
     Args:
-        former: What the program relies on already.
-        placeholders: Its inputs.
-        inputs: The example for each of them.
+        module: The program, and what it relies on already.
+        inputs: The example for each of its inputs.
         sizes: Which sizes are open; None where none is.
         strides: Whether the layout in memory matters, too.
     """
-    collector = _Collector(former, placeholders, strides=strides)
+    former = module.guard_set
+    collector = _Collector(module, strides=strides)
     dynamic = {} if sizes is None else sizes.dynamic
     for position, (node, value) in enumerate(zip(collector.inputs, inputs, strict=True)):
         text = str(node.target)

@@ -10,7 +10,7 @@ import torch
 
 from fxplug.errors import DecompositionError
 from fxplug.ir import MadeBy, Node, RegionEntry, iterate_leaves, map_aggregate
-from fxplug.semantics.internals import LightDispatchMode, is_fake, is_implicit
+from fxplug.semantics.internals import FUNCTIONAL_BATCH_NORM, LightDispatchMode, is_fake, is_implicit
 from fxplug.semantics.symbols import expression_of, is_symbolic, write_expression
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ __all__ = ["OperatorRecorder", "resolved_region"]
 
 _WITHOUT_VALUE = (torch.ops.aten.lift_fresh.default, torch.ops.aten.lift.default)
 _DETACH = torch.ops.aten.detach.default
-_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 _INSIDE = MadeBy("decompose", inside=True)
 
 
@@ -136,7 +135,7 @@ class OperatorRecorder(LightDispatchMode):
             node.region = (*node.region, RegionEntry(torch.no_grad))
         else:
             node = self.write_call(func, args, kwargs)
-            if func is _BATCH_NORM:
+            if func is FUNCTIONAL_BATCH_NORM:
                 self._copy_statistics(node)
         self._bind_results(value, node)
         return value

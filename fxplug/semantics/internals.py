@@ -47,11 +47,14 @@ __all__ = [
     "COMPILER",
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
+    "FUNCTIONAL_BATCH_NORM",
     "NN_OPERATORS",
     "NamedSource",
     "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
+    "TRAINED_BATCH_NORM",
     "TYPE_QUESTIONS",
+    "USED_BATCH_NORM",
     "BatchNormBase",
     "DropoutBase",
     "HigherOrderOperator",
@@ -139,6 +142,12 @@ TreeSpec = _pytree.TreeSpec
 """The structure of a nested value."""
 ScriptMethod = torch._C.ScriptMethod
 """A method of a scripted module."""
+FUNCTIONAL_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
+"""A batch norm that returns its new statistics."""
+TRAINED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit.no_stats
+"""A batch norm with the statistics of what it is given."""
+USED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
+"""A batch norm with statistics that it has."""
 NN_OPERATORS: Any = vars(torch._C)["_nn"]
 """The module with those operators of torch.nn that are no methods."""
 assert_function = torch._assert
