@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         replace_pattern,
         represent,
         save,
+        shapes,
         symbolic_trace,
         trace,
     )
@@ -96,6 +97,7 @@ _HOMES = {
         "replace_pattern",
         "represent",
         "save",
+        "shapes",
         "symbolic_trace",
         "trace",
     ),
@@ -210,6 +212,7 @@ __all__ = [
     "replace_pattern",
     "represent",
     "save",
+    "shapes",
     "state_origins",
     "symbolic_trace",
     "trace",

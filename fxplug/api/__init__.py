@@ -16,6 +16,7 @@ from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, Optimization
 from fxplug.api.representation import represent
 from fxplug.api.reproduction import reproduce
 from fxplug.api.rewriting import replace_pattern
+from fxplug.api.shapes import NodeShape, ShapeTable, shapes
 from fxplug.api.storing import load, save
 from fxplug.api.tracing import symbolic_trace, trace
 
@@ -32,10 +33,12 @@ __all__ = [
     "ModuleComparison",
     "NodeCulprit",
     "NodeExplanation",
+    "NodeShape",
     "OptimizationEvent",
     "OptimizationResult",
     "PassCulprit",
     "RewriteCulprit",
+    "ShapeTable",
     "Tolerance",
     "bisect",
     "compare",
@@ -51,6 +54,7 @@ __all__ = [
     "represent",
     "reproduce",
     "save",
+    "shapes",
     "symbolic_trace",
     "trace",
 ]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from fxplug.api.capturing import as_args
 from fxplug.errors import InvalidArgumentError, did_you_mean
@@ -15,13 +13,16 @@ from fxplug.rewrite import DecompositionRecord, aten_decompositions, core_decomp
 from fxplug.rewrite import decompose as decompose_graph
 from fxplug.semantics.internals import OpOverload
 
+if TYPE_CHECKING:
+    import torch
+
 __all__ = ["decompose"]
 
 TARGETS = ("aten", "core-aten")
 """What a program can be decomposed to."""
 
 
-def decompose(  # noqa: PLR0913 - one front door
+def decompose(
     module: GraphModule,
     example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
@@ -46,8 +47,8 @@ def decompose(  # noqa: PLR0913 - one front door
     Args:
         module: Not changed. Parameters and submodules are shared with the result.
         example_inputs: Positional inputs of one call, as a tuple or list, or a single tensor; needed with `to`.
-        to: ``"aten"`` for the operators that eager runs, ``"core-aten"`` for those of the core set only, as far as there
-            are decompositions.
+        to: ``"aten"`` for the operators that eager runs, ``"core-aten"`` for those of the core set only, as far as
+            there are decompositions.
         table: Operator overload -> a function that computes the same by others, as torch's tables of decompositions
             are. Asked first with ``"core-aten"``.
         dynamic: Position or name of an input -> dimension -> a name. Sizes with a name are not fixed to those of the
@@ -86,7 +87,9 @@ def decompose(  # noqa: PLR0913 - one front door
         return simpler
     core = to == "core-aten"
     known = core_decompositions() if core else aten_decompositions()
-    return decompose_to_aten(simpler, as_args(example_inputs), {**known, **(table or {})}, core=core, dynamic=dynamic)
+    return decompose_to_aten(
+        simpler, as_args(example_inputs), {**known, **(table or {})}, core=core, dynamic=dynamic
+    )
 
 
 def _check_arguments(to: Any, example_inputs: Any, table: Any, dynamic: Any) -> None:

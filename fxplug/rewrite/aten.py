@@ -243,7 +243,9 @@ class _AtenWriter(Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(node)
         if node.users:
             raise DecompositionError("it does something outside the program, and its value is used")
-        if not any(isinstance(leaf, torch.Tensor) or is_symbolic(leaf) for leaf in iterate_leaves((args, kwargs))):
+        if not any(
+            isinstance(leaf, torch.Tensor) or is_symbolic(leaf) for leaf in iterate_leaves((args, kwargs))
+        ):
             return super().run_node(node)  # The answer is known.
         made = self.recorder.write_call(node.target, *map_aggregate((args, kwargs), _newest, frozen=False))
         made.origins = node.origins
@@ -256,7 +258,9 @@ class _AtenWriter(Interpreter):
         if not (effect.writes or effect.unknown or node.op == "call_module"):
             return
         stand_ins = [state.stand_in for state in self.states.values()]
-        stand_ins += [leaf for value in self.env.values() for leaf in iterate_leaves((value,)) if is_functional(leaf)]
+        stand_ins += [
+            leaf for value in self.env.values() for leaf in iterate_leaves((value,)) if is_functional(leaf)
+        ]
         for stand_in in stand_ins:
             before = self._versions.get(id(stand_in), 0)
             if version_of(stand_in) == before:
@@ -397,14 +401,16 @@ class _AtenWriter(Interpreter):
             if not has_path(module, path):
                 holders.take(path)
         module.train(source.training)
-        module.set_guards(
-            guards_for(source, self.inputs, self.sizes, strides=strides)
-        )
+        module.set_guards(guards_for(source, self.inputs, self.sizes, strides=strides))
         return module
 
 
 _OF_STRIDES = frozenset(
-    {torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default, torch.ops.aten.as_strided_copy.default}
+    {
+        torch.ops.aten.as_strided.default,
+        torch.ops.aten.as_strided_scatter.default,
+        torch.ops.aten.as_strided_copy.default,
+    }
 )
 """Operators whose result depends on where elements lie in memory."""
 
@@ -476,8 +482,8 @@ def _hidden_write() -> DecompositionError:
 
 def _python_gradient(name: str) -> DecompositionError:
     return DecompositionError(
-        f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no gradients, "
-        "call decompose inside torch.no_grad(): the result then computes none"
+        f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no "
+        "gradients, call decompose inside torch.no_grad(): the result then computes none"
     )
 
 

@@ -31,8 +31,8 @@ def core_decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(
         {
             FUNCTIONAL_BATCH_NORM: _batch_norm,
-            aten.max.default: lambda values: aten.amax.default(values, []),
-            aten.min.default: lambda values: aten.amin.default(values, []),
+            aten.max.default: _largest,
+            aten.min.default: _smallest,
             aten.rand_like.default: _like(aten.rand.default),
             aten.randn_like.default: _like(aten.randn.default),
             aten.uniform.default: _uniform,
@@ -57,6 +57,14 @@ def _copy(into: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
     return aten.clone.default(value)
 
 
+def _largest(values: torch.Tensor) -> Any:
+    return aten.amax.default(values, [])
+
+
+def _smallest(values: torch.Tensor) -> Any:
+    return aten.amin.default(values, [])
+
+
 def _like(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that makes a random tensor like another one."""
 
@@ -79,7 +87,9 @@ def _like(make: Callable[..., Any]) -> Callable[..., Any]:
 def _uniform(values: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> Any:
     if generator is not None:
         return NotImplemented
-    return aten.rand.default(list(values.shape), dtype=values.dtype, device=values.device) * (high - low) + low
+    return (
+        aten.rand.default(list(values.shape), dtype=values.dtype, device=values.device) * (high - low) + low
+    )
 
 
 def _exponential(values: torch.Tensor, rate: float = 1.0, *, generator: Any = None) -> Any:

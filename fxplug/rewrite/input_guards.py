@@ -53,8 +53,8 @@ def input_leaves(graph: Graph, node: Node, value: Any, text: str) -> Iterator[In
         yield InputLeaf(value, node, text)
     else:
         raise DecompositionError(
-            f"Cannot decompose to ATen: the input {text} is a {type(value).__module__}.{type(value).__qualname__}. Pass "
-            "tensors, numbers, text and None, alone or in tuples, lists and dicts."
+            f"Cannot decompose to ATen: the input {text} is a {type(value).__module__}.{type(value).__qualname__}. "
+            "Pass tensors, numbers, text and None, alone or in tuples, lists and dicts."
         )
 
 
@@ -109,7 +109,10 @@ class _Collector:
         if type(value) not in {dict, tuple, list}:
             return
         kind = self.graph.call_function(class_of, (node,))
-        self.ask(self.graph.call_function(operator.is_, (kind, type(value))), f"type({text}) is {type(value).__name__}")
+        self.ask(
+            self.graph.call_function(operator.is_, (kind, type(value))),
+            f"type({text}) is {type(value).__name__}",
+        )
         length = self.graph.call_function(len, (node,))
         self.ask(self.graph.call_function(operator.eq, (length, len(value))), f"len({text}) == {len(value)}")
         for key, element in value.items() if isinstance(value, dict) else enumerate(value):
@@ -124,14 +127,18 @@ class _Collector:
             self.ask_value(node, value, text)
             return
         dtype = self.graph.call_function(getattr, (node, "dtype"))
-        self.ask(self.graph.call_function(operator.eq, (dtype, value.dtype)), f"{text}.dtype == {value.dtype}")
+        self.ask(
+            self.graph.call_function(operator.eq, (dtype, value.dtype)), f"{text}.dtype == {value.dtype}"
+        )
         shape = self.graph.call_function(getattr, (node, "shape"))
         if not sizes:
             answer = self.graph.call_function(same_value, (shape, tuple(value.shape)))
             self.ask(answer, f"{text}.shape == {tuple(value.shape)}, the sizes of the example inputs")
         else:
             rank = self.graph.call_function(len, (shape,))
-            self.ask(self.graph.call_function(operator.eq, (rank, value.dim())), f"{text}.dim() == {value.dim()}")
+            self.ask(
+                self.graph.call_function(operator.eq, (rank, value.dim())), f"{text}.dim() == {value.dim()}"
+            )
             for at, size in enumerate(value.shape):
                 if at not in sizes:
                     read = self.graph.call_function(operator.getitem, (shape, at))
@@ -160,11 +167,16 @@ class _Collector:
                     self.ask(self.graph.call_function(operator.eq, (read, reads[name])), f"{where} == {name}")
                     continue
                 reads[name] = read
-                self.ask(self.graph.call_function(operator.ge, (read, 2)), f"{where} >= 2, as {name!r} is an open size")
+                self.ask(
+                    self.graph.call_function(operator.ge, (read, 2)),
+                    f"{where} >= 2, as {name!r} is an open size",
+                )
         places = {sizes.places[name]: read for name, read in reads.items()}
         known: dict[Any, Any] = {}
         for predicate in sizes.predicates():
-            answer = write_expression(predicate, self.graph, lambda symbol: places[sizes.place_of(symbol)], known)
+            answer = write_expression(
+                predicate, self.graph, lambda symbol: places[sizes.place_of(symbol)], known
+            )
             self.ask(answer, f"{sizes.text_of(predicate)}, which the program asked")
 
 

@@ -142,7 +142,9 @@ class OperatorRecorder(LightDispatchMode):
 
     def _copy_statistics(self, node: Node) -> None:
         """Let a batch norm read copies of its statistics: it keeps them for its gradient, and they are written to."""
-        for statistics in dict.fromkeys(argument for argument in node.args[3:5] if isinstance(argument, Node)):
+        for statistics in dict.fromkeys(
+            argument for argument in node.args[3:5] if isinstance(argument, Node)
+        ):
             with self.graph.inserting_before(node):
                 copied = self._placed(self.graph.call_function(torch.ops.aten.clone.default, (statistics,)))
             node.replace_input_with(statistics, copied)
@@ -160,7 +162,9 @@ class OperatorRecorder(LightDispatchMode):
             return
         for index, element in enumerate(value):
             if isinstance(element, (torch.Tensor, list, tuple)):
-                self._bind_results(element, self._placed(self.graph.call_function(operator.getitem, (node, index))))
+                self._bind_results(
+                    element, self._placed(self.graph.call_function(operator.getitem, (node, index)))
+                )
 
     def write_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """Append a call with what stands for its arguments."""

@@ -49,7 +49,6 @@ __all__ = [
     "DYNAMO_INLINE",
     "FUNCTIONAL_BATCH_NORM",
     "NN_OPERATORS",
-    "NamedSource",
     "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
     "TRAINED_BATCH_NORM",
@@ -59,6 +58,7 @@ __all__ = [
     "DropoutBase",
     "HigherOrderOperator",
     "LightDispatchMode",
+    "NamedSource",
     "NormBase",
     "OpOverload",
     "OpOverloadPacket",
@@ -113,8 +113,8 @@ __all__ = [
     "version_of",
     "with_data",
     "without_data",
-    "writes_hidden_from_autograd",
     "without_mode",
+    "writes_hidden_from_autograd",
 ]
 
 COMPILER = "torch._dynamo"
@@ -589,9 +589,21 @@ class NamedSource(Source):
         return hash(vars(self)["_text"])
 
 
+_to_functional: Callable[[torch.Tensor], torch.Tensor] = torch._to_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_from_functional: Callable[[torch.Tensor], torch.Tensor] = torch._from_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_sync: Callable[[torch.Tensor], None] = torch._sync  # pyright: ignore[reportPrivateImportUsage]
+_was_written: Callable[[torch.Tensor], bool] = torch._functionalize_has_data_mutation  # pyright: ignore[reportAttributeAccessIssue]
+_was_written_without_grad: Callable[[torch.Tensor], bool] = (
+    torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode  # pyright: ignore[reportPrivateImportUsage]
+)
+_start_functionalization: Callable[..., None] = torch._enable_functionalization  # pyright: ignore[reportPrivateImportUsage]
+_stop_functionalization: Callable[[], None] = torch._disable_functionalization  # pyright: ignore[reportPrivateImportUsage]
+
+
 def to_functional(tensor: torch.Tensor) -> torch.Tensor:
     """Return a stand-in for a tensor: what is written to it in place makes new values, and leaves the tensor alone."""
-    stand_in: torch.Tensor = torch._to_functional_tensor(tensor)
+    stand_in = _to_functional(tensor)
     if tensor.requires_grad:
         stand_in.requires_grad_()
     return stand_in
@@ -599,32 +611,30 @@ def to_functional(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_functional(value: Any) -> bool:
     """Return whether a value is a stand-in of `to_functional`, or was computed from one."""
-    return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
+    return isinstance(value, torch.Tensor) and _is_functional(value)
 
 
 def from_functional(stand_in: torch.Tensor) -> torch.Tensor:
     """Return the newest value of a stand-in; what is still to be worked out for it is worked out now."""
-    torch._sync(stand_in)
-    return torch._from_functional_tensor(stand_in)
+    _sync(stand_in)
+    return _from_functional(stand_in)
 
 
 def writes_hidden_from_autograd(stand_in: torch.Tensor) -> bool:
     """Return whether a stand-in was written to, and never while gradients were recorded."""
-    torch._sync(stand_in)
-    return torch._functionalize_has_data_mutation(
-        stand_in
-    ) and torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode(stand_in)
+    _sync(stand_in)
+    return _was_written(stand_in) and _was_written_without_grad(stand_in)
 
 
 @contextmanager
 def functionalisation() -> Generator[None]:
     """Let operators on stand-ins make new values instead of writing, and those made of others be heard as those."""
     with enable_python_dispatcher():
-        torch._enable_functionalization(reapply_views=True)
+        _start_functionalization(reapply_views=True)
         try:
             yield
         finally:
-            torch._disable_functionalization()
+            _stop_functionalization()
 
 
 def is_implicit(overload: Any) -> bool:

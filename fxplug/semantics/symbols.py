@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SymbolicSizes", "expression_of", "is_symbolic", "size_text", "write_expression"]
 
+
 class SymbolicSizes:
     """Tensors without data in which sizes that have a name stay open.
 
@@ -56,15 +57,15 @@ class SymbolicSizes:
 
     def _add(self, name: str, position: int, dimension: int, tensor: torch.Tensor) -> None:
         size = tensor.shape[dimension]
-        if size < 2:  # noqa: PLR2004 - what broadcasts
+        if size < 2:
             raise InvalidArgumentError(
-                f"Cannot leave dimension {dimension} of input {position} open as {name!r}: its size is {size}, and what "
-                "holds for 0 and 1 does not hold for others. Give an example in which it is at least 2."
+                f"Cannot leave dimension {dimension} of input {position} open as {name!r}: its size is {size}, and "
+                "what holds for 0 and 1 does not hold for others. Give an example in which it is at least 2."
             )
         if self._examples.setdefault(name, size) != size:
             raise InvalidArgumentError(
-                f"Cannot leave {name!r} open: it stands for sizes {self._examples[name]} and {size} in the examples. Use "
-                "two names, or examples in which they are equal."
+                f"Cannot leave {name!r} open: it stands for sizes {self._examples[name]} and {size} in the examples. "
+                "Use two names, or examples in which they are equal."
             )
         if name not in self.sizes:
             source = NamedSource(name)

@@ -80,7 +80,7 @@ def assert_close(actual: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", MODELS)
-def test_example_model_by_core_operators_equals_eager(name: str, training: bool) -> None:  # noqa: FBT001
+def test_example_model_by_core_operators_equals_eager(name: str, training: bool) -> None:
     build, make_inputs = MODELS[name]
     torch.manual_seed(0)
     model, inputs = build().train(training), make_inputs()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import collections
 import copy
 import operator
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -281,7 +281,9 @@ def test_the_weights_that_torch_computes_in_hooks():
     torch.testing.assert_close(found(PAIR), model(PAIR))
 
 
-Point = collections.namedtuple("Point", "x y")
+class Point(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 def test_named_tuples_come_out():
@@ -405,7 +407,7 @@ def test_one_name_is_one_size_and_questions_become_guards():
 
 def test_a_size_that_must_be_what_it_is_cannot_stay_open():
     module = trace(nn.Linear(4, 2))
-    with pytest.raises(DecompositionError, match="node 'linear'.*the size 'width' open.*needs it to be 4"):
+    with pytest.raises(DecompositionError, match=r"node 'linear'.*the size 'width' open.*needs it to be 4"):
         decompose(module, PAIR, dynamic={0: {1: "width"}})
 
 
@@ -460,7 +462,9 @@ def asks_for_places(x):
 @pytest.mark.parametrize("program", [asks_for_a_value, asks_for_places])
 def test_values_of_tensors_cannot_be_asked_for(program):
     module = fxplug.symbolic_trace(program, manager=NONE)
-    with pytest.raises(DecompositionError, match=r"node '\w+'.*test_aten\.py:\d+.*depends on the values") as caught:
+    with pytest.raises(
+        DecompositionError, match=r"node '\w+'.*test_aten\.py:\d+.*depends on the values"
+    ) as caught:
         decompose(module, PAIR)
     assert caught.value.code == "FXP-R001"
 
@@ -481,7 +485,7 @@ def rounded(x):
 
 def test_gradients_of_ones_own_are_not_lost_silently():
     module = trace(rounded, PAIR)
-    with pytest.raises(DecompositionError, match="gradient of 'Round' is Python code.*inside torch.no_grad"):
+    with pytest.raises(DecompositionError, match=r"gradient of 'Round' is Python code.*inside torch.no_grad"):
         decompose(module, PAIR)
     with torch.no_grad():
         found = decompose(module, PAIR)
@@ -556,11 +560,6 @@ def test_arguments_that_do_not_go_together(options, message):
 def test_inputs_that_do_not_fit(inputs):
     with pytest.raises(DecompositionError, match=r"no example for|2 examples for 1|is a builtins\.set"):
         decompose(trace(rectified), *inputs)
-
-
-def says(x):
-    print("seen")
-    return x + 1
 
 
 def test_what_happens_outside_happens_when_it_runs(capsys):
