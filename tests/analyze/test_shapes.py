@@ -79,7 +79,9 @@ def test_one_name_is_one_size():
 
 
 def test_a_size_that_is_fixed_by_the_program_cannot_stay_open():
-    with pytest.raises(AnalysisError, match="Cannot leave the size 'width' open: node 'head' needs it to be 4"):
+    with pytest.raises(
+        AnalysisError, match="Cannot leave the size 'width' open: node 'head' needs it to be 4"
+    ):
         propagate_shapes(_head(), torch.ones(2, 4), dynamic={0: {1: "width"}})
 
 
