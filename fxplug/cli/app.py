@@ -28,6 +28,7 @@ _COMMANDS = {
     "compare": ("fxplug.cli.compare", "Compare two models layer by layer, on the same inputs."),
     "bisect": ("fxplug.cli.bisect", "Find the pass, the rewrite and the node that made a result wrong."),
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
+    "decompose": ("fxplug.cli.decompose", "Express a model by operators of ATen, and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),
     "backends": ("fxplug.cli.listings", "The backends there are."),
