@@ -15,7 +15,7 @@ from fxplug.execute import GraphModule, Interpreter, has_path
 from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import Holders
 from fxplug.execute.shadow import state_tensors, with_other_tensors
-from fxplug.ir import Graph, MadeBy, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
+from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
 from fxplug.rewrite.edits import notes_of
 from fxplug.rewrite.input_guards import InputLeaf, guards_for, input_leaves
 from fxplug.rewrite.recording import OperatorRecorder
@@ -37,8 +37,6 @@ from fxplug.semantics.symbols import SymbolicSizes, is_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from fxplug.ir import Node
 
 __all__ = ["decompose_to_aten"]
 
@@ -186,6 +184,7 @@ class _AtenWriter(Interpreter):
         recorder.current, recorder.grad_mode = n, torch.is_grad_enabled()
         count = len(self.new_graph.nodes)
         try:
+            self._check_writes(n)
             value = self._kept(n) if n.op == "call_function" and _is_kept(n) else super().run_node(n)
             if self.sizes is not None:
                 self.sizes.check_open("it")
@@ -252,16 +251,40 @@ class _AtenWriter(Interpreter):
         made.meta = notes_of(node)
         return None
 
+    def _check_writes(self, node: Node) -> None:
+        """Check that a node writes to nothing that shares its memory with a value whose gradient goes another way.
+
+        Raises:
+            DecompositionError: It does: through ``x.detach()``, ``x.data``, or a view that was made without gradients.
+        """
+        keys = effects.effect_of(node, self.source).writes
+        named = [node.kwargs.get(key) for key in keys if isinstance(key, str)]
+        placed = [node.args[key] for key in keys if isinstance(key, int) and -1 < key < len(node.args)]
+        targets = [self.env[argument] for argument in (*named, *placed) if isinstance(argument, Node)]
+        memory = {
+            storage_of(from_functional(target))
+            for target in targets
+            if is_functional(target) and not target.requires_grad
+        }
+        if not memory:
+            return
+        for stand_in in self._stand_ins():
+            if stand_in.requires_grad and storage_of(from_functional(stand_in)) in memory:
+                raise _hidden_write()
+
+    def _stand_ins(self) -> list[torch.Tensor]:
+        """Return all that may still be used."""
+        values = [
+            leaf for value in self.env.values() for leaf in iterate_leaves((value,)) if is_functional(leaf)
+        ]
+        return [*(state.stand_in for state in self.states.values()), *values]
+
     def _settle(self, node: Node) -> None:
         """Let what was written to have its new value in this place, with the gradient that eager has."""
         effect = effects.effect_of(node, self.source)
         if not (effect.writes or effect.unknown or node.op == "call_module"):
             return
-        stand_ins = [state.stand_in for state in self.states.values()]
-        stand_ins += [
-            leaf for value in self.env.values() for leaf in iterate_leaves((value,)) if is_functional(leaf)
-        ]
-        for stand_in in stand_ins:
+        for stand_in in self._stand_ins():
             before = self._versions.get(id(stand_in), 0)
             if version_of(stand_in) == before:
                 continue
@@ -330,7 +353,8 @@ class _AtenWriter(Interpreter):
                 raise DecompositionError(
                     f"the program changes the sizes or the layout of {state.name!r} in place. Let it make a new tensor"
                 )
-            if state.stand_in.requires_grad and writes_hidden_from_autograd(state.stand_in):
+            is_parameter = state.tensor.is_leaf and state.tensor.requires_grad
+            if is_parameter or (state.stand_in.requires_grad and writes_hidden_from_autograd(state.stand_in)):
                 raise _hidden_write()
             written.append((state, value))
         memory = [storage_of(state.tensor) for state in self.states.values()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.semantics.internals import FUNCTIONAL_BATCH_NORM, TRAINED_BATCH_NORM, USED_BATCH_NORM
+from fxplug.semantics.internals import FUNCTIONAL_BATCH_NORM, RRELU, TRAINED_BATCH_NORM, USED_BATCH_NORM
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 def aten_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return what is expressed by others in every case: operators that stand for writes, and have no gradients."""
-    return {aten.copy.default: _copy}
+    return {aten.copy.default: _copy, RRELU: _rrelu}
 
 
 def core_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -55,6 +55,24 @@ def _copy(into: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
         if into.dim() == rank and into.is_contiguous(memory_format=memory_format):
             return aten.clone.default(value, memory_format=memory_format)
     return aten.clone.default(value)
+
+
+def _rrelu(
+    values: torch.Tensor,
+    noise: torch.Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,  # noqa: FBT001, FBT002
+    generator: Any = None,
+) -> Any:
+    """Return a leaky relu with random slopes, and the slopes: torch's own takes its gradient from the empty `noise`."""
+    if generator is not None:
+        return NotImplemented
+    if not training:
+        return torch.where(values <= 0, values * ((lower + upper) / 2), values), noise
+    drawn = aten.rand.default(list(values.shape), dtype=values.dtype, device=values.device)
+    slopes = torch.where(values <= 0, drawn * (upper - lower) + lower, 1.0)
+    return values * slopes, slopes
 
 
 def _largest(values: torch.Tensor) -> Any:

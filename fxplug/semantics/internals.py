@@ -49,6 +49,7 @@ __all__ = [
     "DYNAMO_INLINE",
     "FUNCTIONAL_BATCH_NORM",
     "NN_OPERATORS",
+    "RRELU",
     "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
     "TRAINED_BATCH_NORM",
@@ -144,6 +145,8 @@ ScriptMethod = torch._C.ScriptMethod
 """A method of a scripted module."""
 FUNCTIONAL_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 """A batch norm that returns its new statistics."""
+RRELU = torch.ops.aten.rrelu_with_noise_functional.default
+"""A leaky relu with random slopes."""
 TRAINED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit.no_stats
 """A batch norm with the statistics of what it is given."""
 USED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_no_training.default

@@ -1,12 +1,13 @@
 """The operators by which graphs say where values are quantized, for every plugin and backend the same.
 
-They are registered as ``torch.ops.fxplug`` when the semantics are imported, as they are with every graph module, so that
-files can name them. All are made of operators of ATen, and have no effects.
+They are registered as ``torch.ops.fxplug`` when the semantics are imported, as they are with every graph module, so
+that files can name them. All are made of operators of ATen, and have no effects.
 
-A quantized value is ``clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max)``. Halves are rounded to the even
-neighbour, and the reciprocal of the scale is taken first, in float32, as torch's own kernels do; values of lower
-precision are made float32 before. What is no number has no quantized value: it may become any. Going back is
-``(q - zero_point) * scale``, in float32, rounded once to the dtype that is asked for.
+A quantized value is ``clamp(round(x * (1 / scale)) + zero_point, quant_min, quant_max)``. Halves are rounded to the
+even neighbour, and the reciprocal of the scale is taken first, as torch's own kernels do; values of lower precision are
+made float32 before. What is no number has no quantized value: it may become any. Going back is
+``(q - zero_point) * scale``, in float32, rounded once to the dtype that is asked for. Where values are stored as int32,
+both are computed in float64, since float32 does not hold them all.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def _check(
     least, greatest = QUANTIZED_DTYPES[dtype]
     if not least <= bounds[0] <= bounds[1] <= greatest:
         raise InvalidArgumentError(
-            f"Cannot {name} between {bounds[0]} and {bounds[1]}: {dtype} holds {least} to {greatest}, and the first bound "
-            "is not above the second."
+            f"Cannot {name} between {bounds[0]} and {bounds[1]}: {dtype} holds {least} to {greatest}, and the first "
+            "bound is not above the second."
         )
     if is_stored and values.dtype != dtype:
         raise InvalidArgumentError(
@@ -66,8 +67,8 @@ def _check_single(name: str, **tensors: torch.Tensor) -> None:
     for argument, tensor in tensors.items():
         if tensor.numel() != 1:
             raise InvalidArgumentError(
-                f"Cannot {name} with {argument} of shape {list(tensor.shape)}: there is one for all values. Use the operator "
-                "per channel."
+                f"Cannot {name} with {argument} of shape {list(tensor.shape)}: there is one for all values. Use the "
+                "operator per channel."
             )
 
 
@@ -94,13 +95,16 @@ def _along(name: str, axis: int, values: torch.Tensor, **tensors: torch.Tensor) 
 def _quantized(
     values: torch.Tensor, scale: Any, zero_point: Any, bounds: tuple[int, int], dtype: torch.dtype
 ) -> torch.Tensor:
-    wide = values if values.dtype in _WIDE else values.to(torch.float32)
+    if dtype is torch.int32:
+        wide = values.to(torch.float64)
+    else:
+        wide = values if values.dtype in _WIDE else values.to(torch.float32)
     reciprocal = 1.0 / (scale.to(torch.float32) if isinstance(scale, torch.Tensor) else scale)
     return torch.clamp(torch.round(wide * reciprocal) + zero_point, *bounds).to(dtype)
 
 
 def _restored(values: torch.Tensor, scale: Any, zero_point: Any, out_dtype: torch.dtype) -> torch.Tensor:
-    wide = torch.float64 if out_dtype is torch.float64 else torch.float32
+    wide = torch.float64 if torch.float64 is out_dtype or values.dtype == torch.int32 else torch.float32
     return ((values.to(wide) - zero_point) * scale).to(out_dtype)
 
 
@@ -183,6 +187,7 @@ def _dequantize_per_channel(  # noqa: PLR0913
     return _restored(values, wide, zeros, out_dtype or torch.float32)
 
 
+_OUT = "ScalarType? out_dtype=None"
 _BOUNDS = "int quant_min, int quant_max, ScalarType dtype"
 _OPERATORS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
     "quantize_per_tensor": (
@@ -198,15 +203,15 @@ _OPERATORS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
         _quantize_per_channel,
     ),
     "dequantize_per_tensor": (
-        f"(Tensor input, float scale, int zero_point, {_BOUNDS}, *, ScalarType? out_dtype=None) -> Tensor",
+        f"(Tensor input, float scale, int zero_point, {_BOUNDS}, *, {_OUT}) -> Tensor",
         _dequantize_per_tensor,
     ),
     "dequantize_per_tensor.tensor": (
-        f"(Tensor input, Tensor scale, Tensor zero_point, {_BOUNDS}, *, ScalarType? out_dtype=None) -> Tensor",
+        f"(Tensor input, Tensor scale, Tensor zero_point, {_BOUNDS}, *, {_OUT}) -> Tensor",
         _dequantize_per_tensor_tensor,
     ),
     "dequantize_per_channel": (
-        f"(Tensor input, Tensor scales, Tensor zero_points, int axis, {_BOUNDS}, *, ScalarType? out_dtype=None) -> Tensor",
+        f"(Tensor input, Tensor scales, Tensor zero_points, int axis, {_BOUNDS}, *, {_OUT}) -> Tensor",
         _dequantize_per_channel,
     ),
 }

@@ -509,6 +509,49 @@ def test_writes_that_gradients_do_not_see_are_refused():
         decompose(trace(Clamped()), PAIR)
 
 
+def through_detach(x):
+    y = x * 2
+    y.detach().add_(1)
+    return y
+
+
+def through_data(x):
+    y = x * 2
+    y.data.mul_(3)
+    return y
+
+
+def through_a_view(x):
+    y = x * 2
+    with torch.no_grad():
+        y[0].add_(1)
+    return y
+
+
+@pytest.mark.parametrize("program", [through_detach, through_data, through_a_view])
+def test_writes_past_autograd_are_refused(program):
+    module = fxplug.symbolic_trace(program, manager=NONE)
+    with pytest.raises(DecompositionError, match="writes without gradients to a tensor that has some"):
+        decompose(module, PAIR.clone().requires_grad_())
+
+
+def test_weights_that_are_renormalised_are_refused():
+    module = trace(nn.Sequential(nn.Embedding(10, 4, max_norm=1.0)))
+    with pytest.raises(DecompositionError, match="writes without gradients to a tensor that has some"):
+        decompose(module, torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_random_slopes_have_their_gradient(to):
+    module = fxplug.symbolic_trace(lambda x: F.rrelu(x, 0.2, 0.4, training=True), manager=NONE)
+    x = torch.tensor([-1.0, 2.0, -3.0], requires_grad=True)
+    result = decompose(module, x, to=to)(x)
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    torch.testing.assert_close(gradient, (result / x).detach())
+    assert gradient[1] == 1
+    assert 0.2 <= gradient[0] <= 0.4
+
+
 def test_hooks_are_refused():
     model = nn.Sequential(nn.Linear(4, 4))
     model[0].register_forward_hook(lambda module, args, value: value * 2)

@@ -84,6 +84,13 @@ def test_half_precision_is_widened_first():
     assert torch.equal(back, (ours.float() * 0.1).to(torch.bfloat16))
 
 
+def test_all_of_int32_is_reached():
+    bounds = (-(2**31), 2**31 - 1, torch.int32)
+    found = OPS.quantize_per_tensor(torch.tensor([1e30, -1e30, 50331651.0]), 1.0, 0, *bounds)
+    assert found.tolist() == [2**31 - 1, -(2**31), int(torch.tensor(50331651.0))]
+    assert OPS.dequantize_per_tensor(found, 1.0, 1, *bounds, out_dtype=torch.float64).tolist()[0] == 2**31 - 2
+
+
 def test_nothing_to_quantize():
     assert OPS.quantize_per_tensor(torch.empty(0, 3), 1.0, 0, *INT8).shape == (0, 3)
 
@@ -140,12 +147,13 @@ def test_what_does_not_fit_is_refused(call, message):
 @pytest.mark.parametrize("name", ["quantize_per_tensor", "quantize_per_channel"])
 def test_what_does_not_fit_is_refused_without_data(name):
     point = torch.zeros(3, device="meta")
-    more = (1,) if "channel" in name else ()
+    values = torch.ones(2, 3, device="meta")
+    if "channel" in name:
+        operator, more = OPS.quantize_per_channel.default, (1,)
+    else:
+        operator, more, point = OPS.quantize_per_tensor.tensor, (), point[:1]
     with pytest.raises(InvalidArgumentError, match="holds 0 to 255"):
-        overload = "tensor" if name == "quantize_per_tensor" else "default"
-        getattr(getattr(OPS, name), overload)(
-            torch.ones(2, 3, device="meta"), point, point, *more, -1, 127, torch.uint8
-        )
+        operator(values, point, point, *more, -1, 127, torch.uint8)
 
 
 def quantized_linear():
