@@ -67,8 +67,12 @@ def decompose_to_aten(
         GuardError: The examples are not what the program was captured for.
     """
     check_guards(module, tuple(inputs))
-    writer = _AtenWriter(module, inputs, table, core=core, dynamic=dynamic or {})
-    return writer.decompose()
+    for_inference = not torch.is_grad_enabled()
+    # Which gradients there are is to be seen in any case.
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        writer = _AtenWriter(module, inputs, table, core=core, dynamic=dynamic or {})
+        writer.for_inference = for_inference
+        return writer.decompose()
 
 
 @dataclass
@@ -83,6 +87,19 @@ class _State:
     """The real one."""
     name: str
     """For people."""
+
+
+class _HasGradient(torch.autograd.Function):
+    """Lets a tensor have a gradient, though it is no leaf: it may be written to."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError
 
 
 class _AtenWriter(Interpreter):
@@ -118,7 +135,8 @@ class _AtenWriter(Interpreter):
         super().__init__(with_other_tensors(module, self._state_stand_in), graph=module.graph)
         self.extra_traceback = False
         self._python_gradients: list[str] = []
-        self._for_inference = not torch.is_grad_enabled()
+        self.for_inference = False
+        """Whether nobody needs gradients of the result."""
 
     # -- what stands for what
 
@@ -157,7 +175,12 @@ class _AtenWriter(Interpreter):
             for dimension in self.sizes.dynamic.get(position, ()):
                 self.recorder.bind_size((position, dimension), leaf.node)
         self.recorder.bind(fake, leaf.node)
-        return self._new_state(fake, leaf.value, leaf.text)
+        stand_in = self._new_state(fake, leaf.value, leaf.text)
+        if not stand_in.requires_grad and fake.is_floating_point():
+            # Whether it will have gradients when the result is called is not known.
+            stand_in = _HasGradient.apply(stand_in, torch.zeros((), requires_grad=True))
+        self._versions[id(stand_in)] = version_of(stand_in)
+        return stand_in
 
     # -- running
 
@@ -169,8 +192,6 @@ class _AtenWriter(Interpreter):
         """
         values = dict(zip(self._placeholders, self._written_inputs(), strict=True))
         with (
-            torch.enable_grad(),
-            torch.inference_mode(mode=False),
             self.fake_mode,
             self.recorder,
             functionalisation(),
@@ -225,7 +246,7 @@ class _AtenWriter(Interpreter):
         owner = getattr(target, "__self__", None)
         if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
             self._python_gradients.append(owner.__name__)
-            if not self._for_inference:
+            if not self.for_inference:
                 raise _python_gradient(owner.__name__)
         if isinstance(target, type) and type(value) is target and not isinstance(value, torch.Tensor):
             self._containers[id(value)] = (value, target, args, kwargs)
@@ -270,7 +291,21 @@ class _AtenWriter(Interpreter):
             return
         for stand_in in self._stand_ins():
             if stand_in.requires_grad and storage_of(from_functional(stand_in)) in memory:
-                raise _hidden_write()
+                self._hear_hidden_write()
+
+    def _hear_hidden_write(self) -> None:
+        """Hear of a write after which gradients of operators would be others.
+
+        Raises:
+            DecompositionError: The result is not for inference alone.
+        """
+        if not self.for_inference:
+            raise DecompositionError(
+                "it writes without gradients to a tensor that has some, and what is computed from it would lose them. "
+                "Write to a copy; or, if you need no gradients, call decompose inside torch.no_grad(): the result then "
+                "computes none"
+            )
+        self._python_gradients.append("")
 
     def _stand_ins(self) -> list[torch.Tensor]:
         """Return all that may still be used."""
@@ -291,7 +326,7 @@ class _AtenWriter(Interpreter):
             self._versions[id(stand_in)] = version_of(stand_in)
             newest = self.recorder.node_of(from_functional(stand_in))
             if stand_in.requires_grad and newest in self.recorder.without_grad:
-                raise _hidden_write()
+                self._hear_hidden_write()
 
     def _annotate(self, node: Node, value: Any, count: int) -> None:
         """Note at what has the value of a node that it does; the rest is inside of it."""
@@ -332,11 +367,9 @@ class _AtenWriter(Interpreter):
         names = self._python_gradients or _python_gradients(values)
         if not names:
             return
-        if not self._for_inference:
+        if not self.for_inference:
             raise _python_gradient(names[0])
-        for node in self.new_graph.nodes:
-            if node.op == "call_function":
-                node.region = (RegionEntry(torch.no_grad), *node.region)
+        self._python_gradients = names
 
     def _written_states(self) -> list[tuple[_State, torch.Tensor]]:
         """Return what was written to, each with its newest value.
@@ -355,7 +388,7 @@ class _AtenWriter(Interpreter):
                 )
             is_parameter = state.tensor.is_leaf and state.tensor.requires_grad
             if is_parameter or (state.stand_in.requires_grad and writes_hidden_from_autograd(state.stand_in)):
-                raise _hidden_write()
+                self._hear_hidden_write()
             written.append((state, value))
         memory = [storage_of(state.tensor) for state in self.states.values()]
         for state, _ in written:
@@ -416,6 +449,9 @@ class _AtenWriter(Interpreter):
         source, graph = self.source, self.new_graph
         calls_modules = bool(self.graph.find_nodes(op="call_module"))
         graph.captured_training = source.training if calls_modules else self.graph.captured_training
+        for node in graph.nodes if self._python_gradients else ():
+            if node.op == "call_function":
+                node.region = (RegionEntry(torch.no_grad), *node.region)
         graph.eliminate_dead_code()
         strides = any(node.target in _OF_STRIDES for node in graph.nodes)
         graph.lint()
@@ -429,6 +465,9 @@ class _AtenWriter(Interpreter):
         return module
 
 
+_OWN_GRADIENT: Any = _HasGradient.apply(
+    torch.zeros(()), torch.zeros((), requires_grad=True)
+).grad_fn.__class__
 _OF_STRIDES = frozenset(
     {
         torch.ops.aten.as_strided.default,
@@ -497,13 +536,6 @@ def _call_text(node: Node) -> str:
     return f"{node.name}: {target}"
 
 
-def _hidden_write() -> DecompositionError:
-    return DecompositionError(
-        "it writes without gradients to a tensor that has some, and what is computed from it would lose them. Write to "
-        "tensor.detach(), or to a copy"
-    )
-
-
 def _python_gradient(name: str) -> DecompositionError:
     return DecompositionError(
         f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no "
@@ -521,7 +553,9 @@ def _python_gradients(values: Sequence[Any]) -> list[str]:
         if function is None or function in seen:
             continue
         seen.add(function)
-        if isinstance(function, torch.autograd.function.BackwardCFunction):
+        if isinstance(function, torch.autograd.function.BackwardCFunction) and not isinstance(
+            function, _OWN_GRADIENT
+        ):
             found.append(type(function).__name__.removesuffix("Backward"))
         pending += [following for following, _ in function.next_functions]
     return found

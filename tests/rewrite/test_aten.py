@@ -532,7 +532,11 @@ def through_a_view(x):
 def test_writes_past_autograd_are_refused(program):
     module = fxplug.symbolic_trace(program, manager=NONE)
     with pytest.raises(DecompositionError, match="writes without gradients to a tensor that has some"):
-        decompose(module, PAIR.clone().requires_grad_())
+        decompose(module, PAIR)
+    with torch.no_grad():
+        found = decompose(module, PAIR)
+    assert torch.equal(found(PAIR), module(PAIR))
+    assert not found(PAIR.clone().requires_grad_()).requires_grad
 
 
 def test_weights_that_are_renormalised_are_refused():
