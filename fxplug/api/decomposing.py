@@ -42,7 +42,8 @@ def decompose(
     ``torch.ops.aten`` overloads, ``getitem``, and reads of the parameters and buffers, under the names that they have.
     Writes in place become new values; inputs, parameters and buffers that are written to get theirs at the end
     (``copy_``). Casts of autocast are in the graph, regions without gradients are kept. The result is for inputs of the
-    sizes, dtypes and plain values of the examples; a guard refuses others.
+    sizes, dtypes and plain values of the examples; a guard refuses others. Inside ``torch.no_grad()``, a result for
+    inference is made, which computes no gradients.
 
     Args:
         module: Not changed. Parameters and submodules are shared with the result.

@@ -68,8 +68,7 @@ def decompose_to_aten(
     """
     check_guards(module, tuple(inputs))
     for_inference = not torch.is_grad_enabled()
-    # Which gradients there are is to be seen in any case.
-    with torch.inference_mode(mode=False), torch.enable_grad():
+    with torch.inference_mode(mode=False), torch.set_grad_enabled(not for_inference):
         writer = _AtenWriter(module, inputs, table, core=core, dynamic=dynamic or {})
         writer.for_inference = for_inference
         return writer.decompose()
@@ -134,7 +133,6 @@ class _AtenWriter(Interpreter):
         self._containers: dict[int, tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = {}
         super().__init__(with_other_tensors(module, self._state_stand_in), graph=module.graph)
         self.extra_traceback = False
-        self._python_gradients: list[str] = []
         self.for_inference = False
         """Whether nobody needs gradients of the result."""
 
@@ -176,7 +174,7 @@ class _AtenWriter(Interpreter):
                 self.recorder.bind_size((position, dimension), leaf.node)
         self.recorder.bind(fake, leaf.node)
         stand_in = self._new_state(fake, leaf.value, leaf.text)
-        if not stand_in.requires_grad and fake.is_floating_point():
+        if not (stand_in.requires_grad or self.for_inference) and fake.is_floating_point():
             # Whether it will have gradients when the result is called is not known.
             stand_in = _HasGradient.apply(stand_in, torch.zeros((), requires_grad=True))
         self._versions[id(stand_in)] = version_of(stand_in)
@@ -244,10 +242,9 @@ class _AtenWriter(Interpreter):
         """Call the function; what makes a value of a class of its own is remembered, as the output may need it."""
         value = super().call_function(target, args, kwargs)
         owner = getattr(target, "__self__", None)
-        if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-            self._python_gradients.append(owner.__name__)
-            if not self.for_inference:
-                raise _python_gradient(owner.__name__)
+        is_function = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+        if is_function and not self.for_inference:
+            raise _python_gradient(owner.__name__)
         if isinstance(target, type) and type(value) is target and not isinstance(value, torch.Tensor):
             self._containers[id(value)] = (value, target, args, kwargs)
         return value
@@ -305,7 +302,6 @@ class _AtenWriter(Interpreter):
                 "Write to a copy; or, if you need no gradients, call decompose inside torch.no_grad(): the result then "
                 "computes none"
             )
-        self._python_gradients.append("")
 
     def _stand_ins(self) -> list[torch.Tensor]:
         """Return all that may still be used."""
@@ -364,12 +360,9 @@ class _AtenWriter(Interpreter):
         Raises:
             DecompositionError: One is not, and the result is not for inference alone.
         """
-        names = self._python_gradients or _python_gradients(values)
-        if not names:
-            return
-        if not self.for_inference:
+        names = _python_gradients(values)
+        if names and not self.for_inference:
             raise _python_gradient(names[0])
-        self._python_gradients = names
 
     def _written_states(self) -> list[tuple[_State, torch.Tensor]]:
         """Return what was written to, each with its newest value.
@@ -449,7 +442,7 @@ class _AtenWriter(Interpreter):
         source, graph = self.source, self.new_graph
         calls_modules = bool(self.graph.find_nodes(op="call_module"))
         graph.captured_training = source.training if calls_modules else self.graph.captured_training
-        for node in graph.nodes if self._python_gradients else ():
+        for node in graph.nodes if self.for_inference else ():
             if node.op == "call_function":
                 node.region = (RegionEntry(torch.no_grad), *node.region)
         graph.eliminate_dead_code()

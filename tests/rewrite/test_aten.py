@@ -493,6 +493,21 @@ def test_gradients_of_ones_own_are_not_lost_silently():
     assert not found(PAIR.clone().requires_grad_()).requires_grad
 
 
+def into_another(x):
+    return torch.add(x, 1, out=torch.empty(3, 4)) * 2
+
+
+def test_a_result_for_inference_computes_no_gradients():
+    module = fxplug.symbolic_trace(into_another, manager=NONE)
+    with pytest.raises(DecompositionError, match="support automatic differentiation"):
+        decompose(module, PAIR)
+    with torch.no_grad():
+        found = decompose(module, PAIR)
+    assert torch.equal(found(PAIR), into_another(PAIR))
+    regions = {node.region for node in found.graph.nodes if node.op == "call_function"}
+    assert [[entry.context for entry in region] for region in regions] == [[torch.no_grad]]
+
+
 class Clamped(nn.Module):
     def __init__(self):
         super().__init__()
