@@ -242,9 +242,9 @@ class _AtenWriter(Interpreter):
         """Call the function; what makes a value of a class of its own is remembered, as the output may need it."""
         value = super().call_function(target, args, kwargs)
         owner = getattr(target, "__self__", None)
-        is_function = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-        if is_function and not self.for_inference:
-            raise _python_gradient(owner.__name__)
+        has_own = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+        if has_own and not self.for_inference:
+            raise _python_gradient(str(getattr(owner, "__name__", owner)))
         if isinstance(target, type) and type(value) is target and not isinstance(value, torch.Tensor):
             self._containers[id(value)] = (value, target, args, kwargs)
         return value

@@ -257,7 +257,11 @@ def _without_data(name: str) -> Callable[..., torch.Tensor]:
 
 
 def _register() -> torch.library.Library:
-    library = torch.library.Library("fxplug", "DEF")
+    library = torch.library.Library("fxplug", "FRAGMENT")
+    if hasattr(torch.ops.fxplug, "quantize_per_tensor"):
+        # This module was imported before. What registered the operators takes them away when it ends.
+        former: torch.library.Library | None = globals().get("LIBRARY")
+        return library if former is None else former
     for name, (schema, function) in _OPERATORS.items():
         library.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
         # Made of operators that every device has.

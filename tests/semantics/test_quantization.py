@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 
 import pytest
@@ -13,6 +14,7 @@ from fxplug.errors import InvalidArgumentError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, effects
 from fxplug.plugins import PluginManager
+from fxplug.semantics import quantization
 from fxplug.semantics.quantization import quantization_decompositions
 
 # Registers what the results are held against.
@@ -209,6 +211,11 @@ def test_decomposing_keeps_them_unless_a_table_says_what_they_are():
         assert node.op != "call_function" or torch.Tag.core in node.target.tags
     torch.testing.assert_close(kept(X), module(X))
     torch.testing.assert_close(gone(X), module(X))
+
+
+def test_importing_again_registers_nothing_twice():
+    importlib.reload(quantization)
+    assert OPS.quantize_per_tensor(torch.ones(1), 1.0, 0, *INT8).item() == 1
 
 
 def test_they_can_be_traced():
