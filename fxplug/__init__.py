@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         replace_pattern,
         represent,
         save,
+        shapes,
         symbolic_trace,
         trace,
     )
@@ -105,6 +106,7 @@ _HOMES = {
         "replace_pattern",
         "represent",
         "save",
+        "shapes",
         "symbolic_trace",
         "trace",
     ),
@@ -228,6 +230,7 @@ __all__ = [
     "replace_pattern",
     "represent",
     "save",
+    "shapes",
     "split_by",
     "split_by_size",
     "split_module",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from fxplug.execute import GraphModule, Interpreter
+from fxplug.execute.guards import check_guards
+from fxplug.execute.shadow import with_other_tensors
 from fxplug.ir import Node, iterate_leaves, map_aggregate
 from fxplug.semantics.internals import without_data
+from fxplug.semantics.symbols import SymbolicSizes, is_symbolic, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["ShapeProp", "TensorMetadata", "described_copy", "propagate_shapes", "shape_text"]
 
@@ -35,9 +39,24 @@ class TensorMetadata(NamedTuple):
     qparams: dict[str, Any]
     """Scale and zero point of a quantized tensor."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> TensorMetadata:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Open sizes belong to a process; what is left of them is their text.
+        sizes, strides = (
+            tuple([size_text(size) if is_symbolic(size) else size for size in part])
+            for part in (self.shape, self.stride)
+        )
+        is_open = any(isinstance(size, str) for size in (*sizes, *strides))
+        shape = sizes if is_open else self.shape
+        return TensorMetadata, (shape, self.dtype, self.requires_grad, strides, *self[4:])
+
 
 class ShapeProp(Interpreter):
     """Runs a graph and notes metadata of each value in ``meta["tensor_meta"]``, its type in ``meta["type"]``.
+
+    Where nothing is computed, the value itself, a tensor without data, is noted in ``meta["val"]``.
 
     Args:
         gm: The module; its nodes get the notes.
@@ -58,6 +77,7 @@ class ShapeProp(Interpreter):
         """Run one node and note what its value is like."""
         value = self._value_of(n)
         tensors: list[torch.Tensor] = []
+        environment: Any = getattr(self.fake_mode, "shape_env", None)
 
         def describe(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
@@ -65,11 +85,15 @@ class ShapeProp(Interpreter):
             tensors.append(leaf)
             return _metadata(leaf)
 
-        described = map_aggregate(value, describe)
+        # What is asked here is no matter of the program.
+        with nullcontext() if environment is None else environment.suppress_guards():
+            described = map_aggregate(value, describe)
+        n.meta.pop("tensor_meta", None)
+        n.meta.pop("val", None)
         if tensors:
             n.meta["tensor_meta"] = described
-        else:
-            n.meta.pop("tensor_meta", None)
+        if self.fake_mode is not None:
+            n.meta["val"] = map_aggregate(value, _apart, frozen=False)
         n.meta["type"] = type(value)
         return value
 
@@ -94,12 +118,15 @@ class ShapeProp(Interpreter):
 
 def _in_mode(module: GraphModule, mode: Any) -> GraphModule:
     """Return a copy of `module` that holds fake tensors; no values are copied."""
-    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    # What a hook computed from parameters, as weight_norm does, cannot be copied.
-    for value in [value for part in module.modules() for value in vars(part).values()]:
-        if isinstance(value, torch.Tensor) and not value.is_leaf:
-            tensors[id(value)] = value.detach()
-    return copy.deepcopy(module, {key: _fake(tensor, mode) for key, tensor in tensors.items()})
+    return with_other_tensors(
+        module,
+        lambda tensor: mode.from_tensor(tensor if tensor.is_leaf else tensor.detach(), static_shapes=True),
+    )
+
+
+def _apart(leaf: Any) -> Any:
+    """Return a value without its history; what is written to it later is not seen."""
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _fake(value: Any, mode: Any) -> Any:
@@ -132,7 +159,7 @@ def _fits(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
 def shape_text(node: Node) -> str:
     """Return dtype and sizes of a node's value for people, e.g. ``"float32[1, 64, 56, 56]"``; empty when not known."""
     return ", ".join(
-        f"{str(part.dtype).removeprefix('torch.')}{list(part.shape)}"
+        f"{str(part.dtype).removeprefix('torch.')}[{', '.join(map(size_text, part.shape))}]"
         for part in _parts(node.meta.get("tensor_meta"))
     )
 
@@ -148,13 +175,53 @@ def _parts(value: Any) -> Iterator[TensorMetadata]:
             yield from _parts(element)
 
 
-def propagate_shapes(module: GraphModule, *args: Any) -> Any:
-    """Note the metadata of every value of `module` for the inputs `args`; return the result of the run."""
-    return ShapeProp(module).propagate(*args)
+def propagate_shapes(
+    module: GraphModule, *args: Any, dynamic: Mapping[int | str, Mapping[int, str]] | None = None
+) -> Any:
+    """Note the metadata of every value of `module` for the inputs `args`; return the result of the run.
+
+    Args:
+        module: Its nodes get the notes.
+        *args: Its inputs.
+        dynamic: Position or name of an input -> dimension -> a name. Sizes with a name stay open, and so do those that
+            are computed from them; nothing is computed then, and the result has no data.
+
+    Raises:
+        InvalidArgumentError: `dynamic` names what is not there.
+        AnalysisError: The program works for one value of a size that is to stay open.
+    """
+    if not dynamic:
+        return ShapeProp(module).propagate(*args)
+    check_guards(module, args)
+    placeholders = [str(node.target).lstrip("*") for node in module.graph.find_nodes(op="placeholder")]
+    inputs = module.graph.process_inputs(*args)
+    sizes = SymbolicSizes(dynamic, placeholders, inputs)
+    propagation = _OpenShapeProp(module, sizes)
+    values = [
+        map_aggregate(value, lambda leaf, at=position: sizes.converted(at, leaf), frozen=False)
+        for position, value in enumerate(inputs)
+    ]
+    return propagation.run(*values, enable_io_processing=False)
+
+
+class _OpenShapeProp(ShapeProp):
+    """Notes shapes in which some sizes are open."""
+
+    def __init__(self, module: GraphModule, sizes: SymbolicSizes) -> None:
+        super().__init__(module, sizes.mode)
+        self._sizes = sizes
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        self._sizes.check_open(f"node {n.name!r}")
+        return value
 
 
 def described_copy(
-    module: GraphModule, *args: Any, interpreter: Callable[[GraphModule], Interpreter] = ShapeProp
+    module: GraphModule,
+    *args: Any,
+    dynamic: Mapping[int | str, Mapping[int, str]] | None = None,
+    interpreter: Callable[[GraphModule], Interpreter] = ShapeProp,
 ) -> GraphModule:
     """Return a copy of `module` whose nodes have the metadata of their values; the module itself is left alone.
 
@@ -165,7 +232,14 @@ def described_copy(
         module: Not changed.
         *args: Its inputs.
         interpreter: What runs the copy and makes the notes.
+        dynamic: As for `propagate_shapes`.
     """
+    if dynamic:
+        shadow = copy.copy(module)
+        shadow.graph = copy.deepcopy(module.graph)
+        with torch.no_grad():
+            propagate_shapes(shadow, *args, dynamic=dynamic)
+        return shadow
     mode, inputs = without_data(args)
     shadow = _in_mode(module, mode)
     try:

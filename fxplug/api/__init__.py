@@ -17,6 +17,7 @@ from fxplug.api.profiling import profile
 from fxplug.api.representation import represent
 from fxplug.api.reproduction import reproduce
 from fxplug.api.rewriting import replace_pattern
+from fxplug.api.shapes import NodeShape, ShapeTable, shapes
 from fxplug.api.storing import load, save
 from fxplug.api.subgraphs import extract_subgraph
 from fxplug.api.tracing import symbolic_trace, trace
@@ -34,10 +35,12 @@ __all__ = [
     "ModuleComparison",
     "NodeCulprit",
     "NodeExplanation",
+    "NodeShape",
     "OptimizationEvent",
     "OptimizationResult",
     "PassCulprit",
     "RewriteCulprit",
+    "ShapeTable",
     "Tolerance",
     "bisect",
     "compare",
@@ -55,6 +58,7 @@ __all__ = [
     "represent",
     "reproduce",
     "save",
+    "shapes",
     "symbolic_trace",
     "trace",
 ]

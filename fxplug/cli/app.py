@@ -30,6 +30,7 @@ _COMMANDS = {
     "cost": ("fxplug.cli.cost", "Count multiply-adds, bytes and memory, node by node."),
     "profile": ("fxplug.cli.profile", "Measure the time and memory of every node."),
     "trace": ("fxplug.cli.trace", "Capture a model and print its graph."),
+    "decompose": ("fxplug.cli.decompose", "Express a model by operators of ATen, and print its graph."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),
     "backends": ("fxplug.cli.listings", "The backends there are."),

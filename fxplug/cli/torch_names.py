@@ -57,6 +57,22 @@ PROBES: tuple[TorchName, ...] = (
         "modes that outlive what they were for",
     ),
     *_below("torch.utils._python_dispatch", "TorchDispatchMode", "hearing operators"),
+    *_below("torch._dispatch.python", "enable_python_dispatcher", "decomposing to ATen"),
+    *_below(
+        "torch.ops.aten",
+        "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training",
+        "decomposing to ATen",
+    ),
+    *_below("torch.zeros(())", "_version", "decomposing to ATen"),
+    *_below("torch._guards", "Source", "symbolic sizes"),
+    *_below("torch.ops.aten.add.Tensor", "_can_decompose", "decomposing to ATen"),
+    *_below(
+        "torch",
+        "_disable_functionalization _enable_functionalization _from_functional_tensor _is_functional_tensor _sync "
+        "_functionalize_are_all_mutations_under_no_grad_or_inference_mode _functionalize_has_data_mutation "
+        "_to_functional_tensor",
+        "decomposing to ATen",
+    ),
     *_below("torch.utils._python_dispatch", "is_traceable_wrapper_subclass", "undoing what passes write"),
     *_below("torch.Tensor", "_indices _values", "undoing what passes write"),
     *_below("torch", "_disable_dynamo", "passes that compile functions"),
@@ -130,6 +146,7 @@ operators of oneDNN, which are looked for by running them, and are missing where
 _EXAMPLES: dict[str, Callable[[Any], Any]] = {
     "Module()": lambda torch: torch.nn.Module(),
     "autocast()": lambda torch: torch.autocast("cpu"),
+    "zeros(())": lambda torch: torch.zeros(()),
     "UntypedStorage()": lambda torch: torch.UntypedStorage(),
 }
 

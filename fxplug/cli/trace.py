@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fxplug.execute import GraphModule
 
-__all__ = ["trace"]
+__all__ = ["print_module", "trace"]
 
 
 @click.command(short_help="Capture a model and print its graph.")
@@ -64,12 +64,23 @@ def trace(
         if inputs is None or _runs(model, inputs):
             raise
         raise example_error(model, inputs, error) from error
+    print_module(module, form, type(model).__name__)
+
+
+def print_module(module: GraphModule, form: str, class_name: str) -> None:
+    """Print a graph module.
+
+    Args:
+        module: The module.
+        form: ``"code"``, ``"tabular"``, ``"json"``, ``"graph"`` or ``"guards"``.
+        class_name: Of the model that it was captured from.
+    """
     if form == "guards":
         click.echo("\n".join(module.assumptions) or "Nothing was assumed.")
     elif form == "tabular":
         _print_table(module)
     elif form == "json":
-        click.echo(json.dumps(_as_data(module, type(model).__name__), indent=2))
+        click.echo(json.dumps(_as_data(module, class_name), indent=2))
     else:
         click.echo(str(module.graph) if form == "graph" else module.code.rstrip())
 

@@ -60,13 +60,18 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
                 "args": map_aggregate(node.args, refer),
                 "kwargs": dict(map_aggregate(node.kwargs, refer)),
                 "type": node.type,
-                "meta": None if node._meta is None else map_notes(node.meta, refer),
+                "meta": None if node._meta is None else map_notes(_lasting(node.meta), refer),
                 "region": node.region,
                 "origins": [origin.to_data() for origin in node.origins],
             }
             for node in graph.nodes
         ],
     }
+
+
+def _lasting(notes: dict[str, Any]) -> dict[str, Any]:
+    """Return notes without values that have no data: they belong to the process, and to the mode that made them."""
+    return {key: value for key, value in notes.items() if key != "val"} if "val" in notes else notes
 
 
 def graph_from_data(data: dict[str, Any]) -> Graph:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fxplug.rewrite.aten import decompose_to_aten
+from fxplug.rewrite.aten_tables import aten_decompositions, core_decompositions
 from fxplug.rewrite.decomposition import DecompositionRecord, decompose
 from fxplug.rewrite.decompositions import BUILTIN_DECOMPOSITIONS
 from fxplug.rewrite.edits import ReplacedPatterns
@@ -29,7 +31,10 @@ __all__ = [
     "SubgraphMatcher",
     "Wildcard",
     "allows_rewrite",
+    "aten_decompositions",
+    "core_decompositions",
     "decompose",
+    "decompose_to_aten",
     "explain",
     "replace_pattern",
     "replace_pattern_with_filters",

@@ -14,8 +14,10 @@ import torch.utils.checkpoint
 from torch import _higher_order_ops as higher_order
 from torch import nn, overrides
 from torch._C._dynamo import eval_frame as _dynamo_frames
+from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch import eager_transforms, functional_call
 from torch._functorch import vmap as functorch_vmap
+from torch._guards import Source
 from torch._jit_internal import _isinstance, boolean_dispatched, container_checker
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -46,14 +48,19 @@ __all__ = [
     "COMPILER",
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
+    "FUNCTIONAL_BATCH_NORM",
     "NN_OPERATORS",
+    "RRELU",
     "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
+    "TRAINED_BATCH_NORM",
     "TYPE_QUESTIONS",
+    "USED_BATCH_NORM",
     "BatchNormBase",
     "DropoutBase",
     "HigherOrderOperator",
     "LightDispatchMode",
+    "NamedSource",
     "NormBase",
     "OneDnnOperators",
     "OpOverload",
@@ -70,13 +77,18 @@ __all__ = [
     "dispatch_modes",
     "flatten_tree",
     "flatten_tree_with_paths",
+    "from_functional",
+    "functionalisation",
     "has_backward_hooks",
     "has_forward_hooks",
     "has_hooks",
+    "has_only_weight_hooks",
     "is_about_missing_data",
     "is_compiled_class",
     "is_differentiating",
     "is_fake",
+    "is_functional",
+    "is_implicit",
     "memory_of",
     "modules_of",
     "onednn_operators",
@@ -99,6 +111,7 @@ __all__ = [
     "take_off",
     "take_off_calls",
     "tensor_tables",
+    "to_functional",
     "torch_fx_flag",
     "torch_fx_wrapped_functions",
     "torch_fx_wrapped_methods",
@@ -107,6 +120,7 @@ __all__ = [
     "with_data",
     "without_data",
     "without_mode",
+    "writes_hidden_from_autograd",
 ]
 
 COMPILER = "torch._dynamo"
@@ -134,6 +148,14 @@ TreeSpec = _pytree.TreeSpec
 """The structure of a nested value."""
 ScriptMethod = torch._C.ScriptMethod
 """A method of a scripted module."""
+FUNCTIONAL_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
+"""A batch norm that returns its new statistics."""
+RRELU = torch.ops.aten.rrelu_with_noise_functional.default
+"""A leaky relu with random slopes."""
+TRAINED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit.no_stats
+"""A batch norm with the statistics of what it is given."""
+USED_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_no_training.default
+"""A batch norm with statistics that it has."""
 NN_OPERATORS: Any = vars(torch._C)["_nn"]
 """The module with those operators of torch.nn that are no methods."""
 assert_function = torch._assert
@@ -260,6 +282,21 @@ def has_backward_hooks(module: nn.Module) -> bool:
 def has_hooks(module: nn.Module) -> bool:
     """Return whether anything runs around the module's forward or backward."""
     return has_forward_hooks(module) or has_backward_hooks(module)
+
+
+def has_only_weight_hooks(module: nn.Module) -> bool:
+    """Return whether all hooks of a module are those with which torch itself computes its weights."""
+    if module._forward_hooks or module_base._global_forward_hooks or module_base._global_forward_pre_hooks:
+        return False
+    hooks = module._forward_pre_hooks.values()
+    return not has_backward_hooks(module) and all(
+        type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks
+    )
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to."""
+    return tensor._version
 
 
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:
@@ -595,3 +632,74 @@ _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 def put_on(mode: Any) -> None:
     """Put back a mode that was taken off."""
     _push_dispatch_mode(mode)
+
+
+class NamedSource(Source):
+    """Where torch is told that a symbolic size comes from: the name that somebody gave it."""
+
+    def __init__(self, name: str) -> None:
+        object.__setattr__(self, "_text", name)
+
+    @property
+    def _name_template(self) -> str:
+        return vars(self)["_text"]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedSource) and vars(other)["_text"] == vars(self)["_text"]
+
+    def __hash__(self) -> int:
+        return hash(vars(self)["_text"])
+
+
+_to_functional: Callable[[torch.Tensor], torch.Tensor] = torch._to_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_from_functional: Callable[[torch.Tensor], torch.Tensor] = torch._from_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_is_functional: Callable[[torch.Tensor], bool] = torch._is_functional_tensor  # pyright: ignore[reportPrivateImportUsage]
+_sync: Callable[[torch.Tensor], None] = torch._sync  # pyright: ignore[reportPrivateImportUsage]
+_was_written: Callable[[torch.Tensor], bool] = torch._functionalize_has_data_mutation  # pyright: ignore[reportAttributeAccessIssue]
+_was_written_without_grad: Callable[[torch.Tensor], bool] = (
+    torch._functionalize_are_all_mutations_under_no_grad_or_inference_mode  # pyright: ignore[reportPrivateImportUsage]
+)
+_start_functionalization: Callable[..., None] = torch._enable_functionalization  # pyright: ignore[reportPrivateImportUsage]
+_stop_functionalization: Callable[[], None] = torch._disable_functionalization  # pyright: ignore[reportPrivateImportUsage]
+
+
+def to_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a stand-in for a tensor: what is written to it in place makes new values, and leaves the tensor alone."""
+    stand_in = _to_functional(tensor)
+    if tensor.requires_grad:
+        stand_in.requires_grad_()
+    return stand_in
+
+
+def is_functional(value: Any) -> bool:
+    """Return whether a value is a stand-in of `to_functional`, or was computed from one."""
+    return isinstance(value, torch.Tensor) and _is_functional(value)
+
+
+def from_functional(stand_in: torch.Tensor) -> torch.Tensor:
+    """Return the newest value of a stand-in; what is still to be worked out for it is worked out now."""
+    _sync(stand_in)
+    return _from_functional(stand_in)
+
+
+def writes_hidden_from_autograd(stand_in: torch.Tensor) -> bool:
+    """Return whether a stand-in was written to, and never while gradients were recorded."""
+    _sync(stand_in)
+    return _was_written(stand_in) and _was_written_without_grad(stand_in)
+
+
+@contextmanager
+def functionalisation() -> Generator[None]:
+    """Let operators on stand-ins make new values instead of writing, and those made of others be heard as those."""
+    with enable_python_dispatcher():
+        _start_functionalization(reapply_views=True)
+        try:
+            yield
+        finally:
+            _stop_functionalization()
+
+
+def is_implicit(overload: Any) -> bool:
+    """Return whether an operator is made of others on every device, and has no gradient of its own."""
+    # Questions about tensors, which are answered at once, are operators that no dispatcher knows.
+    return isinstance(overload, OpOverload) and overload.namespace != "prim" and overload._can_decompose()

@@ -1,0 +1,120 @@
+"""``fxplug decompose``."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+import torch
+
+from fxplug.api import decompose as express
+from fxplug.api import trace as capture
+from fxplug.cli.examples import check_examples, example_inputs, example_options
+from fxplug.cli.failures import traceback_option
+from fxplug.cli.host import config_option, manager_for
+from fxplug.cli.references import load_model
+from fxplug.cli.trace import print_module
+from fxplug.ir import qualified_name
+from fxplug.semantics.internals import OpOverload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fxplug.execute import GraphModule
+
+__all__ = ["decompose"]
+
+
+@click.command(short_help="Express a model by operators of ATen, and print its graph.")
+@click.argument("reference", metavar="MODEL")
+@click.option(
+    "--to",
+    type=click.Choice(["core-aten", "aten"]),
+    default="core-aten",
+    show_default=True,
+    help="By which operators: core ones, or those that eager runs.",
+)
+@click.option(
+    "--dynamic",
+    "dynamic",
+    multiple=True,
+    metavar="INPUT.DIM=NAME",
+    help="Leave a size open: 0.0=batch for the first dimension of the first input. Equal names are equal sizes.",
+)
+@click.option("--code", "form", flag_value="code", default=True, help="As Python.  [default]")
+@click.option("--tabular", "form", flag_value="tabular", help="As a table of nodes.")
+@click.option("--json", "form", flag_value="json", help="As JSON.")
+@click.option("--graph", "form", flag_value="graph", help="As text, one node a line.")
+@click.option("--guards", "form", flag_value="guards", help="Only what was assumed about the inputs.")
+@click.option("--counts", "form", flag_value="counts", help="Only how often each operator is called.")
+@example_options
+@config_option
+@traceback_option
+@click.pass_context
+def decompose(  # noqa: PLR0913, PLR0917 - one for each option
+    context: click.Context,
+    reference: str,
+    to: str,
+    dynamic: tuple[str, ...],
+    form: str,
+    examples: tuple[str, ...],
+    example_from: str | None,
+    mode: str | None,
+    config: Path | None,
+) -> None:
+    """Capture MODEL, express it by operators of ATen, and print the graph.
+
+    MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
+    arguments that gives one. It is taken in the mode, training or not, that it is in.
+    """
+    check_examples(examples, example_from)
+    open_sizes = _open_sizes(dynamic)
+    manager = manager_for(config)
+    model = load_model(context, reference)
+    inputs = example_inputs(context, examples, example_from)
+    if inputs is None:
+        raise click.UsageError("Say with which inputs: --example 1x3x224x224, or --example-from.", context)
+    captured = capture(model, inputs, mode=mode, manager=manager)
+    module = express(captured, inputs, to=to, dynamic=open_sizes or None, manager=manager)
+    if form == "counts":
+        click.echo("\n".join(_counts(module)))
+    else:
+        print_module(module, form, type(model).__name__)
+
+
+def _open_sizes(texts: tuple[str, ...]) -> dict[int | str, dict[int, str]]:
+    """Return what ``INPUT.DIM=NAME`` says.
+
+    Raises:
+        BadParameter: One says something else.
+    """
+    found: dict[int | str, dict[int, str]] = {}
+    for text in texts:
+        place, _, name = text.partition("=")
+        key, _, dimension = place.rpartition(".")
+        if not key or not name or not dimension.lstrip("-").isdigit():
+            raise click.BadParameter(
+                f"{text!r} is not INPUT.DIM=NAME, such as 0.0=batch.", param_hint="--dynamic"
+            )
+        found.setdefault(int(key) if key.isdigit() else key, {})[int(dimension)] = name
+    return found
+
+
+def _counts(module: GraphModule) -> list[str]:
+    """Return a line for each operator, the most frequent one first; those that are no core ones say so."""
+    targets: list[Any] = [node.target for node in module.graph.nodes if node.op == "call_function"]
+    counts = Counter(target for target in targets if target is not operator.getitem)
+    return [
+        f"{count:5}  {_name(target)}{'' if _is_core(target) else '  (not a core operator)'}"
+        for target, count in sorted(counts.items(), key=lambda item: (-item[1], _name(item[0])))
+    ]
+
+
+def _name(target: Any) -> str:
+    return str(target) if isinstance(target, OpOverload) else qualified_name(target)
+
+
+def _is_core(target: Any) -> bool:
+    return torch.Tag.core in getattr(target, "tags", ())

@@ -1,0 +1,226 @@
+"""The operators for quantized values: numbers, refusals, and graphs that hold them."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import InvalidArgumentError
+from fxplug.execute import GraphModule
+from fxplug.ir import Graph, effects
+from fxplug.plugins import PluginManager
+from fxplug.semantics import quantization
+from fxplug.semantics.quantization import quantization_decompositions
+
+# Registers what the results are held against.
+from torch.ao.quantization.fx import _decomposed  # noqa: F401 # isort: skip
+
+NONE = PluginManager(candidates=[], environ={})
+OPS = torch.ops.fxplug
+TORCH = torch.ops.quantized_decomposed
+INT8 = (-128, 127, torch.int8)
+UINT8 = (0, 255, torch.uint8)
+VALUES = torch.cat([torch.linspace(-40, 40, 4001), torch.tensor([0.0, -0.0, 1e30, -1e30, float("inf")])])
+
+
+@pytest.mark.parametrize(
+    "bounds", [INT8, UINT8, (-127, 127, torch.int8), (-32768, 32767, torch.int16)], ids=str
+)
+@pytest.mark.parametrize("scale", [0.1, 0.25, 1 / 3, 7.0])
+def test_values_are_those_of_torch(bounds, scale):
+    point = 3
+    ours = OPS.quantize_per_tensor(VALUES, scale, point, *bounds)
+    theirs = TORCH.quantize_per_tensor(VALUES, scale, point, *bounds)
+    assert ours.dtype == bounds[2]
+    assert torch.equal(ours, theirs)
+    by_tensors = OPS.quantize_per_tensor.tensor(VALUES, torch.tensor(scale), torch.tensor(point), *bounds)
+    assert (by_tensors.int() - ours.int()).abs().max() <= 1
+    back = OPS.dequantize_per_tensor(ours, scale, point, *bounds)
+    torch.testing.assert_close(back, TORCH.dequantize_per_tensor(theirs, scale, point, *bounds))
+    assert back.dtype == torch.float32
+
+
+@pytest.mark.parametrize(("dtype", "quantized"), [(torch.int8, torch.qint8), (torch.uint8, torch.quint8)])
+def test_values_are_those_of_the_kernels_of_torch(dtype, quantized):
+    bounds = INT8 if dtype is torch.int8 else UINT8
+    values = torch.randn(10_000) * 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = torch.quantize_per_tensor(values, 0.1, 5, quantized)
+    ours = OPS.quantize_per_tensor.tensor(values, torch.tensor(0.1), torch.tensor(5), *bounds)
+    assert torch.equal(ours, theirs.int_repr())
+    torch.testing.assert_close(OPS.dequantize_per_tensor(ours, 0.1, 5, *bounds), theirs.dequantize())
+
+
+def test_halves_go_to_the_even_neighbour():
+    found = OPS.quantize_per_tensor(torch.tensor([0.5, 1.5, 2.5, -0.5, -1.5]), 1.0, 0, *INT8)
+    assert found.tolist() == [0, 2, 2, 0, -2]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_channels_have_scales_of_their_own(axis):
+    values = torch.randn(4, 4, 4) * 5
+    scales, points = torch.rand(4) + 0.01, torch.tensor([0, 1, -2, 3])
+    ours = OPS.quantize_per_channel(values, scales, points, axis, *INT8)
+    theirs = TORCH.quantize_per_channel(values, scales, points, axis, *INT8)
+    assert torch.equal(ours, theirs)
+    for place in range(4):
+        alone = OPS.quantize_per_tensor.tensor(
+            values.select(axis, place), scales[place], points[place], *INT8
+        )
+        assert torch.equal(ours.select(axis, place), alone)
+    back = OPS.dequantize_per_channel(ours, scales, points, axis, *INT8)
+    torch.testing.assert_close(back, TORCH.dequantize_per_channel(theirs, scales, points, axis, *INT8))
+
+
+def test_half_precision_is_widened_first():
+    values = (torch.randn(1000) * 3).to(torch.bfloat16)
+    ours = OPS.quantize_per_tensor(values, 0.1, 0, *INT8)
+    assert torch.equal(ours, OPS.quantize_per_tensor(values.float(), 0.1, 0, *INT8))
+    back = OPS.dequantize_per_tensor(ours, 0.1, 0, *INT8, out_dtype=torch.bfloat16)
+    assert torch.equal(back, (ours.float() * 0.1).to(torch.bfloat16))
+
+
+def test_all_of_int32_is_reached():
+    bounds = (-(2**31), 2**31 - 1, torch.int32)
+    found = OPS.quantize_per_tensor(torch.tensor([1e30, -1e30, 50331651.0]), 1.0, 0, *bounds)
+    assert found.tolist() == [2**31 - 1, -(2**31), int(torch.tensor(50331651.0))]
+    assert OPS.dequantize_per_tensor(found, 1.0, 1, *bounds, out_dtype=torch.float64).tolist()[0] == 2**31 - 2
+
+
+def test_nothing_to_quantize():
+    assert OPS.quantize_per_tensor(torch.empty(0, 3), 1.0, 0, *INT8).shape == (0, 3)
+
+
+def test_gradients_reach_scales():
+    stored = torch.tensor([[1, -2], [3, 4]], dtype=torch.int8)
+    scale = torch.tensor(0.5, requires_grad=True)
+    point = torch.tensor(1)
+    OPS.dequantize_per_tensor.tensor(stored, scale, point, *INT8).sum().backward()
+    assert scale.grad.item() == (stored.float() - 1).sum().item()
+    scales = torch.tensor([0.5, 2.0], requires_grad=True)
+    points = torch.tensor([0, 1])
+    OPS.dequantize_per_channel(stored, scales, points, 1, *INT8).sum().backward()
+    assert scales.grad.tolist() == [4.0, 0.0]
+    assert not OPS.quantize_per_tensor(torch.ones(2, requires_grad=True), 1.0, 0, *INT8).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, 0, 1, torch.float32),
+            "stored as one of torch.int8",
+        ),
+        (
+            lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, -128, 127, torch.uint8),
+            "torch.uint8 holds 0 to 255",
+        ),
+        (lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, 5, 4, torch.uint8), "between 5 and 4"),
+        (lambda: OPS.quantize_per_tensor(torch.ones(2).int(), 1.0, 0, *INT8), "only floating-point values"),
+        (
+            lambda: OPS.dequantize_per_tensor(torch.ones(2).int(), 1.0, 0, *INT8),
+            "were to be stored as torch.int8",
+        ),
+        (
+            lambda: OPS.quantize_per_tensor.tensor(torch.ones(2), torch.ones(2), torch.zeros(2), *INT8),
+            r"scale of shape \[2\].*per channel",
+        ),
+        (
+            lambda: OPS.quantize_per_channel(torch.ones(2, 3), torch.ones(2), torch.zeros(2), 1, *INT8),
+            "there are 3 channels",
+        ),
+        (
+            lambda: OPS.quantize_per_channel(torch.ones(2, 3), torch.ones(2), torch.zeros(2), 2, *INT8),
+            "axis 2: the tensor has 2 dimensions",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("name", ["quantize_per_tensor", "quantize_per_channel"])
+def test_what_does_not_fit_is_refused_without_data(name):
+    point = torch.zeros(3, device="meta")
+    values = torch.ones(2, 3, device="meta")
+    if "channel" in name:
+        operator, more = OPS.quantize_per_channel.default, (1,)
+    else:
+        operator, more, point = OPS.quantize_per_tensor.tensor, (), point[:1]
+    with pytest.raises(InvalidArgumentError, match="holds 0 to 255"):
+        operator(values, point, point, *more, -1, 127, torch.uint8)
+
+
+def quantized_linear():
+    root = nn.Module()
+    root.register_buffer("scales", torch.tensor([0.1, 0.2]))
+    root.register_buffer("points", torch.tensor([0, 0]))
+    root.register_buffer("weight", torch.tensor([[1, 2, 3], [4, 5, 6]], dtype=torch.int8))
+    graph = Graph()
+    x = graph.placeholder("x")
+    stored = graph.call_function(OPS.quantize_per_tensor.default, (x, 0.05, 10, *UINT8))
+    back = graph.call_function(OPS.dequantize_per_tensor.default, (stored, 0.05, 10, *UINT8))
+    values = [graph.get_attr(name) for name in ("weight", "scales", "points")]
+    weight = graph.call_function(OPS.dequantize_per_channel.default, (*values, 0, *INT8))
+    graph.output(graph.call_function(torch.nn.functional.linear, (back, weight)))
+    return GraphModule(root, graph)
+
+
+X = torch.randn(5, 3)
+
+
+def test_they_have_no_effects():
+    module = quantized_linear()
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            assert effects.effect_of(node).is_pure
+
+
+def test_graphs_with_them_are_saved_and_loaded(tmp_path):
+    module = quantized_linear()
+    fxplug.save(module, tmp_path / "quantized.fxplug")
+    loaded = fxplug.load(tmp_path / "quantized.fxplug")
+    assert [node.target for node in loaded.graph.nodes] == [node.target for node in module.graph.nodes]
+    assert torch.equal(loaded(X), module(X))
+
+
+def test_shapes_and_open_sizes_are_known():
+    table = fxplug.shapes(quantized_linear(), X, dynamic={0: {0: "n"}})
+    assert [row.value for row in table.nodes if row.opcode == "call_function"] == [
+        "uint8[n, 3]",
+        "float32[n, 3]",
+        "float32[2, 3]",
+        "float32[n, 2]",
+    ]
+
+
+def test_decomposing_keeps_them_unless_a_table_says_what_they_are():
+    module = quantized_linear()
+    kept = fxplug.decompose(module, (X,), to="core-aten", manager=NONE)
+    assert OPS.quantize_per_tensor.default in {node.target for node in kept.graph.nodes}
+    table = quantization_decompositions()
+    gone = fxplug.decompose(module, (X,), to="core-aten", table=table, manager=NONE)
+    for node in gone.graph.nodes:
+        assert node.op != "call_function" or torch.Tag.core in node.target.tags
+    torch.testing.assert_close(kept(X), module(X))
+    torch.testing.assert_close(gone(X), module(X))
+
+
+def test_importing_again_registers_nothing_twice():
+    importlib.reload(quantization)
+    assert OPS.quantize_per_tensor(torch.ones(1), 1.0, 0, *INT8).item() == 1
+
+
+def test_they_can_be_traced():
+    def program(x):
+        return torch.ops.fxplug.quantize_per_tensor(x, 0.1, 0, *INT8)
+
+    module = fxplug.symbolic_trace(program, manager=NONE)
+    assert torch.equal(module(X), program(X))
