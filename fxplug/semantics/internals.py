@@ -294,11 +294,6 @@ def has_only_weight_hooks(module: nn.Module) -> bool:
     )
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was written to."""
-    return tensor._version
-
-
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:
     """Return the module's own table of parameters."""
     return module._parameters
