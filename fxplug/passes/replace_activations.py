@@ -33,6 +33,7 @@ Activation = Literal[
     "gelu",
     "hardsigmoid",
     "hardswish",
+    "hardtanh",
     "leaky_relu",
     "mish",
     "relu",

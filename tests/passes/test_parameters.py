@@ -300,9 +300,12 @@ class TestWhatIsRefused:
 def test_dead_code_and_folding_declare_what_they_do():
     records = {record.name: record for record in fxplug.passes.BUILTIN_PASSES}
     assert {name for name, record in records.items() if record.replaces_parameters} == {
+        "channels-last",
         "dead-code",
+        "fold-constants",
         "fuse-conv-bn",
         "merge-linear",
+        "mixed-precision",
     }
 
 
