@@ -47,7 +47,7 @@ def test_the_small_transformer_is_optimised(process, folder):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     report = json.loads((folder / "out" / "report.json").read_text())
-    assert report["nodes"]["traced"] == report["nodes"]["optimised"] > 100
+    assert report["nodes"]["traced"] > report["nodes"]["optimised"] > 100  # Dropout is gone.
     assert report["check"]["max_abs_error"] < 1e-4
 
 
