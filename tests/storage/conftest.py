@@ -94,6 +94,7 @@ class StoredFile:
             manifest = json.loads(self.members["manifest.json"])
             for name, stated in manifest["members"].items():
                 stated["sha256"] = hashlib.sha256(self.members[name]).hexdigest()
+                stated["size"] = len(self.members[name])
             self.members["manifest.json"] = json.dumps(manifest).encode()
         with zipfile.ZipFile(self.path, "w") as archive:
             for name, content in self.members.items():
@@ -108,3 +109,9 @@ def stored(tmp_path: Path) -> StoredFile:
     path = tmp_path / "stored.fxplug"
     save(_trace(_Model()), path)
     return StoredFile(path)
+
+
+@pytest.fixture
+def opened() -> Callable[[Path], StoredFile]:
+    """Open any good file for changes."""
+    return StoredFile
