@@ -60,9 +60,9 @@ def save(
     Args:
         module: What to save. It is not changed.
         path: The file, by convention with the extension ``.fxplug``. Its folder must exist.
-        allow: Functions that the graph calls and that a file may not name by itself, as
-            ``"package.module:function"``, and methods that neither tensors nor plain values have, as
-            ``".name"``. `load` needs the same.
+        allow: What the module uses and a file may not name by itself, as ``"package.module:name"``: functions that
+            the graph calls, classes of submodules, and classes of enums, namedtuples and dataclasses among the
+            arguments; and methods that neither tensors nor plain values have, as ``".name"``. `load` needs the same.
         progress: Called with the number of bytes of weights that are written, and of all.
         provisions: Returns what plugins bring; asked when the module holds something that fxplug does not know.
 
@@ -174,8 +174,8 @@ def load(
 
     Args:
         path: The file.
-        allow: Functions that the graph may call besides, as ``"package.module:function"``; their modules are
-            imported. Methods beyond those of tensors and plain values as ``".name"``.
+        allow: What the file may name besides, as ``"package.module:name"``; the modules are imported. Methods beyond
+            those of tensors and plain values as ``".name"``.
         lazy: Map the weights into memory instead of reading them: the system fetches each page when it is first
             needed, and copies it when it is written to, so that the file stays what it is. Their checksum is not
             verified. As long as a tensor of the module is in use the file must not be changed in place; `save`

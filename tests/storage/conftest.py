@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import sys
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +22,6 @@ from fxplug.storage import load, save
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def _trace(root: Any) -> GraphModule:
@@ -115,3 +117,15 @@ def stored(tmp_path: Path) -> StoredFile:
 def opened() -> Callable[[Path], StoredFile]:
     """Open any good file for changes."""
     return StoredFile
+
+
+@pytest.fixture(scope="session")
+def golden() -> Any:
+    """Return the module that says what the golden files hold."""
+    name = "golden_module"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

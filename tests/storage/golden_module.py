@@ -7,10 +7,12 @@ A golden file is written once, by the first fxplug that writes its version, and 
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import math
 import operator
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,7 +22,14 @@ from fxplug.capture import ConstantRecord
 from fxplug.execute import GraphModule, GuardSet
 from fxplug.ir import Graph, Origin, RegionEntry, SourceLine
 from fxplug.ir.guards import Guard
-from fxplug.storage import ProvidedConstant, ProvidedTarget, Provisions, StorageTargetRecord, save
+from fxplug.storage import (
+    FORMAT_VERSION,
+    ProvidedConstant,
+    ProvidedTarget,
+    Provisions,
+    StorageTargetRecord,
+    save,
+)
 
 
 class Window:
@@ -28,6 +37,27 @@ class Window:
 
     def __init__(self, size: int) -> None:
         self.size = size
+
+
+class Mode(enum.Enum):
+    """An enum that the plugin names; files of version 2 and later have it."""
+
+    FAST = "fast"
+
+
+class Pair(NamedTuple):
+    """A namedtuple that the plugin names."""
+
+    left: Any
+    right: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """A dataclass that the plugin names."""
+
+    mode: Mode
+    level: float = 0.5
 
 
 def cut(x: torch.Tensor, window: Window) -> torch.Tensor:
@@ -39,8 +69,9 @@ def provisions() -> Provisions:
     """Return what the plugin of the golden files brings."""
     record = ConstantRecord("window", Window, encode=lambda w: (w.size,), decode=lambda d: Window(*d))
     who = ("golden", "fxplug-golden", "1.2.3")
+    names = {"cut": cut, "mode": Mode, "pair": Pair, "options": Options}
     return Provisions(
-        (ProvidedTarget(StorageTargetRecord("cut", cut), *who),),
+        tuple(ProvidedTarget(StorageTargetRecord(name, value), *who) for name, value in names.items()),
         (ProvidedConstant(record, *who),),
         {"golden": "fxplug-golden 1.2.3"},
     )
@@ -61,8 +92,8 @@ def _inner() -> GraphModule:
     return GraphModule(nn.Module(), graph, "Inner")
 
 
-def golden_module() -> GraphModule:
-    """Return a module that uses most of what a file can hold."""
+def golden_module(version: int = FORMAT_VERSION) -> GraphModule:
+    """Return a module that uses most of what a file of a version can hold."""
     root = nn.Module()
     root.linear = root.again = _linear(4)
     root.norm = nn.BatchNorm1d(4).eval()
@@ -97,6 +128,8 @@ def golden_module() -> GraphModule:
     window = graph.get_attr("_window_constant0")
     short = graph.call_function(cut, (product, window))
     values = [x, zero, piece, short, 1 + 2j, torch.channels_last, torch.device("cpu"), b"\x00\xff", range(3)]
+    if version >= 2:
+        values += [Mode.FAST, Pair(short, 1), Options(Mode.FAST)]
     graph.output({"values": values, "scale": scale, "bits": [math.nan, -0.0, math.inf]})
     graph.lifted["_window_constant0"] = Window(2)
     module = GraphModule(_holding(root, graph), graph, "Golden")
