@@ -17,6 +17,7 @@ from benchmarks.memory import compare_memory
 from benchmarks.report import Report, describe_surroundings
 from benchmarks.rewriting import compare_rewriting, measure_rewriting
 from benchmarks.scaling import measure_scaling
+from benchmarks.storing import compare_storing, measure_lazy_loading
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 from benchmarks.transactions import measure_transactions
 
@@ -45,6 +46,7 @@ def measure(mode: Mode) -> Report:
             *compare_rewriting(mode),
             *interpreters,
             *compare_memory(mode),
+            *compare_storing(mode),
         ],
         [
             *measure_scaling(mode),
@@ -52,6 +54,7 @@ def measure(mode: Mode) -> Report:
             *measure_plugin_host(mode),
             *measure_hooks(mode),
             *measure_transactions(mode),
+            *measure_lazy_loading(mode),
             *eager,
             *measure_imports(mode),
         ],

@@ -137,7 +137,8 @@ def _bits(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.device.type == "meta":
             return value.dtype, value.shape, value.stride()
-        raw = torch.empty(0, dtype=torch.uint8).set_(value.contiguous().untyped_storage())
+        dense = value.detach().clone(memory_format=torch.contiguous_format)
+        raw = torch.empty(0, dtype=torch.uint8).set_(dense.untyped_storage())
         return value.dtype, value.shape, raw.tolist()
     if isinstance(value, float):
         return struct.pack("d", value)

@@ -231,8 +231,10 @@ def test_a_random_module_comes_back_in_text_notes_guards_origins_and_outputs(
     save(module, path, allow=ALLOW)
     loaded = load(path, allow=ALLOW, lazy=lazy)
 
-    assert described(loaded, bits) == described(module, bits)
-    assert loaded.graph.version >= 0
+    ours, theirs = described(loaded, bits), described(module, bits)
+    for one, other in zip(ours.pop("nodes"), theirs.pop("nodes"), strict=True):
+        assert one == other
+    assert ours == theirs
     loaded.graph.lint()
     x = torch.ones(1)
     assert bits(loaded(x, y=2)) == bits(module(x, y=2))
