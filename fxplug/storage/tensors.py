@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorReader", "TensorWriter"]
 
+# Those of quantized tensors need a quantizer, which no file holds; torch is about to remove them.
 _DTYPES: dict[str, torch.dtype] = {
-    str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)
+    str(value): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.qint", "torch.quint"))
 }
 _PIECE = 1 << 24
 _REQUIRED = frozenset({"kind", "dtype", "shape", "requires_grad", "weight"})
@@ -247,7 +250,9 @@ class TensorReader:
         fields = entry_fields(entry, "An entry of the table of tensors", _REQUIRED, _OPTIONAL)
         dtype = _DTYPES.get(checked(fields["dtype"], str, "A dtype"))
         if dtype is None:
-            raise Refusal(f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}.")
+            raise Refusal(
+                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold."
+            )
         shape = _sizes(fields["shape"])
         tensor = self._place(fields, dtype, shape)
         requires_grad = checked(fields["requires_grad"], bool, "requires_grad")

@@ -336,6 +336,8 @@ def test_a_root_without_a_graph(stored):
             "the weight 'linear.weight' is torch.float32[2, 2], the table says torch.int32[2, 2].",
         ),
         ({"dtype": "torch.load"}, "the dtype 'torch.load' is unknown to torch"),
+        ({"dtype": "torch.qint8", "stride": [2, 1], "offset": 0}, "or is none that files hold."),
+        ({"dtype": "torch.quint4x2", "weight": None}, "or is none that files hold."),
         ({"shape": [-1, 2]}, "a shape is [-1, 2]."),
         ({"shape": [2**40, 2**40]}, "a shape is [1099511627776, 1099511627776]."),
         ({"shape": "2"}, "A shape is a str where list was expected."),
