@@ -20,6 +20,7 @@ from fxplug.capture import Tracer
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage import load, save
+from fxplug.storage.weights import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,7 +140,7 @@ def _bits(value: Any) -> Any:
             return value.dtype, value.shape, value.stride()
         dense = value.detach().clone(memory_format=torch.contiguous_format)
         raw = torch.empty(0, dtype=torch.uint8).set_(dense.untyped_storage())
-        return value.dtype, value.shape, raw.tolist()
+        return value.dtype, value.shape, hashlib.sha256(memory_of(raw) if raw.numel() else b"").hexdigest()
     if isinstance(value, float):
         return struct.pack("d", value)
     if isinstance(value, complex):
