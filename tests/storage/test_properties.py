@@ -226,7 +226,7 @@ def names_in(value):
     return value
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(module=modules(), lazy=st.booleans())
 def test_a_random_module_comes_back_in_text_notes_guards_origins_and_outputs(
     tmp_path_factory, bits, module, lazy
