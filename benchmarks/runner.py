@@ -18,6 +18,7 @@ from benchmarks.report import Report, describe_surroundings
 from benchmarks.rewriting import compare_rewriting, measure_rewriting
 from benchmarks.scaling import measure_scaling
 from benchmarks.splitting import compare_splitting, measure_splitting
+from benchmarks.storing import compare_storing, measure_lazy_loading
 from benchmarks.trace import compare_long_functions, compare_resnet50, measure_plugin_host
 from benchmarks.transactions import measure_transactions
 
@@ -47,6 +48,7 @@ def measure(mode: Mode) -> Report:
             *compare_splitting(mode),
             *interpreters,
             *compare_memory(mode),
+            *compare_storing(mode),
         ],
         [
             *measure_scaling(mode),
@@ -55,6 +57,7 @@ def measure(mode: Mode) -> Report:
             *measure_plugin_host(mode),
             *measure_hooks(mode),
             *measure_transactions(mode),
+            *measure_lazy_loading(mode),
             *eager,
             *measure_imports(mode),
         ],

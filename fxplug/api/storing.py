@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fxplug import storage
+from fxplug.errors import StorageError
 from fxplug.plugins import PluginManager, default_manager
+from fxplug.storage.pickles import is_pickle, load_pickle, refused_pickle
 
 if TYPE_CHECKING:
     import os
@@ -22,6 +24,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     allow: Iterable[str] = (),
+    progress: Callable[[int, int], object] | None = None,
     manager: PluginManager | None = None,
 ) -> None:
     """Write a graph module into one file, from which `load` restores it exactly, running nothing.
@@ -33,9 +36,10 @@ def save(
     Args:
         module: What to save. It is not changed.
         path: The file, by convention with the extension ``.fxplug``. Its folder must exist.
-        allow: Functions that the graph calls and that a file may not name by itself, as
-            ``"package.module:function"``, and methods that neither tensors nor plain values have, as
-            ``".name"``. `load` needs the same.
+        allow: What the module uses and a file may not name by itself, as ``"package.module:name"``: functions that
+            the graph calls, classes of submodules, and classes of enums, namedtuples and dataclasses among the
+            arguments; and methods that neither tensors nor plain values have, as ``".name"``. `load` needs the same.
+        progress: Called with the number of bytes of weights that are written, and of all.
         manager: The plugins that take part; by default those that are installed and selected. They are asked only when
             the module holds something that fxplug does not know.
 
@@ -47,11 +51,17 @@ def save(
         >>> fxplug.save(module, "model.fxplug")  # doctest: +SKIP
         >>> fxplug.load("model.fxplug")  # doctest: +SKIP
     """
-    storage.save(module, path, allow=allow, provisions=_provisions(manager))
+    storage.save(module, path, allow=allow, progress=progress, provisions=_provisions(manager))
 
 
 def load(
-    path: str | os.PathLike[str], *, allow: Iterable[str] = (), manager: PluginManager | None = None
+    path: str | os.PathLike[str],
+    *,
+    allow: Iterable[str] = (),
+    lazy: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+    allow_pickle: bool = False,
+    manager: PluginManager | None = None,
 ) -> GraphModule:
     """Restore a graph module from a file that `save` wrote.
 
@@ -61,8 +71,15 @@ def load(
 
     Args:
         path: The file.
-        allow: Functions that the graph may call besides, as ``"package.module:function"``; their modules are
-            imported. Methods beyond those of tensors and plain values as ``".name"``.
+        allow: What the file may name besides, as ``"package.module:name"``; the modules are imported. Methods beyond
+            those of tensors and plain values as ``".name"``.
+        lazy: Map the weights into memory instead of reading them: the system fetches each page when it is first
+            needed, and copies it when it is written to, so that the file stays what it is. Their checksum is not
+            verified. As long as a tensor of the module is in use, the file must not be changed in place; `save`
+            replaces it, which is no change (Windows refuses to replace a file that is mapped).
+        progress: Called with the number of bytes of weights that were read, and of all; not called when `lazy`.
+        allow_pickle: Load a graph module that ``torch.save`` wrote too, with a warning: such a file runs whatever it
+            likes.
         manager: The plugins that take part; by default those that are installed and selected.
 
     Returns:
@@ -72,7 +89,14 @@ def load(
         StorageError: The file is missing, damaged, of a newer version, or names a function that is not allowed, or one
             that a plugin brought which takes no part. The message says which, and what to do.
     """
-    return storage.load(path, allow=allow, provisions=_provisions(manager))
+    if allow_pickle and is_pickle(path):
+        return load_pickle(path)
+    try:
+        return storage.load(path, allow=allow, lazy=lazy, progress=progress, provisions=_provisions(manager))
+    except StorageError as error:
+        if is_pickle(path):
+            raise refused_pickle(path) from error
+        raise
 
 
 def _provisions(manager: PluginManager | None) -> Callable[[], Provisions]:

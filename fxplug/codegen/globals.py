@@ -12,6 +12,8 @@ import keyword
 import math
 import operator
 import re
+import types
+import typing
 from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import qualified_name
@@ -25,6 +27,7 @@ _ROOTS: dict[str, Any] = {"builtins": builtins, "math": math, "operator": operat
 _NAMED_TYPES: dict[type, Callable[[Any], str]] = {}
 _FUNCTION_NAMES = frozenset({"forward"})
 """What generated source defines itself."""
+_ALIASES = (types.GenericAlias, types.UnionType, type(typing.List[int]))  # noqa: UP006 - the class of typing's own aliases
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
@@ -70,11 +73,22 @@ class GlobalTable:
             hint: Text from which the name of a table entry is made.
         """
         known = self._known.get(id(value))
-        if known is not None:
-            return known[1]
-        text = self._dotted(value) or self._bind(value, hint)
-        self._known[id(value)] = (value, text)
-        return text
+        if known is None:
+            known = self._known[id(value)] = self._known_alias(value) or (
+                value,
+                self._dotted(value) or self._bind(value, hint),
+            )
+        return known[1]
+
+    def _known_alias(self, value: Any) -> tuple[Any, str] | None:
+        """Return the entry of an equal ``list[int]``: each mention is an object of its own, as is each copy."""
+        if not isinstance(value, _ALIASES):
+            return None
+        for other, text in self._known.values():
+            if type(other) is type(value) and other == value and repr(other) == repr(value):
+                # The value is kept, so that no other one gets its id.
+                return value, text
+        return None
 
     def path_of(self, value: Any) -> str | None:
         """Return the dotted path of a well-known object, None when it has none that is reachable."""

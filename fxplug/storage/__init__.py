@@ -4,17 +4,17 @@ A file is a zip archive with four members:
 
 ``manifest.json``
     The format version, the versions of fxplug and torch that wrote the file, size and SHA-256 of the other
-    members, and what was left out of the notes (``left_out_meta``: path of the module, name of the node, and
-    which note).
+    members, distribution and version of the plugins that brought names, and what was left out of the notes.
 ``graph.json``
     One entry for each graph: the data form of `fxplug.ir`, values as told in `fxplug.storage.values`,
-    functions by name; and, where plugins brought some of those names, ``"providers"``: the plugin's name with
-    its distribution and version.
+    functions by name.
 ``modules.json``
     The module tree: class, attributes and training flag of each module, children before parents, the last one
     being the root; and the table of tensors.
 ``weights.safetensors``
     The bytes of all tensors, uncompressed, readable by any tool that knows safetensors.
+
+``docs/format.md`` is the specification.
 
 What a file may name is a closed table (`fxplug.storage.targets`); whoever loads a file can widen it with
 ``allow=``.
@@ -22,7 +22,7 @@ What a file may name is a closed table (`fxplug.storage.targets`); whoever loads
 
 from __future__ import annotations
 
-from fxplug.storage.container import FORMAT_VERSION
+from fxplug.storage.migrations import FORMAT_VERSION
 from fxplug.storage.module_file import load, save
 from fxplug.storage.provisions import ProvidedConstant, ProvidedTarget, Provisions, StorageTargetRecord
 

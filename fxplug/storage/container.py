@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import codecs
 import hashlib
-import json
 import os
+import re
 import secrets
 import struct
 import zipfile
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from fxplug.storage.documents import parse_json, to_json
 from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.migrations import FORMAT_VERSION, migrate
+from fxplug.storage.weights import ALIGNMENT, Extent, Weights, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from fxplug.storage.weights import Progress
+
 __all__ = [
-    "FORMAT_VERSION",
     "GRAPHS",
+    "LARGEST",
+    "LARGEST_RATIO",
     "MANIFEST",
     "MODULES",
     "WEIGHTS",
-    "parse_json",
+    "Contents",
     "read_container",
     "write_container",
 ]
-
-FORMAT_VERSION = 1
-"""Version of the container that this fxplug writes, and the newest that it reads."""
 
 MANIFEST = "manifest.json"
 GRAPHS = "graph.json"
@@ -40,9 +44,14 @@ WEIGHTS = "weights.safetensors"
 
 _MEMBERS = (MANIFEST, GRAPHS, MODULES, WEIGHTS)
 _MEBIBYTE = 1 << 20
-_LARGEST = {MANIFEST: 64 * _MEBIBYTE, GRAPHS: 512 * _MEBIBYTE, MODULES: 128 * _MEBIBYTE}
-_LARGEST_RATIO = 250
+LARGEST = {MANIFEST: 64 * _MEBIBYTE, GRAPHS: 512 * _MEBIBYTE, MODULES: 128 * _MEBIBYTE}
+"""How many bytes the members in JSON may have."""
+LARGEST_RATIO = 250
+"""How many times its packed size a member may have."""
 _FORMAT = "fxplug"
+_RELEASE = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}", re.ASCII)
+_LOCAL_HEADER = struct.Struct("<4s22xHH")
+_PADDING = 0xD935  # As tools that align Android packages mark theirs.
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -63,37 +72,6 @@ Writer = Callable[[Sink], object]
 """Hands the content of a member to a sink, piece by piece."""
 
 
-# -- JSON
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has the same key twice")
-    return result
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
-def parse_json(content: bytes, name: str) -> Any:
-    """Return what a JSON member holds.
-
-    Raises:
-        Refusal: It is no JSON, has a key twice, or is nested too deeply.
-    """
-    try:
-        return json.loads(content.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
-
-
-def _to_json(value: Any, *, indent: int | None = None) -> bytes:
-    separators = None if indent else (",", ":")
-    return json.dumps(value, indent=indent, separators=separators, allow_nan=False).encode("ascii")
-
-
 # -- writing
 
 
@@ -106,6 +84,7 @@ def write_container(path: Path, contents: Mapping[str, Any], about: Mapping[str,
         about: Further entries of the manifest.
 
     Raises:
+        Refusal: A member would be larger than what `read_container` accepts.
         OSError: The file cannot be written; an older one is as it was, and nothing else is left behind.
     """
     # In the same folder, since only there replacing is atomic; with a random name, so that two writers do not
@@ -128,16 +107,30 @@ def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping
         for name, content in contents.items():
             # Weights hardly shrink, and what is stored as it is can be mapped into memory.
             writer, method = (
-                (content, zipfile.ZIP_STORED) if callable(content) else _packed(_to_json(content))
+                (content, zipfile.ZIP_STORED) if callable(content) else _packed(name, to_json(content))
             )
-            members[name] = _write_member(archive, name, writer, method)
+            padding = _padding(stream.tell(), name) if name == WEIGHTS else b""
+            members[name] = _write_member(archive, name, writer, method, padding)
         manifest = {"format": _FORMAT, "format_version": FORMAT_VERSION, **about, "members": members}
-        _write_member(archive, MANIFEST, *_packed(_to_json(manifest, indent=1)))
+        _write_member(archive, MANIFEST, *_packed(MANIFEST, to_json(manifest, indent=1)))
 
 
-def _packed(text: bytes) -> tuple[Writer, int]:
+def _padding(position: int, name: str) -> bytes:
+    """Return an extra field after which the content of a member that begins at `position` is aligned."""
+    zip64 = 20
+    end = position + _LOCAL_HEADER.size + len(name) + zip64 + 4
+    size = -end % ALIGNMENT
+    return struct.pack("<HH", _PADDING, size) + bytes(size)
+
+
+def _packed(name: str, text: bytes) -> tuple[Writer, int]:
     """Return a writer for `text` and how to pack it: compressed, unless it would unpack like a zip bomb."""
-    suspicious = len(text) * 2 > len(zlib.compress(text, 1)) * _LARGEST_RATIO
+    if len(text) > LARGEST[name]:
+        raise Refusal(
+            f"{name} would have {len(text):,} bytes, more than the {LARGEST[name]:,} that a file may have. Save the "
+            f"parts of the module in files of their own."
+        )
+    suspicious = len(text) * 2 > len(zlib.compress(text, 1)) * LARGEST_RATIO
 
     def write(sink: Sink) -> None:
         sink(text)
@@ -145,8 +138,11 @@ def _packed(text: bytes) -> tuple[Writer, int]:
     return write, zipfile.ZIP_STORED if suspicious else zipfile.ZIP_DEFLATED
 
 
-def _write_member(archive: zipfile.ZipFile, name: str, writer: Writer, method: int) -> dict[str, Any]:
+def _write_member(
+    archive: zipfile.ZipFile, name: str, writer: Writer, method: int, extra: bytes = b""
+) -> dict[str, Any]:
     info = zipfile.ZipInfo(name)  # With the fixed date of 1980: equal modules give equal files.
+    info.extra = extra
     info.external_attr = 0o644 << 16
     info.compress_type = method
     digest, size = hashlib.sha256(), 0
@@ -165,8 +161,25 @@ def _write_member(archive: zipfile.ZipFile, name: str, writer: Writer, method: i
 # -- reading
 
 
-def read_container(path: Path) -> dict[str, bytes]:
-    """Return the members of a file except its manifest, after checking names, sizes, version and checksums.
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds, brought up to date and not yet looked at."""
+
+    manifest: dict[str, Any]
+    graphs: Any
+    """What ``graph.json`` says."""
+    modules: Any
+    """What ``modules.json`` says."""
+    weights: Weights
+
+
+def read_container(path: Path, *, lazy: bool = False, progress: Progress | None = None) -> Contents:
+    """Return what a file holds, after checking names, sizes, version and checksums.
+
+    Args:
+        path: The file.
+        lazy: Map the weights into memory, unread and without checking their checksum.
+        progress: Told how many bytes of the weights were read, and how many there are.
 
     Raises:
         Refusal: The file is damaged, no fxplug file, or of a newer version.
@@ -175,26 +188,39 @@ def read_container(path: Path) -> dict[str, bytes]:
     with path.open("rb") as stream:
         try:
             with zipfile.ZipFile(stream) as archive:
-                return _read_members(archive)
+                manifest, texts, extent, checksum = _read_members(archive, stream)
         except _DAMAGE as error:
             raise Refusal(
                 f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save."
             ) from error
+        graphs, modules = (parse_json(text, name) for name, text in texts.items())
+        migrate(manifest["format_version"], manifest, graphs, modules)
+        weights = read_weights(stream, extent, checksum, lazy=lazy, progress=progress)
+    return Contents(manifest, graphs, modules, weights)
 
 
-def _read_members(archive: zipfile.ZipFile) -> dict[str, bytes]:
+def _read_members(
+    archive: zipfile.ZipFile, stream: BinaryIO
+) -> tuple[dict[str, Any], dict[str, bytes], Extent, str]:
     infos = archive.infolist()
-    manifest = _read_manifest(archive, infos)
+    manifest = _read_manifest(archive, stream, infos)
     _check_members(infos)
     members = checked(manifest.get("members"), dict, "The list of members")
-    return {name: _read_checked(archive, name, members.get(name)) for name in _MEMBERS if name != MANIFEST}
+    texts = {name: _read_checked(archive, stream, name, members) for name in (GRAPHS, MODULES)}
+    checksum, size = _stated(members, WEIGHTS)
+    extent = _locate(stream, archive.getinfo(WEIGHTS))
+    if extent.size != size:
+        raise _wrong_size(WEIGHTS)
+    return manifest, texts, extent, checksum
 
 
-def _read_manifest(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> dict[str, Any]:
+def _read_manifest(
+    archive: zipfile.ZipFile, stream: BinaryIO, infos: list[zipfile.ZipInfo]
+) -> dict[str, Any]:
     found = [info for info in infos if info.filename == MANIFEST]
     if len(found) != 1:
         raise Refusal(f"it is a zip archive with {len(found)} {MANIFEST}, so it is not an fxplug file.")
-    manifest = parse_json(_read(archive, found[0]), MANIFEST)
+    manifest = parse_json(_read(archive, stream, found[0]), MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
         raise Refusal(f"its {MANIFEST} does not say that it is an fxplug file.")
     fields = cast("dict[str, Any]", manifest)
@@ -202,9 +228,15 @@ def _read_manifest(archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo]) -> di
     if type(version) is not int or version < 1:
         raise Refusal(f"its format version is {version!r}. The file is damaged.")
     if version > FORMAT_VERSION:
+        writer = fields.get("fxplug_version")
+        is_release = isinstance(writer, str) and _RELEASE.fullmatch(writer)
+        advice = (
+            f"Install the one that wrote it, or a newer one: pip install 'fxplug>={writer}'."
+            if is_release
+            else "Install a newer one: pip install --upgrade fxplug."
+        )
         raise Refusal(
-            f"it has format version {version}, and this fxplug reads versions up to {FORMAT_VERSION}. "
-            f"Install fxplug {fields.get('fxplug_version')!r} or newer, which wrote it."
+            f"it has format version {version}, and this fxplug reads versions up to {FORMAT_VERSION}. {advice}"
         )
     return fields
 
@@ -226,7 +258,7 @@ def _check_size(info: zipfile.ZipInfo) -> None:
         raise Refusal(
             f"its member {info.filename!r} is encrypted, or packed in a way that fxplug does not use."
         )
-    limit = _LARGEST.get(info.filename)
+    limit = LARGEST.get(info.filename)
     if limit is None and info.compress_type != zipfile.ZIP_STORED:
         raise Refusal(f"its member {info.filename!r} is compressed, which fxplug never does with weights.")
     if limit is not None and info.file_size > limit:
@@ -234,28 +266,56 @@ def _check_size(info: zipfile.ZipInfo) -> None:
             f"its member {info.filename!r} has {info.file_size:,} bytes, more than the {limit:,} that are "
             f"allowed."
         )
-    if info.file_size > _LARGEST_RATIO * max(info.compress_size, 1):
+    if info.file_size > LARGEST_RATIO * max(info.compress_size, 1):
         raise Refusal(
             f"its member {info.filename!r} unpacks to {info.file_size:,} bytes from {info.compress_size:,}, "
-            f"more than {_LARGEST_RATIO} times its size: it looks like a zip bomb."
+            f"more than {LARGEST_RATIO} times its size: it looks like a zip bomb."
         )
 
 
-def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+def _locate(stream: BinaryIO, info: zipfile.ZipInfo) -> Extent:
+    """Return where the packed bytes of a member lie.
+
+    Raises:
+        Refusal: It is packed in a forbidden way, or reaches beyond the end of the file.
+    """
     _check_size(info)
+    stream.seek(info.header_offset)
+    header = stream.read(_LOCAL_HEADER.size)
+    if len(header) != _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
+        raise Refusal(f"its member {info.filename!r} is not where it should be. The file is damaged.")
+    _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
+    start = info.header_offset + len(header) + name_length + extra_length
+    if start + info.compress_size > os.fstat(stream.fileno()).st_size:
+        raise Refusal(f"its member {info.filename!r} reaches beyond its end. The file is truncated.")
+    return Extent(start, info.compress_size)
+
+
+def _read(archive: zipfile.ZipFile, stream: BinaryIO, info: zipfile.ZipInfo) -> bytes:
+    _locate(stream, info)
     with archive.open(info) as member:
         # A number, so that a member that unpacks to more than it says is cut off while it unpacks.
         content = member.read(info.file_size)
         if len(content) != info.file_size or member.read(1):
-            raise Refusal(
-                f"its member {info.filename!r} does not have the size that it says. The file is damaged."
-            )
+            raise _wrong_size(info.filename)
     return content
 
 
-def _read_checked(archive: zipfile.ZipFile, name: str, expected: Any) -> bytes:
-    content = _read(archive, archive.getinfo(name))
-    stated = checked(expected, dict, f"The checksum of {name!r}").get("sha256")
-    if hashlib.sha256(content).hexdigest() != stated:
+def _read_checked(archive: zipfile.ZipFile, stream: BinaryIO, name: str, members: dict[str, Any]) -> bytes:
+    content = _read(archive, stream, archive.getinfo(name))
+    checksum, size = _stated(members, name)
+    if len(content) != size:
+        raise _wrong_size(name)
+    if hashlib.sha256(content).hexdigest() != checksum:
         raise Refusal(f"the checksum of its member {name!r} is wrong: its content was changed or damaged.")
     return content
+
+
+def _stated(members: dict[str, Any], name: str) -> tuple[str, int]:
+    entry = checked(members.get(name), dict, f"The checksum of {name!r}")
+    checksum = checked(entry.get("sha256"), str, f"The checksum of {name!r}")
+    return checksum, checked(entry.get("size"), int, f"The size of {name!r}")
+
+
+def _wrong_size(name: str) -> Refusal:
+    return Refusal(f"its member {name!r} does not have the size that it says. The file is damaged.")

@@ -10,7 +10,7 @@ import torch
 
 from fxplug.errors import FxplugError, StorageError
 from fxplug.execute import GraphModule
-from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, parse_json, read_container, write_container
+from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_container, write_container
 from fxplug.storage.faults import Refusal, checked, entry_fields, places
 from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
 from fxplug.storage.modules import ModuleReader, ModuleWriter
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fxplug.ir import Graph
+    from fxplug.storage.weights import Progress
 
 __all__ = ["load", "save"]
 
 _MODULE_FIELDS = frozenset({"tensors", "modules"})
 _GRAPH_FIELDS = frozenset({"graphs"})
-_GRAPH_OPTIONAL = frozenset({"providers"})
 
 
 # -- saving
@@ -40,6 +40,7 @@ def save(
     path: str | os.PathLike[str],
     *,
     allow: Iterable[str] = (),
+    progress: Progress | None = None,
     provisions: Callable[[], Provisions] | None = None,
 ) -> None:
     """Write a graph module into one file, from which `load` restores it exactly, running nothing.
@@ -59,9 +60,10 @@ def save(
     Args:
         module: What to save. It is not changed.
         path: The file, by convention with the extension ``.fxplug``. Its folder must exist.
-        allow: Functions that the graph calls and that a file may not name by itself, as
-            ``"package.module:function"``, and methods that neither tensors nor plain values have, as
-            ``".name"``. `load` needs the same.
+        allow: What the module uses and a file may not name by itself, as ``"package.module:name"``: functions that
+            the graph calls, classes of submodules, and classes of enums, namedtuples and dataclasses among the
+            arguments; and methods that neither tensors nor plain values have, as ``".name"``. `load` needs the same.
+        progress: Called with the number of bytes of weights that are written, and of all.
         provisions: Returns what plugins bring; asked when the module holds something that fxplug does not know.
 
     Raises:
@@ -79,7 +81,8 @@ def save(
         )
     target = Path(path)
     try:
-        contents, left_out = _describe(module, TargetTable(allow, Provision(provisions)))
+        targets = TargetTable(allow, Provision(provisions))
+        contents, left_out = _describe(module, targets, progress)
     except Refusal as refusal:
         raise StorageError(f"Cannot save to {str(target)!r}: {refusal}") from refusal.__cause__
     except RecursionError as error:
@@ -90,10 +93,13 @@ def save(
     about = {
         "fxplug_version": _fxplug_version(),
         "torch_version": str(torch.__version__),
+        "plugins": targets.provision.providers,
         "left_out_meta": left_out,
     }
     try:
         write_container(target, contents, about)
+    except Refusal as refusal:
+        raise StorageError(f"Cannot save to {str(target)!r}: {refusal}") from None
     except OSError as error:
         raise StorageError(
             f"Cannot save to {str(target)!r}: {error.strerror or error}. Check that the folder exists, can "
@@ -108,7 +114,9 @@ def _fxplug_version() -> str:
         return "unknown"
 
 
-def _describe(module: GraphModule, targets: TargetTable) -> tuple[dict[str, Any], list[dict[str, str]]]:
+def _describe(
+    module: GraphModule, targets: TargetTable, progress: Progress | None
+) -> tuple[dict[str, Any], list[dict[str, str]]]:
     tensors = TensorWriter()
     left_out: list[dict[str, str]] = []
     graphs: list[dict[str, Any]] = []
@@ -137,10 +145,9 @@ def _describe(module: GraphModule, targets: TargetTable) -> tuple[dict[str, Any]
         encoder, notes, tensors, add_graph, lambda path, name: note(path, "", f"meta[{name!r}]")
     )
     modules.add(module)
-    table, weights = tensors.finish()
-    providers = targets.provision.providers
+    table, weights = tensors.finish(progress)
     contents = {
-        GRAPHS: {"graphs": graphs, **({"providers": providers} if providers else {})},
+        GRAPHS: {"graphs": graphs},
         MODULES: {"modules": modules.entries, "tensors": table},
         WEIGHTS: weights,
     }
@@ -154,6 +161,8 @@ def load(
     path: str | os.PathLike[str],
     *,
     allow: Iterable[str] = (),
+    lazy: bool = False,
+    progress: Progress | None = None,
     provisions: Callable[[], Provisions] | None = None,
 ) -> GraphModule:
     """Restore a graph module from a file that `save` wrote.
@@ -165,8 +174,13 @@ def load(
 
     Args:
         path: The file.
-        allow: Functions that the graph may call besides, as ``"package.module:function"``; their modules are
-            imported. Methods beyond those of tensors and plain values as ``".name"``.
+        allow: What the file may name besides, as ``"package.module:name"``; the modules are imported. Methods beyond
+            those of tensors and plain values as ``".name"``.
+        lazy: Map the weights into memory instead of reading them: the system fetches each page when it is first
+            needed, and copies it when it is written to, so that the file stays what it is. Their checksum is not
+            verified. As long as a tensor of the module is in use the file must not be changed in place; `save`
+            replaces it, which is no change (Windows refuses to replace a file that is mapped).
+        progress: Called with the number of bytes of weights that were read, and of all; not called when `lazy`.
         provisions: Returns what plugins bring; asked when the file names something of a plugin.
 
     Returns:
@@ -178,7 +192,8 @@ def load(
     """
     source = Path(path)
     try:
-        return _restore(read_container(source), TargetTable(allow, Provision(provisions)))
+        contents = read_container(source, lazy=lazy, progress=progress)
+        return _restore(contents, TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:
         raise StorageError(f"Cannot load {str(source)!r}: there is no such file. Check the path.") from error
     except OSError as error:
@@ -189,12 +204,12 @@ def load(
         raise StorageError(f"Cannot load {str(source)!r}: {refusal}") from refusal.__cause__
 
 
-def _restore(members: dict[str, bytes], targets: TargetTable) -> GraphModule:
-    described = entry_fields(parse_json(members[MODULES], MODULES), MODULES, _MODULE_FIELDS, frozenset())
-    tensors = TensorReader(described["tensors"], members[WEIGHTS])
+def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
+    described = entry_fields(contents.modules, MODULES, _MODULE_FIELDS, frozenset())
+    tensors = TensorReader(described["tensors"], contents.weights)
     decoder, notes = Decoder(targets, tensors.fetch), Decoder(targets)
-    fields = entry_fields(parse_json(members[GRAPHS], GRAPHS), GRAPHS, _GRAPH_FIELDS, _GRAPH_OPTIONAL)
-    targets.provision.read_providers(fields.get("providers", {}))
+    fields = entry_fields(contents.graphs, GRAPHS, _GRAPH_FIELDS, frozenset())
+    targets.provision.read_providers(contents.manifest.get("plugins"))
     try:
         graphs: list[Graph] = [
             GraphReader(targets, decoder, notes).restore(data)

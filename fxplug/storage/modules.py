@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fxplug.ir import Graph
-    from fxplug.storage.provisions import Provision
+    from fxplug.storage.targets import TargetTable
     from fxplug.storage.tensors import TensorReader, TensorWriter
     from fxplug.storage.values import Decoder, Encoder
 
@@ -67,6 +67,7 @@ def _class_name(kind: type) -> str:
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
+@functools.lru_cache(maxsize=8192)
 def _hides_class_attribute(kind: type, name: str) -> bool:
     """Return whether an instance attribute would stand in front of a method or property of the class."""
     hidden = inspect.getattr_static(kind, name, None)
@@ -129,7 +130,7 @@ class ModuleWriter:
         self.entries: list[dict[str, Any]] = []
         """The table, children before parents."""
         self._encoder = encoder
-        self._provision = encoder.targets.provision
+        self._targets = encoder.targets
         self._notes = notes
         self._tensors = tensors
         self._add_graph = add_graph
@@ -155,7 +156,7 @@ class ModuleWriter:
         kind = type(module)
         try:
             entry: dict[str, Any] = {
-                "class": _storable_class(kind, self._provision),
+                "class": _storable_class(kind, self._targets),
                 "training": module.training,
             }
             attributes = _own_attributes(kind, state)
@@ -243,18 +244,18 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
     return dict(state if isinstance(state, dict) else vars(module))
 
 
-def _storable_class(kind: type[nn.Module], provision: Provision) -> str:
+def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     if kind is GraphModule:
         return GRAPH_MODULE
     name = _class_name(kind)
     if _classes().get(name) is not kind:
-        brought = provision.name_of(kind)
-        if brought is not None:
-            return brought
+        known = targets.allowed_name(kind) or targets.provision.name_of(kind)
+        if known is not None:
+            return known
         raise Refusal(
             f"its class {kind.__module__}.{kind.__qualname__} is not one that torch.nn.modules ships, so a "
-            f"file cannot rebuild it. Trace through it instead of keeping it as a leaf, or replace it by "
-            f"standard modules before saving."
+            f"file cannot rebuild it. Trace through it instead of keeping it as a leaf, or name the class when saving "
+            f"and again when loading: allow=[{name!r}]."
         )
     return name
 
@@ -361,12 +362,16 @@ class ModuleReader:
         return module
 
     def _class_named(self, name: str) -> type[nn.Module]:
-        """Return a class of torch, or one that a plugin brings."""
-        provision = self._decoder.targets.provision
+        """Return a class of torch, one that a plugin brings, or one that the caller allows."""
+        targets = self._decoder.targets
+        provision = targets.provision
         kind: Any = provision.resolve(name) if provision.is_name(name) else _classes().get(name)
         if kind is None:
+            kind = targets.allowed(name)
+        if kind is None:
             raise Refusal(
-                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships."
+                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships. If you know "
+                f"what it does and trust the file, allow it: load(..., allow=[{name!r}])."
             )
         if not isinstance(kind, type) or not issubclass(kind, nn.Module):
             raise Refusal(f"{name!r} is no class of modules. The file is damaged.")

@@ -185,6 +185,7 @@ class Provision:
         plugin = match[1] if match is not None else ""
         distribution, version = self.providers.get(plugin, ["", ""])
         brought = f"{distribution} {version}".strip()
+        pinned = f"{distribution}=={version}" if version else distribution
         active = self._provisions().plugins.get(plugin)
         if active is not None:
             return Refusal(
@@ -197,7 +198,7 @@ class Provision:
             )
         return Refusal(
             f"the {what} {name!r} was brought by the plugin {plugin!r} of {brought}, which takes no part here. Install "
-            f"it (pip install {distribution}), or switch it on; 'fxplug plugins list --all' says what became of it."
+            f"it (pip install {pinned}), or switch it on; 'fxplug plugins list --all' says what became of it."
         )
 
 

@@ -358,15 +358,29 @@ class TargetTable:
             return known[1]
         name = _closed_name(target)
         if name is None:
-            name = next(
-                (name for name in self._allowed if ":" in name and _is_same(_import(name), target)), None
-            )
+            name = self.allowed_name(target)
         if name is None:
             name = self.provision.name_of(target)
         if name is None:
             raise _unnamed(target)
         self._names[id(target)] = (target, name)
         return name
+
+    def allowed_name(self, target: Any) -> str | None:
+        """Return the name under which the caller allowed `target`, None when it is not allowed.
+
+        Raises:
+            Refusal: An allowed name leads to nothing.
+        """
+        return next((name for name in self._allowed if ":" in name and _is_same(_import(name), target)), None)
+
+    def allowed(self, name: str) -> Any:
+        """Return what an allowed name leads to, None when the name is not allowed.
+
+        Raises:
+            Refusal: It leads to nothing.
+        """
+        return _import(name) if name in self._allowed else None
 
     def resolve_context(self, name: Any) -> Any:
         """Return the context manager that a region names.

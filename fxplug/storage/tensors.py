@@ -7,40 +7,31 @@ strides and offsets are kept. A tensor on the meta device has an entry and no by
 
 from __future__ import annotations
 
-import ctypes
-import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
+from fxplug.storage.documents import to_json
 from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.weights import ALIGNMENT, NATIVE, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fxplug.storage.weights import Progress, Weights
+
 __all__ = ["TensorReader", "TensorWriter"]
 
-# How safetensors calls what it knows; other dtypes are stored as bytes, and the table says what they are.
-_NATIVE = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+# Those of quantized tensors need a quantizer, which no file holds; torch is about to remove them.
 _DTYPES: dict[str, torch.dtype] = {
-    str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)
+    str(value): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype) and not str(value).startswith(("torch.qint", "torch.quint"))
 }
+_PIECE = 1 << 24
 _REQUIRED = frozenset({"kind", "dtype", "shape", "requires_grad", "weight"})
 _OPTIONAL = frozenset({"stride", "offset"})
 
@@ -111,7 +102,9 @@ class TensorWriter:
         self._taken.add(name)
         return name
 
-    def finish(self) -> tuple[list[dict[str, Any]], Callable[[Callable[[Any], Any]], None]]:
+    def finish(
+        self, progress: Progress | None = None
+    ) -> tuple[list[dict[str, Any]], Callable[[Callable[[Any], Any]], None]]:
         """Return the table, and a function that hands the content of the weights piece by piece to a sink."""
         entries = [_describe(tensor) for tensor in self._tensors]
         weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]] = []
@@ -121,7 +114,7 @@ class TensorWriter:
             dtypes = {member.dtype for member in members}
             if len(dtypes) > 1:
                 block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
-            dtype = first.dtype if dtypes <= _NATIVE.keys() and len(dtypes) == 1 else torch.uint8
+            dtype = first.dtype if dtypes <= NATIVE.keys() and len(dtypes) == 1 else torch.uint8
             shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
             alone = len(members) == 1 and _is_dense(first) and dtype is first.dtype
             for number, member in zip(block.members, members, strict=True):
@@ -132,8 +125,9 @@ class TensorWriter:
             weights.append(
                 (block.key, dtype, tuple(first.shape) if alone else shape, _bytes_of(first, block))
             )
-        weights.sort(key=lambda weight: -weight[1].itemsize)  # Keeps every block aligned to its elements.
-        return entries, lambda sink: _write_weights(weights, sink)
+        # Those whose size a larger power of two divides come first, which keeps every block aligned to its elements.
+        weights.sort(key=lambda weight: -_power_of_two(weight[3].numel()))
+        return entries, lambda sink: _write_weights(weights, sink, progress)
 
     def _blocks(self) -> list[_Block]:
         blocks: list[_Block] = []
@@ -194,21 +188,31 @@ def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
         return raw.cpu()
 
 
+def _power_of_two(size: int) -> int:
+    return min(size & -size, ALIGNMENT) or ALIGNMENT
+
+
 def _write_weights(
-    weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]], sink: Callable[[Any], Any]
+    weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]],
+    sink: Callable[[Any], Any],
+    progress: Progress | None,
 ) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    position = 0
+    total = 0
     for key, dtype, shape, raw in weights:
-        end = position + raw.numel()
-        header[key] = {"dtype": _NATIVE[dtype], "shape": shape, "data_offsets": [position, end]}
-        position = end
-    text = json.dumps(header, separators=(",", ":")).encode("ascii")
-    text += b" " * (-len(text) % 8)
+        end = total + raw.numel()
+        header[key] = {"dtype": NATIVE[dtype], "shape": shape, "data_offsets": [total, end]}
+        total = end
+    text = to_json(header)
+    text += b" " * (-(len(text) + 8) % ALIGNMENT)
     sink(len(text).to_bytes(8, "little") + text)
+    done = 0
     for _, _, _, raw in weights:
-        if raw.numel():
-            sink(memoryview((ctypes.c_ubyte * raw.numel()).from_address(raw.data_ptr())).cast("B"))
+        for piece in raw.split(_PIECE) if raw.numel() else ():
+            sink(memory_of(piece))
+            done += len(piece)
+            if progress is not None:
+                progress(done, total)
 
 
 class TensorReader:
@@ -216,18 +220,15 @@ class TensorReader:
 
     Args:
         entries: The table, as JSON.
-        weights: Content of the weights file.
+        weights: The weights of the file.
 
     Raises:
         Refusal: The table or the weights are damaged, or do not fit together.
     """
 
-    def __init__(self, entries: Any, weights: bytes) -> None:
-        try:
-            self._weights = safetensors.torch.load(weights)
-        except (SafetensorError, AssertionError, RuntimeError, ValueError, LookupError) as error:
-            raise Refusal(f"the weights cannot be read: {error}. The file is damaged.") from error
-        self._unused = set(self._weights)
+    def __init__(self, entries: Any, weights: Weights) -> None:
+        self._weights = weights
+        self._unused = weights.keys()
         self._tensors: list[torch.Tensor] = []
         for number, entry in enumerate(checked(entries, list, "The table of tensors")):
             try:
@@ -249,7 +250,9 @@ class TensorReader:
         fields = entry_fields(entry, "An entry of the table of tensors", _REQUIRED, _OPTIONAL)
         dtype = _DTYPES.get(checked(fields["dtype"], str, "A dtype"))
         if dtype is None:
-            raise Refusal(f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}.")
+            raise Refusal(
+                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold."
+            )
         shape = _sizes(fields["shape"])
         tensor = self._place(fields, dtype, shape)
         requires_grad = checked(fields["requires_grad"], bool, "requires_grad")
@@ -267,22 +270,17 @@ class TensorReader:
         key = fields["weight"]
         if key is None:
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        source = self._weights.get(key) if isinstance(key, str) else None
-        if source is None:
-            raise Refusal(f"the weight {key!r} is missing. The file is damaged.")
-        self._unused.discard(str(key))
-        if "stride" not in fields and (source.dtype != dtype or tuple(source.shape) != shape):
+        known_dtype, known_shape, memory = self._weights.find(key)
+        self._unused.discard(key)
+        if "stride" not in fields and (known_dtype != dtype or known_shape != shape):
             raise Refusal(
-                f"the weight {key!r} is {source.dtype}{list(source.shape)}, the table says "
-                f"{dtype}{list(shape)}. The file is damaged."
+                f"the weight {key!r} is {known_dtype}{list(known_shape)}, the table says {dtype}{list(shape)}. The "
+                f"file is damaged."
             )
-        if (
-            offset < 0
-            or (offset + _span(shape, stride)) * dtype.itemsize > source.numel() * source.dtype.itemsize
-        ):
+        if offset < 0 or (offset + _span(shape, stride)) * dtype.itemsize > memory.numel():
             raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.")
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
-        return torch.empty(0, dtype=dtype).set_(source.untyped_storage(), offset, shape, stride)
+        return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), offset, shape, stride)
 
 
 def _sizes(data: Any) -> tuple[int, ...]:

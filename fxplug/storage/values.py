@@ -20,6 +20,8 @@ Everything else is an object with one key that says what it is:
 ``$record``   name and fields of a record that fxplug itself defines
 ``$constant`` name of a type that a plugin declares, number of the value, and what the plugin keeps of it
 ``$name``     a function or class, see `fxplug.storage.targets`
+``$enum``     name of the class, and of the member
+``$fields``   name of a namedtuple's or dataclass's class, and pairs of field and value
 ============  ============================================================================================
 """
 
@@ -27,6 +29,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
+import enum
 import math
 import struct
 import types
@@ -57,6 +61,15 @@ _CONSTANTS: dict[str, Any] = {
 _NAMED_KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, torch.nn.Module)
 """What is referred to by name, or not at all: no plugin needs to be asked about it."""
 _RECORDS: dict[str, Any] = {"TensorMetadata": TensorMetadata}
+
+
+def _fields_of(kind: Any) -> tuple[str, ...] | None:
+    """Return the names of the fields of a class of namedtuples or a dataclass, None for another."""
+    if not isinstance(kind, type):
+        return None
+    if issubclass(kind, tuple):
+        return getattr(kind, "_fields", None)
+    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
 def _float_bits(value: float) -> str:
@@ -93,6 +106,8 @@ class Encoder:
         if isinstance(value, torch.Tensor) and self._add_tensor is not None:
             return {"$tensor": self._add_tensor(value)}
         constant = self._constant_of_plugin(value, depth)
+        if constant is None:
+            constant = self._of_named_class(value, depth)
         if constant is not None:
             return constant
         is_named = callable(value) and not isinstance(value, (torch.nn.Module, torch.Tensor))
@@ -125,6 +140,27 @@ class Encoder:
             ) from refusal
         finally:
             self._is_in_constant = not is_outermost
+
+    def _of_named_class(self, value: Any, depth: int) -> Any:
+        """Return an enum's member, a namedtuple or a dataclass as JSON, None for any other value."""
+        kind = type(value)
+        if isinstance(value, enum.Enum):
+            if kind.__members__.get(str(value.name)) is not value:
+                raise Refusal(
+                    f"{value!r} is no member of its own of {kind.__qualname__}. Name it in the class."
+                )
+            return {"$enum": [self.targets.annotation_name(kind), value.name]}
+        names = _fields_of(kind)
+        if names is None or self._is_in_constant:
+            return None
+        class_name = self.targets.annotation_name(kind)
+        unknown = getattr(value, "__dict__", {}).keys() - set(names)
+        if unknown:
+            raise Refusal(
+                f"a {kind.__qualname__} has {min(unknown)!r}, which is no field of the class. Make it a field."
+            )
+        pairs = [[name, *self._all([getattr(value, name)], depth)] for name in names]
+        return {"$fields": [class_name, pairs]}
 
     def _all(self, values: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
@@ -326,6 +362,32 @@ class Decoder:
             raise Refusal(f"constant {number} has two types. The file is damaged.")
         return value
 
+    def _enum(self, data: Any, depth: int) -> Any:
+        name, member = self._some(data, depth, 2)
+        kind = self.targets.resolve_annotation(name)
+        if not isinstance(kind, enum.EnumMeta) or type(member) is not str or member not in kind.__members__:
+            raise Refusal(
+                f"{name!r} has no member {member!r}. Use the version of it that the file was written with."
+            )
+        return kind.__members__[member]
+
+    def _fields(self, data: Any, depth: int) -> Any:
+        name, rows = (*checked(data, list, "A value with fields"), None, None)[:2]
+        kind = self.targets.resolve_annotation(name)
+        pairs = [self._some(row, depth, 2) for row in checked(rows, list, "The fields of a value")]
+        known, found = _fields_of(kind), [pair[0] for pair in pairs]
+        if known is None or found != list(known):
+            raise Refusal(
+                f"{name!r} does not have the fields {found}. Use the version of it that the file was written with."
+            )
+        # Made without the constructor, as pickle does: nothing of the class is run.
+        if issubclass(kind, tuple):
+            return tuple.__new__(kind, [value for _, value in pairs])
+        value = object.__new__(kind)
+        for field, content in pairs:
+            object.__setattr__(value, field, content)
+        return value
+
     # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
     _decoders: ClassVar[dict[str, Callable[[Any, Any, int], Any]]] = {
         "$node": _node,
@@ -347,4 +409,6 @@ class Decoder:
         "$record": _record,
         "$constant": _constant_of_plugin,
         "$name": _named,
+        "$enum": _enum,
+        "$fields": _fields,
     }

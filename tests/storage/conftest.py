@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
+import struct
+import sys
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,10 +20,10 @@ from fxplug.capture import Tracer
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage import load, save
+from fxplug.storage.weights import memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def _trace(root: Any) -> GraphModule:
@@ -94,6 +98,7 @@ class StoredFile:
             manifest = json.loads(self.members["manifest.json"])
             for name, stated in manifest["members"].items():
                 stated["sha256"] = hashlib.sha256(self.members[name]).hexdigest()
+                stated["size"] = len(self.members[name])
             self.members["manifest.json"] = json.dumps(manifest).encode()
         with zipfile.ZipFile(self.path, "w") as archive:
             for name, content in self.members.items():
@@ -108,3 +113,48 @@ def stored(tmp_path: Path) -> StoredFile:
     path = tmp_path / "stored.fxplug"
     save(_trace(_Model()), path)
     return StoredFile(path)
+
+
+@pytest.fixture
+def opened() -> Callable[[Path], StoredFile]:
+    """Open any good file for changes."""
+    return StoredFile
+
+
+@pytest.fixture(scope="session")
+def golden() -> Any:
+    """Return the module that says what the golden files hold."""
+    name = "golden_module"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _bits(value: Any) -> Any:
+    """Return something that is equal only for what is equal to the bit."""
+    if isinstance(value, torch.Tensor):
+        if value.device.type == "meta":
+            return value.dtype, value.shape, value.stride()
+        dense = value.detach().clone(memory_format=torch.contiguous_format)
+        raw = torch.empty(0, dtype=torch.uint8).set_(dense.untyped_storage())
+        return value.dtype, value.shape, hashlib.sha256(memory_of(raw) if raw.numel() else b"").hexdigest()
+    if isinstance(value, float):
+        return struct.pack("d", value)
+    if isinstance(value, complex):
+        return _bits(value.real), _bits(value.imag)
+    if isinstance(value, slice):
+        return slice, _bits([value.start, value.stop, value.step])
+    if isinstance(value, dict):
+        return type(value), [(_bits(key), _bits(one)) for key, one in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value), [_bits(one) for one in value]
+    return type(value), value
+
+
+@pytest.fixture(scope="session")
+def bits() -> Callable[[Any], Any]:
+    """Return a function whose results are equal only for values that are equal to the bit."""
+    return _bits

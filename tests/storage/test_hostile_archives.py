@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fxplug.errors import StorageError
-from fxplug.storage import load
+from fxplug.storage import FORMAT_VERSION, load
 
 
 def damaged(text: str) -> str:
@@ -130,16 +130,25 @@ def test_a_member_that_is_larger_than_allowed(stored):
     )
 
 
-def test_a_newer_version_says_what_to_install(stored):
+@pytest.mark.parametrize(
+    ("writer", "advice"),
+    [
+        ("9.9.0", "Install the one that wrote it, or a newer one: pip install 'fxplug>=9.9.0'."),
+        ("unknown", "Install a newer one: pip install --upgrade fxplug."),
+        ("1'; rm -rf /", "Install a newer one: pip install --upgrade fxplug."),
+        (None, "Install a newer one: pip install --upgrade fxplug."),
+    ],
+)
+def test_a_newer_version_says_what_to_install(stored, writer, advice):
     def change(manifest) -> None:
-        manifest.update(format_version=2, fxplug_version="9.9.0")
+        manifest.update(format_version=FORMAT_VERSION + 1, fxplug_version=writer)
 
     stored.edit("manifest.json", change)
     stored.write(extra=((zipfile.ZipInfo("new-member"), b""),))
 
     assert stored.refusal() == (
-        "Cannot load 'FILE': it has format version 2, and this fxplug reads versions up to 1. Install "
-        "fxplug '9.9.0' or newer, which wrote it. [FXP-S000]"
+        f"Cannot load 'FILE': it has format version {FORMAT_VERSION + 1}, and this fxplug reads versions up to "
+        f"{FORMAT_VERSION}. {advice} [FXP-S000]"
     )
 
 

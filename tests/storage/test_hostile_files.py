@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -334,6 +336,8 @@ def test_a_root_without_a_graph(stored):
             "the weight 'linear.weight' is torch.float32[2, 2], the table says torch.int32[2, 2].",
         ),
         ({"dtype": "torch.load"}, "the dtype 'torch.load' is unknown to torch"),
+        ({"dtype": "torch.qint8", "stride": [2, 1], "offset": 0}, "or is none that files hold."),
+        ({"dtype": "torch.quint4x2", "weight": None}, "or is none that files hold."),
         ({"shape": [-1, 2]}, "a shape is [-1, 2]."),
         ({"shape": [2**40, 2**40]}, "a shape is [1099511627776, 1099511627776]."),
         ({"shape": "2"}, "A shape is a str where list was expected."),
@@ -374,13 +378,53 @@ def test_a_huge_tensor_without_bytes_costs_no_memory(stored):
     load(stored.path)
 
 
-def test_weights_that_are_no_safetensors(stored):
-    stored.members["weights.safetensors"] = (2**60).to_bytes(8, "little") + b"{}"
+def entry(**changes) -> dict:
+    return {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16], **changes}
+
+
+def header(entries, size=24) -> bytes:
+    text = json.dumps(entries).encode() if not isinstance(entries, bytes) else entries
+    return len(text).to_bytes(8, "little") + text + bytes(size)
+
+
+ROW = {"linear.weight": entry(), "linear.bias": entry(shape=[2], data_offsets=[16, 24])}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "the weights cannot be read: their header has 0 bytes."),
+        (b"1234567", "the weights cannot be read: their header has"),
+        ((2**60).to_bytes(8, "little") + b"{}", "their header has 1,152,921,504,606,846,976 bytes."),
+        ((10**10).to_bytes(8, "little") + b"{}", "their header has 10,000,000,000 bytes."),
+        (header(b"{"), "the header of the weights is no valid JSON: "),
+        (header([]), "The header of the weights is a list where dict was expected."),
+        (header(b'{"a": 1, "a": 1}'), "an object has the same key twice"),
+        (header({"__metadata__": {"a": 1}}), "their notes are no texts."),
+        (header({"a": entry(dtype="F31")}), "'a' has the dtype 'F31'."),
+        (header({"a": entry(dtype=[])}), "'a' has the dtype '[]'."),
+        (header({"a": entry(shape=[-1])}), "A size is -1, which"),
+        (header({"a": entry(shape=[2**61, 2**61, 2**61])}), "'a' does not have as many bytes as its shape"),
+        (header({"a": entry(shape=[1] * 101 + [4])}), "'a' does not have as many bytes as its shape"),
+        (header({"a": entry(data_offsets=[0])}), "'a' has no place."),
+        (header({"a": entry(data_offsets=[0, "16"])}), "'a' has no place."),
+        (header({"a": entry(data_offsets=[16, 0])}), "'a' does not have as many bytes as its shape"),
+        (header({"a": entry(), "b": entry()}), "'b' does not begin where the one before ends."),
+        (header({"a": entry(data_offsets=[8, 24])}), "'a' does not begin where the one before ends."),
+        (header(ROW, size=23), "they have 23 bytes and describe 24."),
+        (header(ROW, size=2400), "they have 2,400 bytes and describe 24."),
+        (header(ROW), "the weight 'scale' is missing."),
+        (header({"a": {}}), "An entry of the weights lacks"),
+    ],
+)
+def test_weights_that_are_no_safetensors(stored, content, text, lazy):
+    stored.members["weights.safetensors"] = content
     stored.write()
 
-    assert stored.refusal().startswith(
-        "Cannot load 'FILE': the weights cannot be read: Error while deserializing"
-    )
+    message = stored.refusal(lazy=lazy)
+    assert message.startswith("Cannot load 'FILE': ")
+    assert text in message
 
 
 def test_a_weight_that_no_tensor_uses(stored):

@@ -51,7 +51,7 @@ def test_a_leaf_module_of_the_user(tmp_path):
     assert refusal(one_call("blocks.0", op="call_module", root={"blocks.0": Custom()}), tmp_path) == (
         f"Cannot save to 'FILE': submodule 'blocks.0': its class {__name__}.Custom is not one that "
         f"torch.nn.modules ships, so a file cannot rebuild it. Trace through it instead of keeping it as a "
-        f"leaf, or replace it by standard modules before saving. [FXP-S000]"
+        f"leaf, or name the class when saving and again when loading: allow=['{__name__}:Custom']. [FXP-S000]"
     )
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 import weakref
+import zipfile
 
 import pytest
 import torch
 from torch import nn
 
 from fxplug.errors import StorageError
-from fxplug.storage import load, save
+from fxplug.execute import GraphModule
+from fxplug.ir import Graph
+from fxplug.storage import container, load, save
 
 
 @pytest.fixture
@@ -117,6 +123,104 @@ def test_two_writers_of_one_path_both_leave_a_complete_file(trace, tmp_path):
 
     assert errors == []
     assert os.listdir(tmp_path) == ["module.fxplug"]
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from torch import nn
+import fxplug
+from fxplug.storage import save
+
+module = fxplug.symbolic_trace(nn.Sequential(nn.Linear(64, 64)))
+save(module, sys.argv[1], progress=lambda done, total: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(module, tmp_path):
+    path = tmp_path / "module.fxplug"
+    save(module, path)
+    before = path.read_bytes()
+
+    result = subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+
+    assert result.returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert load(path)(torch.tensor(1)).item() == 2
+    # What it had written is left behind, under a name that is nobody's.
+    (left,) = set(os.listdir(tmp_path)) - {"module.fxplug"}
+    assert left.startswith(".fxplug-")
+    save(module, path)
+    assert load(path)(torch.tensor(1)).item() == 2
+
+
+WRITER = """
+import sys
+import torch
+import fxplug
+from fxplug.storage import load, save
+
+graph = fxplug.Graph()
+graph.output(graph.get_attr("w"))
+module = fxplug.GraphModule({"w": torch.full((5000,), float(sys.argv[2]))}, graph)
+for _ in range(20):
+    save(module, sys.argv[1])
+    found = load(sys.argv[1])()
+    assert found[0] in (1, 2) and found.eq(found[0]).all()
+"""
+
+
+def test_two_processes_that_write_one_path_never_leave_a_mixture(tmp_path):
+    path = tmp_path / "module.fxplug"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), number]) for number in ("1", "2")]
+
+    assert [writer.wait() for writer in writers] == [0, 0]
+    assert os.listdir(tmp_path) == ["module.fxplug"]
+
+
+def test_nothing_in_the_module_names_a_member_of_the_archive(trace, tmp_path):
+    model = nn.Module()
+    model.register_buffer("con", torch.ones(1))
+    model.register_buffer("a:b\\c", torch.ones(1))
+    graph = Graph()
+    graph.output((graph.get_attr("con"), graph.get_attr("a:b\\c")))
+    save(GraphModule(model, graph), tmp_path / "module.fxplug")
+
+    with zipfile.ZipFile(tmp_path / "module.fxplug") as archive:
+        assert archive.namelist() == ["graph.json", "modules.json", "weights.safetensors", "manifest.json"]
+
+
+def test_progress_is_told_of_every_byte_of_weights(tmp_path):
+    graph = Graph()
+    graph.output((graph.get_attr("small"), graph.get_attr("large")))
+    tensors = {"small": torch.ones(3), "large": torch.ones(5 << 20)}
+    written: list[tuple[int, int]] = []
+    read: list[tuple[int, int]] = []
+    save(
+        GraphModule(tensors, graph),
+        tmp_path / "m.fxplug",
+        progress=lambda done, total: written.append((done, total)),
+    )
+    load(tmp_path / "m.fxplug", progress=lambda done, total: read.append((done, total)))
+
+    for steps in (written, read):
+        assert len(steps) == 3
+        assert [done for done, _ in steps] == sorted({done for done, _ in steps})
+        assert steps[-1][0] == steps[-1][1] >= (20 << 20) + 12
+
+
+def test_what_could_not_be_loaded_is_not_written(module, tmp_path, monkeypatch):
+    monkeypatch.setitem(container.LARGEST, "graph.json", 100)
+    with pytest.raises(StorageError) as caught:
+        save(module, tmp_path / "module.fxplug")
+
+    message = str(caught.value)
+    assert "graph.json would have " in message
+    assert (
+        "more than the 100 that a file may have. Save the parts of the module in files of their own."
+        in message
+    )
+    assert os.listdir(tmp_path) == []
 
 
 def test_saving_changes_neither_the_module_nor_its_random_state(module, tmp_path):

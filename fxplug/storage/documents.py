@@ -1,0 +1,48 @@
+"""The JSON members of a file: strict, and bounded before anything is made of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fxplug.storage.faults import Refusal
+
+__all__ = ["MOST_VALUES", "parse_json", "to_json"]
+
+MOST_VALUES = 40_000_000
+"""How many values one member may hold, lists and objects included: Python needs about 100 bytes for each."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return result
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def parse_json(content: bytes, name: str) -> Any:
+    """Return what a JSON member holds.
+
+    Raises:
+        Refusal: It is no JSON, has a key twice, is nested too deeply, or holds too many values.
+    """
+    # Whatever the strings hold, there are no more values than this.
+    if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
+        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.")
+    try:
+        return _DECODER.decode(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
+
+
+def to_json(value: Any, *, indent: int | None = None) -> bytes:
+    """Return `value` as JSON in ASCII."""
+    separators = None if indent else (",", ":")
+    return json.dumps(value, indent=indent, separators=separators, allow_nan=False).encode("ascii")

@@ -1,0 +1,41 @@
+"""Files of older versions, brought up to date when they are read.
+
+A version stays readable for ever: each has a function here that makes of its documents what the next version would have
+written, and a golden file in the tests. A function works on JSON that nobody has checked yet, so it leaves alone what
+is not as it should be; the checks that follow refuse it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FORMAT_VERSION", "MIGRATIONS", "migrate"]
+
+FORMAT_VERSION = 2
+"""Version of the container that this fxplug writes, and the newest that it reads."""
+
+
+def _from_1(manifest: dict[str, Any], graphs: Any, _modules: Any) -> None:
+    """Version 2 says in the manifest which plugins a file needs; version 1 said it beside the graphs."""
+    providers = graphs.pop("providers", {}) if isinstance(graphs, dict) else {}
+    manifest["plugins"] = providers
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any], Any, Any], None]] = {1: _from_1}
+"""Version -> what changes manifest, graphs and modules of that version into those of the next one, in place."""
+
+
+def migrate(version: int, manifest: dict[str, Any], graphs: Any, modules: Any) -> None:
+    """Bring the documents of a file up to date, in place.
+
+    Args:
+        version: Of the file; from 1 to `FORMAT_VERSION`.
+        manifest: The manifest.
+        graphs: What ``graph.json`` holds.
+        modules: What ``modules.json`` holds.
+    """
+    for number in range(version, FORMAT_VERSION):
+        MIGRATIONS[number](manifest, graphs, modules)

@@ -1,0 +1,222 @@
+"""The weights of a file: where each lies, and its bytes, read at once or mapped into memory.
+
+The layout is that of safetensors: eight bytes that say how long the header is, the header in JSON, and the bytes of all
+tensors without a gap. It is read here, and not by the safetensors library, since that neither maps a part of a file
+nor reads one piece by piece.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import mmap
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import torch
+
+from fxplug.storage.documents import parse_json
+from fxplug.storage.faults import Refusal, checked, entry_fields, places
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Progress = Callable[[int, int], object]
+
+__all__ = ["ALIGNMENT", "LARGEST_HEADER", "NATIVE", "Extent", "Weights", "memory_of", "read_weights"]
+
+NATIVE = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""How safetensors calls what it knows; others are stored as bytes, and the table of tensors says what they are."""
+
+ALIGNMENT = 64
+"""Where the bytes of tensors begin in a file: at a multiple of this, so that they can be mapped as they are."""
+
+LARGEST_HEADER = 100_000_000
+"""How long the header may be, as in the safetensors library."""
+
+_ELEMENT = 16
+_PIECE = 1 << 24
+_DTYPES = {name: dtype for dtype, name in NATIVE.items()}
+_FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A member that is stored as it is: where its bytes lie in the file."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True)
+class _Entry:
+    key: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Weights:
+    """What the weights of a file are, and the memory of each.
+
+    Args:
+        entries: What the header says, in the order of the bytes.
+        blocks: The bytes of each.
+    """
+
+    def __init__(self, entries: list[_Entry], blocks: list[torch.Tensor]) -> None:
+        self._blocks = {entry.key: (entry, block) for entry, block in zip(entries, blocks, strict=True)}
+
+    def keys(self) -> set[str]:
+        """Return the names."""
+        return set(self._blocks)
+
+    def find(self, key: Any) -> tuple[torch.dtype, tuple[int, ...], torch.Tensor]:
+        """Return dtype, shape and bytes of a weight.
+
+        Raises:
+            Refusal: There is none of that name.
+        """
+        found = self._blocks.get(key) if isinstance(key, str) else None
+        if found is None:
+            raise Refusal(f"the weight {key!r} is missing. The file is damaged.")
+        return found[0].dtype, found[0].shape, found[1]
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a tensor of ``uint8`` that lies densely on the CPU, for reading, without NumPy."""
+    return memoryview((ctypes.c_ubyte * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
+
+
+def read_weights(
+    stream: BinaryIO, extent: Extent, expected: str, *, lazy: bool, progress: Progress | None
+) -> Weights:
+    """Return the weights of a file.
+
+    Args:
+        stream: The file.
+        extent: Where they lie; the file has been found to be that long.
+        expected: Their SHA-256 in hexadecimal digits.
+        lazy: Map them instead of reading them. The checksum is not verified then.
+        progress: Told how many bytes of how many were read.
+
+    Raises:
+        Refusal: They are damaged.
+        OSError: They cannot be read.
+    """
+    stream.seek(extent.start)
+    head, entries = _read_header(stream, extent.size)
+    if lazy:
+        return Weights(entries, _map(stream, extent.start + len(head), entries))
+    digest = hashlib.sha256(head)
+    done = len(head)
+    blocks: list[torch.Tensor] = []
+    for entry in entries:
+        block, memory = _allocate(entry.stop - entry.start)
+        for start in range(0, len(memory), _PIECE):
+            piece = memory[start : start + _PIECE]
+            _fill(stream, piece)
+            digest.update(piece)
+            done += len(piece)
+            if progress is not None:
+                progress(done, extent.size)
+        blocks.append(block)
+    if digest.hexdigest() != expected:
+        raise Refusal(
+            "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged."
+        )
+    return Weights(entries, blocks)
+
+
+def _allocate(size: int) -> tuple[torch.Tensor, memoryview]:
+    """Return a tensor of so many bytes, and the same bytes as something to read into, without NumPy or ctypes."""
+    if not size:
+        return torch.empty(0, dtype=torch.uint8), memoryview(b"")
+    buffer = bytearray(size + ALIGNMENT)
+    start = -torch.frombuffer(buffer, dtype=torch.uint8).data_ptr() % ALIGNMENT
+    block = torch.frombuffer(buffer, dtype=torch.uint8, offset=start, count=size)
+    return block, memoryview(buffer)[start : start + size]
+
+
+def _fill(stream: BinaryIO, piece: memoryview) -> None:
+    position = 0
+    while position < len(piece):
+        count = cast("Any", stream).readinto(piece[position:])
+        if not count:
+            raise Refusal("its weights end too early. The file is damaged.")
+        position += count
+
+
+def _map(stream: BinaryIO, start: int, entries: list[_Entry]) -> list[torch.Tensor]:
+    """Return tensors that lie in the file until they are written to, each with a storage of its own."""
+    # Writing to one copies the page: the file is never changed.
+    mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) if entries else None
+    blocks: list[torch.Tensor] = []
+    for entry in entries:
+        size = entry.stop - entry.start
+        if not size:
+            blocks.append(torch.empty(0, dtype=torch.uint8))
+            continue
+        block = torch.frombuffer(mapping, dtype=torch.uint8, offset=start + entry.start, count=size)
+        # Bytes may be read as elements of any size. Files of version 1 are aligned to nothing.
+        element = _ELEMENT if entry.dtype is torch.uint8 else entry.dtype.itemsize
+        blocks.append(block.clone() if block.data_ptr() % element else block)
+    return blocks
+
+
+# -- the header
+
+
+def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[_Entry]]:
+    prefix = stream.read(min(8, size))
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) != 8 or length > min(LARGEST_HEADER, size - 8):
+        raise _unreadable(f"their header has {length:,} bytes")
+    text = stream.read(length)
+    fields = checked(parse_json(text, "the header of the weights"), dict, "The header of the weights")
+    metadata = checked(fields.pop("__metadata__", {}), dict, "The notes on the weights")
+    if any(type(value) is not str for value in metadata.values()):
+        raise _unreadable("their notes are no texts")
+    entries = [_entry(key, value) for key, value in fields.items()]
+    entries.sort(key=lambda entry: (entry.start, entry.stop))
+    position = 0
+    for entry in entries:
+        if entry.start != position:
+            raise _unreadable(f"{entry.key!r} does not begin where the one before ends")
+        position = entry.stop
+    if position != size - 8 - length:
+        raise _unreadable(f"they have {size - 8 - length:,} bytes and describe {position:,}")
+    return prefix + text, entries
+
+
+def _entry(key: str, value: Any) -> _Entry:
+    fields = entry_fields(value, "An entry of the weights", _FIELDS, frozenset())
+    name = fields["dtype"]
+    dtype = _DTYPES.get(name) if isinstance(name, str) else None
+    if dtype is None:
+        raise _unreadable(f"{key!r} has the dtype {str(name)[:40]!r}")
+    shape = [places(one, 2**62, "A size") for one in checked(fields["shape"], list, "The shape of a weight")]
+    offsets = checked(fields["data_offsets"], list, "The place of a weight")
+    if len(offsets) != 2 or any(type(one) is not int or one < 0 for one in offsets):
+        raise _unreadable(f"{key!r} has no place")
+    start, stop = offsets
+    if len(shape) > 100 or stop - start != math.prod(shape) * dtype.itemsize:
+        raise _unreadable(f"{key!r} does not have as many bytes as its shape and dtype say")
+    return _Entry(key, dtype, tuple(shape), start, stop)
+
+
+def _unreadable(reason: str) -> Refusal:
+    return Refusal(f"the weights cannot be read: {reason}. The file is damaged.")

@@ -1,0 +1,443 @@
+"""Load files that were damaged in random ways, and see that nothing but a refusal comes of it.
+
+    python tools/fuzz_storage.py --count 100000 --seed 1 --keep tests/storage/corpus
+    python tools/fuzz_storage.py --count 3000 --seed 5 --kinds tests/storage/corpus  # one file for each kind of refusal
+
+Every file is one of the golden files with a few mutations: of its bytes, of the archive, or, mostly, of what its JSON
+members say, with checksums made right again, as somebody who means harm would. Loading it must end in a module or in a
+``StorageError``. Python's audit events are watched meanwhile: no import, no process, no socket, no code, and no file
+but the one that is loaded. Memory and time are bounded. A file on which any of this fails is kept, and makes the script
+end with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import hashlib
+import importlib
+import io
+import json
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from fxplug.errors import StorageError
+from fxplug.storage import load
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+GOLDEN = CHECKOUT / "tests" / "storage" / "golden"
+MEMBERS = ("manifest.json", "graph.json", "modules.json", "weights.safetensors")
+PER_PROCESS = 5_000
+LONGEST = 30
+MOST_MEMORY = 400  # MiB beyond what was in use before the first file.
+
+HARMLESS = frozenset({"mmap.__new__", "builtins.id"})
+
+NASTY: list[Any] = [
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        2,
+        7,
+        2**31,
+        2**53,
+        2**63,
+        -(2**63),
+        10**30,
+        0.5,
+        -0.0,
+        1e308,
+        "",
+        "x",
+        "a b",
+    ),
+    *("os:system", "builtins:eval", "torch:load", "torch:relu", "@golden:cut", "@golden:eval", "__class__"),
+    *(
+        "../../escaped",
+        "CON",
+        "\x00",
+        "\ud800",
+        "é",
+        "import os",
+        "x): import os #",
+        "a.b",
+        "forward",
+        "__dict__",
+    ),
+    *(
+        "lambda: 0",
+        "__import__('os').system('touch escaped')",
+        "output",
+        "call_function",
+        "get_attr",
+        "float",
+    ),
+    *(
+        "torch.float32",
+        "torch.qint8",
+        "torch.complex128",
+        "torch.uint4",
+        "meta",
+        "cuda:99",
+        "F64",
+        "U8",
+        "fxplug",
+    ),
+    *([], {}, [[]], [None], {"$node": 0}, {"$node": -1}, {"$node": 10**9}, {"$tensor": 0}, {"$tensor": 99}),
+    *({"$name": "os:system"}, {"$name": "builtins:getattr"}, {"$name": "this:d"}, {"$name": "typing:Any"}),
+    *(
+        {"$tuple": []},
+        {"$dict": [[1, 2], [1, 3]]},
+        {"$slice": [0, 1, 2]},
+        {"$range": [0, 10**18, 1]},
+        {"$size": [-1]},
+    ),
+    *(
+        {"$size": [2**62]},
+        {"$range": [0, 1, 0]},
+        {"$int": "f" * 5000},
+        {"$int": "zz"},
+        {"$float": "7ff0000000000001"},
+    ),
+    *({"$complex": [0.0, -0.0]}, {"$bytes": "AAAA"}, {"$torch": "torch.load"}, {"$torch": "torch.strided"}),
+    *({"$device": "mps:1"}, {"$finfo": "float32"}, {"$iinfo": "bool"}, {"$record": ["TensorMetadata", [1]]}),
+    *(
+        {"$constant": ["@golden:window", 0, {"$tuple": [3]}]},
+        {"$enum": ["enum:Enum", "x"]},
+        {"$ellipsis": None},
+    ),
+    *({"$fields": ["os:stat_result", []]}, {"$generic": ["list", []]}, {"$generic": ["Optional", [None]]}),
+]
+
+
+# -- making files
+
+
+def _containers(value: Any) -> list[Any]:
+    """Return all lists and objects in a JSON value."""
+    found: list[Any] = []
+    stack = [value]
+    while stack:
+        here = stack.pop()
+        if isinstance(here, (dict, list)) and len(found) < 100_000:
+            found.append(here)
+            stack.extend(here.values() if isinstance(here, dict) else here)
+    return found
+
+
+def _nested(chance: random.Random) -> Any:
+    value: Any = chance.choice(NASTY)
+    for _ in range(chance.choice((5, 30, 99, 101, 400))):
+        value = chance.choice(
+            ([value], {"$tuple": [value]}, {"$dict": [[1, value]]}, {"$slice": [value, 0, 0]})
+        )
+    return value
+
+
+def _replacement(chance: random.Random, everything: list[Any]) -> Any:
+    kind = chance.random()
+    if kind < 0.6:
+        return chance.choice(NASTY)
+    if kind < 0.9:
+        return chance.choice(everything)
+    return _nested(chance) if kind < 0.95 else [chance.choice(NASTY)] * chance.choice((3, 200, 5000))
+
+
+def _mutate_json(chance: random.Random, value: Any) -> None:
+    """Change one place of a JSON value."""
+    everything = _containers(value)
+    holder = chance.choice(everything)
+    keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+    kind = chance.random()
+    if not keys or kind < 0.1:
+        if isinstance(holder, dict):
+            holder[str(chance.choice(NASTY))] = _replacement(chance, everything)
+        else:
+            holder.insert(chance.randint(0, len(holder)), _replacement(chance, everything))
+        return
+    key = chance.choice(keys)
+    if kind < 0.2:
+        del holder[key]
+    elif kind < 0.3 and isinstance(holder, dict):
+        holder[str(chance.choice(NASTY))] = holder.pop(key)
+    elif kind < 0.5 and type(holder[key]) is int:
+        holder[key] += chance.choice((-1, 1, 1000, -(2**31)))
+    elif kind < 0.6 and isinstance(holder[key], str):
+        text = holder[key]
+        place = chance.randint(0, len(text))
+        holder[key] = (
+            text[:place] + chance.choice((".", ":", "$", "@", "\n", "", "_", "(", " ")) + text[place + 1 :]
+        )
+    else:
+        holder[key] = _replacement(chance, everything)
+
+
+def _header_changed(chance: random.Random, content: bytes) -> bytes:
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    _mutate_json(chance, header)
+    text = json.dumps(header).encode()
+    size = (
+        len(text) if chance.random() < 0.9 else chance.choice((0, 10**10, 2**63, len(text) - 1, len(content)))
+    )
+    return size.to_bytes(8, "little") + text + content[8 + length :]
+
+
+def _bytes_changed(chance: random.Random, content: bytes) -> bytes:
+    changed = bytearray(content)
+    for _ in range(chance.choice((1, 1, 2, 8))):
+        if not changed:
+            break
+        place = chance.randrange(len(changed))
+        end = place + chance.choice((1, 2, 4, 8, 64))
+        kind = chance.random()
+        if kind < 0.5:
+            changed[place] ^= 1 << chance.randrange(8)
+        elif kind < 0.6:
+            del changed[place:]
+        elif kind < 0.7:
+            changed[place:end] = b""
+        elif kind < 0.85:
+            changed[place:end] = chance.choice((b"\x00", b"\xff", b"PK\x01\x02")) * (end - place)
+        else:
+            changed[place:place] = changed[place:end]
+    return bytes(changed)
+
+
+def _archived(chance: random.Random, members: list[tuple[str, bytes]]) -> bytes:
+    stream = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(stream, "w") as archive:
+        warnings.simplefilter("ignore")  # Two members of one name are what is wanted.
+        for name, content in members:
+            method = zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED
+            if chance.random() < 0.01:
+                method = chance.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2))
+            archive.writestr(zipfile.ZipInfo(name), content, method)
+    return stream.getvalue()
+
+
+def mutated(chance: random.Random, seeds: list[dict[str, bytes]]) -> bytes:
+    """Return the content of a damaged file."""
+    members = dict(chance.choice(seeds))
+    kind = chance.random()
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        name = chance.choice(
+            ("graph.json",) * 5 + ("modules.json",) * 3 + ("weights.safetensors", "manifest.json")
+        )
+        try:
+            if kind < 0.08:
+                members[name] = _bytes_changed(chance, members[name])
+            elif name == "weights.safetensors":
+                members[name] = _header_changed(chance, members[name])
+            else:
+                value = json.loads(members[name])
+                _mutate_json(chance, value)
+                members[name] = json.dumps(value).encode("utf-8", "surrogatepass")
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            members[name] = _bytes_changed(chance, members[name])
+    if chance.random() < 0.95:
+        members["manifest.json"] = _signed(members)
+    rows = list(members.items())
+    if chance.random() < 0.03:
+        rows.append((chance.choice((*MEMBERS, "../escaped", "x", "")), b"{}"))
+    content = _archived(chance, rows)
+    return _bytes_changed(chance, content) if chance.random() < 0.12 else content
+
+
+def _signed(members: dict[str, bytes]) -> bytes:
+    """Return the manifest with sizes and checksums that are right."""
+    try:
+        manifest = json.loads(members["manifest.json"])
+        for name in MEMBERS[1:]:
+            content = members[name]
+            manifest["members"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        return json.dumps(manifest).encode("utf-8", "surrogatepass")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return members["manifest.json"]
+
+
+def _members(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in MEMBERS}
+
+
+# -- loading them
+
+
+class _Watch:
+    """Notes what Python's audit events tell while a file is loaded.
+
+    Args:
+        path: The only file that may be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.events: list[str] = []
+        self.is_on = False
+        self._path = str(path)
+        self._modules: set[str] = set()
+        self._memory = _peak()
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.is_on or event in HARMLESS:
+            return
+        if event != "open" or arguments[0] != self._path or arguments[1] != "r":
+            self.events.append(f"{event} {str(arguments)[:200]}")
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._modules = set(sys.modules)
+        self.is_on = True
+
+    def grown(self) -> int:
+        """Return by how many MiB the memory has grown."""
+        return _peak() - self._memory
+
+    def check(self, number: int) -> None:
+        """Stop, and end the process if the file with this number caused what none may cause."""
+        self.is_on = False
+        imported = set(sys.modules) - self._modules
+        if self.events or imported:
+            raise SystemExit(f"file {number} caused {self.events} and imported {imported}")
+        if self.grown() > MOST_MEMORY:
+            raise SystemExit(f"file {number} took {self.grown()} MiB of memory")
+
+
+def _work(numbers: range, seed: int, folder: Path, kinds: Path | None) -> None:
+    """Load the files with these numbers in this process; the one at hand is always ``current.fxplug``."""
+    sys.path.insert(0, str(GOLDEN.parent))
+    provisions = importlib.import_module("golden_module").provisions
+    seeds = [_members(path) for path in sorted(GOLDEN.glob("*.fxplug"))]
+    for golden in sorted(GOLDEN.glob("*.fxplug")):  # What is made once is made before anything is watched.
+        load(golden, provisions=provisions)
+    path = folder / "current.fxplug"
+    watch = _Watch(path)
+    refused, longest = 0, (0.0, 0)
+    for number in numbers:
+        path.write_bytes(mutated(random.Random(f"{seed}:{number}"), seeds))
+        (folder / "number").write_text(str(number))
+        faulthandler.dump_traceback_later(LONGEST, exit=True)
+        started = time.process_time()
+        watch.start()
+        message = _outcome(path, lazy=number % 4 == 0, provisions=provisions)
+        watch.check(number)
+        longest = max(longest, (time.process_time() - started, number))
+        faulthandler.cancel_dump_traceback_later()
+        refused += bool(message)
+        if kinds is not None and message:
+            shutil.copy(path, kinds / f"{_kind(message)}.fxplug")
+    others = {entry.name for entry in folder.iterdir()} - {"current.fxplug", "number"}
+    if others:
+        raise SystemExit(f"files were made: {others}")
+    result = {
+        "loaded": len(numbers) - refused,
+        "refused": refused,
+        "longest": (round(longest[0], 3), longest[1]),
+        "memory": watch.grown(),
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def _outcome(path: Path, **options: Any) -> str:
+    """Return the message with which a file is refused, empty when it is loaded."""
+    try:
+        load(path, **options)
+    except StorageError as error:
+        return error.message
+    return ""
+
+
+def _kind(message: str) -> str:
+    """Return a name for a message that does not depend on what it names."""
+    words = re.findall(
+        r"[a-z]+", re.sub(r"'[^']*'|\"[^\"]*\"|\[.*?\]|\{.*?\}", "", message.partition(": ")[2].lower())
+    )
+    return "-".join(words[:9])[:60]
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def run(count: int, seed: int, keep: Path | None, kinds: Path | None = None) -> int:
+    """Load so many damaged files, in processes of their own; return on how many something went wrong."""
+    total: dict[str, Any] = {"loaded": 0, "refused": 0, "longest": [0.0, 0], "memory": 0}
+    failures: list[str] = []
+    number = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        while number < count:
+            end = min(number + PER_PROCESS, count)
+            command = [
+                sys.executable,
+                __file__,
+                "--work",
+                f"{number}:{end}",
+                "--seed",
+                str(seed),
+                "--folder",
+                name,
+            ]
+            if kinds is not None:
+                kinds.mkdir(parents=True, exist_ok=True)
+                command += ["--kinds", str(kinds.resolve())]
+            result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+            if result.returncode == 0:
+                found = json.loads(result.stdout)
+                for key in ("loaded", "refused"):
+                    total[key] += found[key]
+                for key in ("longest", "memory"):
+                    total[key] = max(total[key], found[key])
+                number = end
+                continue
+            number = int((folder / "number").read_text())
+            failures.append(
+                f"file {number} of seed {seed}, exit {result.returncode}: {result.stderr[-1500:]}"
+            )
+            if keep is not None:
+                keep.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / "current.fxplug", keep / f"seed{seed}-{number}.fxplug")
+            number += 1
+    for failure in failures:
+        sys.stdout.write(f"{failure}\n")
+    sys.stdout.write(
+        f"{number} files: {total['loaded']} loaded, {total['refused']} refused, {len(failures)} went wrong; the "
+        f"longest took {total['longest'][0]} s (file {total['longest'][1]}), memory grew by {total['memory']} MiB\n"
+    )
+    return len(failures)
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--count", type=int, default=2_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="where files on which something goes wrong are kept")
+    parser.add_argument("--kinds", type=Path, help="where one file of each kind of refusal is kept")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        first, _, end = options.work.partition(":")
+        _work(range(int(first), int(end)), options.seed, options.folder, options.kinds)
+    elif run(options.count, options.seed, options.keep, options.kinds):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
