@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -235,6 +236,9 @@ def _expand(node: ast.AST, before: str, after: str, indent: str) -> list[str]:
         if node.key is None:
             return _expand(node.value, f"{before}**", after, indent)
         return _expand(node.value, f"{before}{_flat(node.key)}: ", after, indent)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and not before and len(after) < 2:
+        *pieces, last = _pieces(node.value, _WIDTH - len(indent) - 3)
+        return [*(f"{indent}{quoted(piece)}" for piece in pieces), f"{indent}{quoted(last)}{after}"]
     parts = _parts(cast("ast.expr", node))
     if parts is None or not parts[1]:
         raise _TooWideError
@@ -250,6 +254,16 @@ def _expand(node: ast.AST, before: str, after: str, indent: str) -> list[str]:
         alone = isinstance(node, ast.Call) and len(elements) == 1 and isinstance(elements[0], ast.GeneratorExp)
         lines = [line for part in elements for line in _expand(part, "", "" if alone else ",", inner)]
     return [first, *lines, f"{indent}{closing}{after}"]
+
+
+def _pieces(text: str, width: int) -> list[str]:
+    """Return parts of a text, cut behind spaces, whose literals are not wider than that where words allow it."""
+    found = [""]
+    for word in re.findall(r"\S*\s*", text):
+        if found[-1] and len(quoted(found[-1] + word)) - 2 > width:
+            found.append("")
+        found[-1] += word
+    return found
 
 
 class _TooWideError(Exception):
@@ -371,6 +385,13 @@ def _for(node: ast.For, indent: str) -> list[str]:
     return [head, *format_statements(node.body, indent + _INDENT)]
 
 
+def _delete(node: ast.Delete, indent: str) -> list[str]:
+    line = f"{indent}del {', '.join(map(_flat, node.targets))}"
+    if len(line) <= _WIDTH:
+        return [line]
+    return [f"{indent}del (", *(f"{indent}{_INDENT}{_flat(target)}," for target in node.targets), f"{indent})"]
+
+
 def _remark(node: Remark, indent: str) -> list[str]:
     return [f"{indent}# {node.text}" if node.text else ""]
 
@@ -378,7 +399,7 @@ def _remark(node: Remark, indent: str) -> list[str]:
 _STATEMENTS: dict[type, Callable[[Any, str], list[str]]] = {
     ast.Assign: _assign,
     ast.AugAssign: _augmented,
-    ast.Delete: lambda node, indent: [f"{indent}del {', '.join(map(_flat, node.targets))}"],
+    ast.Delete: _delete,
     ast.Expr: lambda node, indent: _statement_lines(node.value, "", indent),
     ast.For: _for,
     ast.FunctionDef: _function,

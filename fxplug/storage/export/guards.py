@@ -24,7 +24,8 @@ CHECKS_FILE = '''\
 
 def fail(text, found=""):
     """Say that the program was captured for something else."""
-    raise ValueError(f"The program was captured for {text}{found and f', and {found}'}.")
+    more = f", and {found}" if found else ""
+    raise ValueError(f"The program was captured for {text}{more}.")
 
 
 def check_true(value, text):
@@ -84,7 +85,7 @@ def check_program(module: GraphModule, names: Names, path_of: Callable[[list[str
     warns = guards is not None and guards.on_failure == "warn"
     first = _training_check(module, names, warns=warns)
     if guards is None or guards.graph is None:
-        return None if first is None else Program(_any_arguments(), None, [first])
+        return None if first is None else Program(_any_arguments(), None, _finished([first]))
 
     def finish(result: ast.expr) -> list[ast.stmt]:
         answers = result.elts if isinstance(result, (ast.Tuple, ast.List)) else []
@@ -97,6 +98,7 @@ def check_program(module: GraphModule, names: Names, path_of: Callable[[list[str
     program.body = _inlined(program.body)
     if first is not None:
         program.body.insert(0, first)
+    program.body = _finished(program.body)
     return program
 
 
@@ -129,14 +131,33 @@ def _text(guard: Guard) -> str:
 
 
 def _unless(condition: ast.expr, text: str, names: Names, *, warns: bool) -> ast.stmt:
-    wrong: ast.expr = ast.UnaryOp(ast.Not(), condition)
-    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
-        wrong = condition.operand
+    wrong = condition
     message = ast.Constant(f"The program was captured for {text}.")
     if not warns:
-        return ast.If(wrong, [ast.Raise(ast.Call(FixedName("ValueError"), [message], []))], [])
+        return _Unless(wrong, [ast.Raise(ast.Call(FixedName("ValueError"), [message], []))], [])
     call = ast.Call(dotted(f"{names.name('warnings')}.warn"), [message], [ast.keyword("stacklevel", ast.Constant(3))])
-    return ast.If(wrong, [ast.Expr(call)], [])
+    return _Unless(wrong, [ast.Expr(call)], [])
+
+
+class _Unless(ast.If):
+    """Does something where a condition does not hold."""
+
+
+def _negated(condition: ast.expr) -> ast.expr:
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        return condition.operand
+    if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], (ast.Eq, ast.NotEq)):
+        other = ast.NotEq() if isinstance(condition.ops[0], ast.Eq) else ast.Eq()
+        return ast.Compare(condition.left, [other], condition.comparators)
+    return ast.UnaryOp(ast.Not(), condition)
+
+
+def _finished(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return statements with conditions that say what is wrong."""
+    return [
+        ast.If(_negated(statement.test), statement.body, []) if isinstance(statement, _Unless) else statement
+        for statement in body
+    ]
 
 
 def _inlined(body: list[ast.stmt]) -> list[ast.stmt]:

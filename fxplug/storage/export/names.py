@@ -97,14 +97,34 @@ class Names:
         self.checks.add(function)
         return function
 
+    def is_check(self, function: ast.expr) -> bool:
+        """Return whether an expression is a function of ``checks.py`` that asks whether the program can run again."""
+        return isinstance(function, FixedName) and function.id in {"check_true", "check_equal", "check_length"}
+
+    def at(self, path: list[str], value: Any) -> ast.expr:
+        """Return the expression for what is at a path of a library, by the short name if it has one."""
+        known = self._known(value)
+        if known is not None:
+            return dotted(known)
+        if isinstance(value, (types.ModuleType, enum.Enum)):
+            return self.reference(value)
+        self.name(path[0])
+        return dotted(".".join(path))
+
     def taken_imports(self) -> set[str]:
         """Return the names of imports that parameters have too, so that a function cannot reach the import."""
         return {name for name in self._imports.values() if name in self._taken}
 
-    def import_lines(self) -> list[str]:
-        """Return the import statements, sorted and in groups as formatters have them."""
+    def import_lines(self, used: set[str]) -> list[str]:
+        """Return the import statements, sorted and in groups as formatters have them.
+
+        Args:
+            used: The names that the file uses.
+        """
         groups: dict[int, list[str]] = {0: [], 1: [], 2: []}
-        for statement in self._imports:
+        for statement, name in self._imports.items():
+            if name not in used:
+                continue
             module = statement.split()[1].partition(".")[0]
             groups[0 if module in sys.stdlib_module_names else 1].append(statement)
         if self.checks:

@@ -54,8 +54,8 @@ __all__ = ["{class_name}", "load"]
 
 def load(map_location=None):
     """Return the module with its weights, on the devices that `map_location` says."""
-    path = Path(__file__).with_name("weights.pt")
-    tensors = torch.load(path, map_location=map_location, weights_only=True)
+    file = Path(__file__).with_name("weights.pt")
+    tensors = torch.load(file, map_location=map_location, weights_only=True)
     with torch.device("meta"):
         module = {class_name}()
     for path, tensor in tensors.items():
@@ -177,9 +177,10 @@ class _Package:
         restore = [_RESTORE.rstrip("\n").split("\n")] if self._restores else []
         if restore:
             names.nn()
-        head = [f'"""The module {class_name}."""', "", *names.import_lines()]
-        blocks = [head, *restore, *self._classes]
-        model = "\n\n\n".join("\n".join(block) for block in blocks) + "\n"
+        body = "\n\n\n".join("\n".join(block) for block in (*restore, *self._classes))
+        used = {part.id for part in ast.walk(ast.parse(body)) if isinstance(part, ast.Name)}
+        head = [f'"""The module {class_name}."""', "", *names.import_lines(used)]
+        model = "\n".join(head) + f"\n\n\n{body}\n"
         needs = sorted(names.distributions)
         listed = ", ".join(needs)
         note = f"\n{_wrapped(f'Besides torch, it imports {listed}.')}" if needs else ""

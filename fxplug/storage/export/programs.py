@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import copy
 from dataclasses import dataclass, field
+from operator import eq, ne
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.capture.pytrees import InputTrees, OutputTree
@@ -205,9 +207,11 @@ class _Reader(ast.NodeTransformer):
         path = _dotted_path(node)
         if path is not None and path[0] in self._code.globals and path[0] not in self.nodes:
             value: Any = self._code.globals[path[0]]
+            is_library = isinstance(value, ModuleType)
             for part in path[1:]:
                 value = getattr(value, part)
-            return self._refer(value)
+            # What torch.ops holds is found there alone.
+            return self._names.at(path, value) if is_library else self._refer(value)
         node.value = self.visit(node.value)
         return node
 
@@ -227,6 +231,16 @@ class _Reader(ast.NodeTransformer):
                 "under a name of its own."
             ) from None
 
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
+        """Write comparisons with what is usually asked for by ``is`` as calls: that is no slip here."""
+        self.generic_visit(node)
+        sides = (node.left, *node.comparators)
+        if isinstance(node.ops[0], (ast.Eq, ast.NotEq)) and any(
+            isinstance(side, ast.Constant) and (side.value is None or isinstance(side.value, bool)) for side in sides
+        ):
+            return ast.Call(self._refer(eq if isinstance(node.ops[0], ast.Eq) else ne), list(sides), [])
+        return node
+
     def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
         """Write structures out that the generator leaves to functions."""
         held = self._code.globals.get(node.func.id) if isinstance(node.func, ast.Name) else None
@@ -235,6 +249,8 @@ class _Reader(ast.NodeTransformer):
         if isinstance(held, InputTrees):
             return self._taken_apart(held, node.args[0])
         self.generic_visit(node)
+        if self._names.is_check(node.func) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value in {True, False}:
+            del node.args[-1]  # Whether the program can run again is of no use here.
         return node
 
     def _built(self, tree: OutputTree, leaves: ast.expr) -> ast.expr:
@@ -392,18 +408,19 @@ class _Writer:
         node = line.node
         origin = node.origins[0] if node is not None and node.origins else None
         scope = origin.module.path if origin is not None and origin.module is not None else ""
-        if node is not None and node.op == "call_module" and "." in node.target:
+        if node is not None and node.op == "call_module":
             scope = node.target.rpartition(".")[0]
         if node is not None and node.op != "output" and scope != self._scope:
             self._scope = scope
-            if scope:
-                body.append(Remark(printable(scope)[:60]))
+            # No empty line at the beginning of a block.
+            body += [Remark("")] if body else []
+            body += [Remark(printable(scope)[:60])] if scope else []
 
     def _assign(self, number: int, line: _Line, statement: ast.Assign, body: list[ast.stmt]) -> None:
         name = cast("str", line.target)
         ending = self._ending(number, statement.value)
         value = self._renamed(statement.value)
-        is_plain = self._is_plain(statement.value)
+        is_plain = self._is_plain(statement.value) or (line.node is not None and line.node.op == "get_attr")
         if is_plain:
             self._plain.add(name)
         if name not in self._last:
@@ -469,7 +486,7 @@ class _Writer:
         return name not in self._plain and isinstance(value, (ast.Call, ast.BinOp)) and not _is_size(value)
 
     def _is_plain(self, value: ast.expr) -> bool:
-        if _is_size(value) or isinstance(value, ast.Attribute) and value.attr in _FACTS:
+        if _is_size(value) or (isinstance(value, ast.Attribute) and value.attr in _FACTS):
             return True
         loads = list(_loads(value))
         return not isinstance(value, ast.Call) and bool(loads) and all(name in self._plain for name in loads)
