@@ -366,13 +366,14 @@ class ModuleText:
         if id(module) in seen:
             return
         seen.add(id(module))
-        flags = Counter(part.training for _, part in walk(module))
-        if module.training is not state or len(flags) > 1:
-            usual = module.training if path else flags.most_common(1)[0][0]
+        # What only holds others is never run, and what was made to hold them never had a mode.
+        flags = Counter(part.training for _, part in walk(module) if not _is_holder(part))
+        if flags and (flags.keys() != {state}):
+            usual = flags.most_common(1)[0][0] if _is_holder(module) or not path else module.training
             if usual is not state:
                 self._call(ast.Attribute(self.path(path), "train" if usual else "eval"))
                 state = usual
-            if module.training is not state:
+            if module.training is not state and not _is_holder(module):
                 self._put((*path, "training"), ast.Constant(module.training))
         if len(flags) > 1:
             for name, child in modules_of(module).items():
