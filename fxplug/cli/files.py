@@ -14,7 +14,7 @@ from fxplug.cli.models import allow_option
 from fxplug.cli.terminal import print_table
 from fxplug.cli.wording import size_text
 from fxplug.errors import StorageError
-from fxplug.ir import TABLE_HEADER
+from fxplug.ir import TABLE_HEADER, printable
 from fxplug.storage import summarize
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def inspect(file: str, form: str, config: Path | None, *, as_json: bool, allow: 
         return
     for title, lines in _facts(summary):
         for line in lines:
-            click.echo(f"{click.style(title.ljust(11), bold=True)}{line}")
+            click.echo(f"{click.style(title.ljust(11), bold=True)}{printable(line)}")
             title = ""  # noqa: PLW2901 - the lines that follow belong to the same title
     if form == "code":
         click.echo()

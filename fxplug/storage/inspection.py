@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import StorageError
+from fxplug.ir import printable
 from fxplug.storage.container import GRAPHS, MANIFEST, MODULES, parse_json, read_container
 from fxplug.storage.faults import Refusal, checked
 from fxplug.storage.modules import GRAPH_MODULE
@@ -191,9 +192,9 @@ def _nodes(graph: Any) -> list[FileNode]:
     names = [str(entry["name"]) for entry in entries]
     return [
         FileNode(
-            str(entry["op"]),
-            str(entry["name"]),
-            str(entry["target"]),
+            printable(str(entry["op"])),
+            printable(str(entry["name"])),
+            printable(str(entry["target"])),
             _sequence("(", entry.get("args", []), ")", names, 0),
             _pairs(entry.get("kwargs", {}).items(), names, 0),
             ", ".join(f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry.get("region", [])),

@@ -136,7 +136,8 @@ def _attribute(module: nn.Module, parameter: inspect.Parameter) -> Any:
     if isinstance(value, torch.Tensor):
         return True if isinstance(parameter.default, bool) else _UNKNOWN
     if value is None and isinstance(parameter.default, bool):
-        return False
+        has_none = name == "bias" and not getattr(module, "affine", getattr(module, "elementwise_affine", True))
+        return _UNKNOWN if has_none else False
     return value
 
 

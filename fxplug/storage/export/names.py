@@ -31,6 +31,7 @@ _OWN = "fxplug"
 _CHECKS = {function: function.__name__ for function in (*checks.CHECKS, checks.same_value)}
 _ORIGINS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict", set: "set"}
 _DEEPEST = 50
+_ANNOTATED = frozenset({"builtins", "torch"})
 
 
 class Names:
@@ -154,7 +155,7 @@ class Names:
         return self.reference(value) if container is None else container
 
     def _number(self, value: Any) -> ast.expr:
-        if isinstance(value, complex) or not math.isfinite(value):
+        if type(value) is not int and (isinstance(value, complex) or not math.isfinite(value)):
             if isinstance(value, float) and not math.isnan(value):
                 return _call("float", ast.Constant(str(value)))
             return _Fixed().visit(ast.parse(exact_number(value, self), mode="eval").body)
@@ -260,7 +261,7 @@ class Names:
         """Return an annotation as it is written today, None where it has no such form."""
         if value is None or value is type(None):
             return ast.Constant(None)
-        if depth > _DEEPEST or isinstance(value, str):
+        if depth > _DEEPEST:
             return None
         origin, args = typing.get_origin(value), typing.get_args(value)
         if origin in {typing.Union, types.UnionType}:
@@ -268,7 +269,8 @@ class Names:
         if origin in _ORIGINS and args:
             parts = [ast.Constant(...) if part is ... else self.annotation(part, depth + 1) for part in args]
             return None if None in parts else _generic(_ORIGINS[origin], cast("list[ast.expr]", parts))
-        if not isinstance(value, type) or origin is not None:
+        # Nothing is imported for the sake of an annotation.
+        if not isinstance(value, type) or origin is not None or value.__module__.partition(".")[0] not in _ANNOTATED:
             return None
         try:
             return self.reference(value)

@@ -233,9 +233,9 @@ class _Package:
         self._classes.append(lines)
 
     def _methods(self, module: GraphModule, tree: ModuleText) -> list[ast.stmt]:
-        program = read_program(module.graph, self._names, tree.path)
+        program = read_program(module.graph, self._names, tree)
         _check_parameters(program)
-        check = check_program(module, self._names, tree.path)
+        check = check_program(module, self._names, tree)
         name = "_check_inputs"
         while check is not None and hasattr(module, name):
             name = f"_{name}"

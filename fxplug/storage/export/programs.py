@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 from operator import eq, ne
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.capture.pytrees import InputTrees, OutputTree
 from fxplug.codegen import as_identifier
@@ -26,11 +28,23 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph, Node, PythonCode
 
-__all__ = ["Program", "parameter_names", "read_program"]
+__all__ = ["Paths", "Program", "parameter_names", "read_program"]
 
 _AMBIGUOUS = frozenset({"l", "O", "I"})
 _SIZES = frozenset({"dim", "element_size", "get_device", "is_floating_point", "nelement", "numel", "size", "stride"})
 _FACTS = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape"})
+
+
+class Paths(Protocol):
+    """What a graph's paths lead to."""
+
+    def path(self, parts: list[str]) -> ast.expr:
+        """Return the expression that reads a path."""
+        ...
+
+    def holds(self, parts: list[str]) -> bool:
+        """Return whether a module holds what is at a path, so that reading it again gives the same."""
+        ...
 
 
 @dataclass
@@ -53,7 +67,7 @@ def parameter_names(graph: Graph) -> set[str]:
 def read_program(
     graph: Graph,
     names: Names,
-    path_of: Callable[[list[str]], ast.expr],
+    paths: Paths,
     *,
     finish: Callable[[ast.expr], list[ast.stmt]] | None = None,
 ) -> Program:
@@ -62,7 +76,7 @@ def read_program(
     Args:
         graph: The graph; it is not changed.
         names: Receives the imports.
-        path_of: Returns the expression for the path of an attribute below the root.
+        paths: What the root holds.
         finish: Returns what stands at the end, given the result; by default it is returned.
 
     Raises:
@@ -72,7 +86,7 @@ def read_program(
     for node in plain.nodes:
         node.type = None  # Annotations are read from the graph itself.
     code = plain.python_code("self")
-    reader = _Reader(graph, code, names, path_of)
+    reader = _Reader(graph, code, names, paths)
     statements = list(reader.statements())
     function = reader.function
     _annotate(function, graph, names)
@@ -104,14 +118,14 @@ class _Line:
     target: str | None
     """The value that it defines."""
     region: tuple[ast.withitem, ...] = ()
+    asks: bool = False
+    """Whether it only asks about a value."""
 
 
 class _Reader(ast.NodeTransformer):
     """Reads generated source: what locals of the generator stand for, and what its globals are."""
 
-    def __init__(
-        self, graph: Graph, code: PythonCode, names: Names, path_of: Callable[[list[str]], ast.expr]
-    ) -> None:
+    def __init__(self, graph: Graph, code: PythonCode, names: Names, paths: Paths) -> None:
         self.function = cast("ast.FunctionDef", ast.parse(code.src).body[0])
         self.root = self.function.args.args[0].arg
         self.nodes = {node.name: node for node in graph.nodes}
@@ -120,7 +134,7 @@ class _Reader(ast.NodeTransformer):
         """Name of a placeholder -> its parameter, where they differ."""
         self._code = code
         self._names = names
-        self._path_of = path_of
+        self._paths = paths
         self._holders: dict[str, list[str]] = {}
         self._node: Node | None = None
         self.function.args.args[0].arg = "self"
@@ -153,7 +167,9 @@ class _Reader(ast.NodeTransformer):
         target, value = statement.targets[0], statement.value
         if len(statement.targets) == 1 and isinstance(target, ast.Name):
             path = self._path(value)
-            if path is not None and target.id not in self.nodes:
+            node = self.nodes.get(target.id)
+            # What a module holds is read where it is needed.
+            if path and (node is None or (node.op == "get_attr" and self._paths.holds(path))):
                 self._holders[target.id] = path
                 return True
         targets = target.elts if isinstance(target, ast.Tuple) else [target]
@@ -196,10 +212,10 @@ class _Reader(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         """Return what an expression or statement becomes."""
-        if isinstance(node, (ast.Attribute, ast.Call)):
+        if isinstance(node, (ast.Attribute, ast.Call)) or (type(node) is ast.Name and isinstance(node.ctx, ast.Load)):
             path = self._path(node)
             if path:
-                return self._path_of(path)
+                return self._paths.path(path)
         return super().visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802 - ast calls it so
@@ -251,6 +267,8 @@ class _Reader(ast.NodeTransformer):
         self.generic_visit(node)
         if self._names.is_check(node.func) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value in {True, False}:
             del node.args[-1]  # Whether the program can run again is of no use here.
+        if self._names.is_check(node.func):
+            node.args = [_without_place(part) for part in node.args]
         return node
 
     def _built(self, tree: OutputTree, leaves: ast.expr) -> ast.expr:
@@ -304,6 +322,13 @@ class _Mark:
     number: int
 
 
+def _without_place(node: ast.expr) -> ast.expr:
+    """Return the text of a guard without the line that asked: whoever reads it has another program."""
+    if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
+        return node
+    return ast.Constant(re.sub(r" \(asked at .*\)$", "", node.value, flags=re.DOTALL))
+
+
 def _frees(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant) and statement.value.value is None
 
@@ -354,7 +379,7 @@ class _Writer:
         self, lines: list[_Line], reader: _Reader, names: Names, finish: Callable[[ast.expr], list[ast.stmt]]
     ) -> None:
         self.body: list[ast.stmt] = []
-        self._lines = lines
+        self._lines = lines = _with_questions_inlined(lines)
         self._reader = reader
         self._finish = finish
         self._forbidden = names.used() | reader.parameters
@@ -510,6 +535,47 @@ class _Writer:
         while not self._is_free(found):
             found, number = f"{name}_{number}", number + 1
         return found
+
+
+def _with_questions_inlined(lines: list[_Line]) -> list[_Line]:
+    """Put what only asks about a value, as its sizes, into the statement behind it, if nothing else reads it."""
+    uses = Counter(name for line in lines for name in _loads(line.statement))
+    uses.update(name for line in lines for item in line.region for name in _loads(item))
+    found: list[_Line] = []
+    for number, line in enumerate(lines):
+        following = lines[number + 1] if number + 1 < len(lines) else None
+        if following is None or not _is_question(line) or following.region != line.region:
+            found.append(line)
+            continue
+        name, value = cast("str", line.target), cast("ast.Assign", line.statement).value
+        if uses[name] != 1 or name not in set(_loads(following.statement)):
+            found.append(line)
+            continue
+        if isinstance(following.statement, ast.AugAssign) or following.target == name:
+            found.append(line)
+            continue
+        following.statement = _Insertion(name, value).visit(following.statement)
+        following.asks = line.asks or following.asks
+    return found
+
+
+def _is_question(line: _Line) -> bool:
+    statement = line.statement
+    if not isinstance(statement, ast.Assign) or line.target is None:
+        return False
+    value = statement.value
+    is_fact = isinstance(value, ast.Attribute) and value.attr in _FACTS and isinstance(value.value, ast.Name)
+    line.asks = line.asks or is_fact or _is_size(value)
+    return line.asks and (is_fact or _is_size(value) or isinstance(value, (ast.Subscript, ast.Compare)))
+
+
+class _Insertion(ast.NodeTransformer):
+    def __init__(self, name: str, value: ast.expr) -> None:
+        self._name = name
+        self._value = value
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - ast calls it so
+        return self._value if type(node) is ast.Name and node.id == self._name else node
 
 
 class _Renamer(ast.NodeTransformer):

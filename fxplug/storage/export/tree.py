@@ -134,6 +134,16 @@ class ModuleText:
             module = modules_of(module).get(part) if isinstance(module, nn.Module) else None
         return found
 
+    def holds(self, parts: list[str]) -> bool:
+        """Return whether a module holds what is at a path, so that reading it again gives the same."""
+        module: Any = self._root
+        *parents, name = parts
+        for part in parents:
+            module = modules_of(module).get(part) if isinstance(module, nn.Module) else None
+        if not isinstance(module, nn.Module):
+            return False
+        return any(name in table for table in (parameters_of(module), buffers_of(module), modules_of(module), vars(module)))
+
     def _step(self, found: ast.expr, module: Any, part: str) -> ast.expr:
         if isinstance(module, nn.Module) and module is not self._root and _is_list(module) and part in modules_of(module):
             return ast.Subscript(found, ast.Constant(int(part)))
