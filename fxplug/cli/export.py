@@ -23,7 +23,9 @@ __all__ = ["export"]
 @click.command(short_help="Write a model as a Python package that needs torch alone.", no_args_is_help=True)
 @click.argument("model")
 @click.argument("folder")
-@click.option("--class-name", metavar="NAME", help="The class that the package defines.  [default: that of the model]")
+@click.option(
+    "--class-name", metavar="NAME", help="The class that the package defines.  [default: that of the model]"
+)
 @click.option("--overwrite", is_flag=True, help="Replace a package that was exported into FOLDER before.")
 @click.option("--training", is_flag=True, help="Leave a model in training mode that comes in it.")
 @allow_option
@@ -34,8 +36,8 @@ __all__ = ["export"]
 def export(context: click.Context, model: str, folder: str, config: Path | None, **options: Any) -> None:
     """Write MODEL into FOLDER as Python that people can read and edit.
 
-    MODEL is package.module:callable, path.py:callable, or a file that ends in .fxplug. A model is captured first; with an
-    example, nearly every model can be. A file is read as data and never run.
+    MODEL is package.module:callable, path.py:callable, or a file that ends in .fxplug. A model is captured first; with
+    an example, nearly every model can be. A file is read as data and never run.
     """
     examples, example_from = options["examples"], options["example_from"]
     check_examples(examples, example_from)

@@ -28,7 +28,9 @@ __all__ = ["inspect", "verify"]
 @click.command(short_help="What is in a file that fxplug wrote.", no_args_is_help=True)
 @click.argument("file")
 @click.option("--nodes", "form", flag_value="nodes", default=True, help="With a table of nodes.  [default]")
-@click.option("--code", "form", flag_value="code", help="With the program as Python; every name must be known.")
+@click.option(
+    "--code", "form", flag_value="code", help="With the program as Python; every name must be known."
+)
 @click.option("--summary", "form", flag_value="summary", help="Without the program.")
 @json_option
 @allow_option
@@ -61,7 +63,9 @@ def _facts(summary: FileSummary) -> list[tuple[str, list[str]]]:
         ("file", [f"{summary.path}, {size_text(summary.size)} ({members})"]),
         (
             "written by",
-            [f"fxplug {summary.fxplug_version}, torch {summary.torch_version}, format {summary.format_version}"],
+            [
+                f"fxplug {summary.fxplug_version}, torch {summary.torch_version}, format {summary.format_version}"
+            ],
         ),
         ("tensors", [f"{summary.tensors}, parameters with {summary.parameters:,} elements"]),
         ("modules", [f"{name} ({count})" if count > 1 else name for name, count in summary.modules.items()]),
@@ -76,7 +80,8 @@ def _show_graphs(summary: FileSummary) -> None:
     for graph in summary.graphs:
         click.echo()
         click.echo(click.style(graph.owner or "guards", bold=True))
-        header, rows = list(TABLE_HEADER), [_row(node) for node in graph.nodes]
+        header: list[str] = list(TABLE_HEADER)
+        rows = [_row(node) for node in graph.nodes]
         if any(node.region for node in graph.nodes):
             header.append("region")
             rows = [(*row, node.region) for row, node in zip(rows, graph.nodes, strict=True)]
@@ -95,7 +100,12 @@ def _row(node: Any) -> tuple[str, ...]:
 @traceback_option
 @click.pass_context
 def verify(
-    context: click.Context, files: tuple[str, ...], config: Path | None, *, as_json: bool, allow: tuple[str, ...]
+    context: click.Context,
+    files: tuple[str, ...],
+    config: Path | None,
+    *,
+    as_json: bool,
+    allow: tuple[str, ...],
 ) -> None:
     """Check each FILE: checksums, limits, structure, and that every name in it is known here.
 

@@ -115,7 +115,9 @@ def _is_simple_power(node: ast.expr) -> bool:
         return isinstance(node.op, ast.USub) and _is_simple_power(node.operand)
     if isinstance(node, ast.Attribute):
         return isinstance(node.value, (ast.Name, ast.Attribute)) and _is_simple_power(node.value)
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) in {int, float, complex})
+    return isinstance(node, ast.Name) or (
+        isinstance(node, ast.Constant) and type(node.value) in {int, float, complex}
+    )
 
 
 def _binary(node: ast.BinOp) -> str:
@@ -124,7 +126,9 @@ def _binary(node: ast.BinOp) -> str:
     left = _operand(node.left, strength + 1 if is_power else strength)
     # Behind a power, a sign needs no parentheses.
     right = _operand(node.right, _PRECEDENCE[ast.USub] if is_power else strength + 1)
-    hugs = is_power and _is_simple_power(node.left) and _is_simple_power(node.right) and not left.startswith("(")
+    hugs = (
+        is_power and _is_simple_power(node.left) and _is_simple_power(node.right) and not left.startswith("(")
+    )
     return f"{left}{symbol}{right}" if hugs else f"{left} {symbol} {right}"
 
 
@@ -152,8 +156,13 @@ def _subscript(node: ast.Subscript) -> str:
 
 
 def _slice(node: ast.Slice) -> str:
-    lower, upper, step = ("" if part is None else _flat(part) for part in (node.lower, node.upper, node.step))
-    return f"{lower}:{upper}:{step}" if step else f"{lower}:{upper}"
+    bounds = [node.lower, node.upper] if node.step is None else [node.lower, node.upper, node.step]
+    gap = "" if all(bound is None or isinstance(bound, (ast.Name, ast.Constant)) for bound in bounds) else " "
+    texts = ["" if bound is None else _flat(bound) for bound in bounds]
+    found = texts[0]
+    for text in texts[1:]:
+        found += f"{gap if found and found[-1] != ':' else ''}:{gap if text else ''}{text}"
+    return found
 
 
 def _keyword(node: ast.keyword) -> str:
@@ -206,7 +215,9 @@ _FLAT: dict[type, Callable[[Any], str]] = {
     ast.Compare: _compare,
     ast.UnaryOp: lambda node: f"{_SYMBOLS[type(node.op)]}{_operand(node.operand, _precedence(node))}",
     ast.GeneratorExp: _generator,
-    _Pair: lambda node: f"**{_flat(node.value)}" if node.key is None else f"{_flat(node.key)}: {_flat(node.value)}",
+    _Pair: lambda node: (
+        f"**{_flat(node.value)}" if node.key is None else f"{_flat(node.key)}: {_flat(node.value)}"
+    ),
     **dict.fromkeys((ast.Call, ast.Tuple, ast.List, ast.Set, ast.Dict), _bracketed),
 }
 
@@ -251,7 +262,9 @@ def _expand(node: ast.AST, before: str, after: str, indent: str) -> list[str]:
     if isinstance(node, ast.Call) and len(together) <= _WIDTH:
         lines = [together]
     else:
-        alone = isinstance(node, ast.Call) and len(elements) == 1 and isinstance(elements[0], ast.GeneratorExp)
+        alone = (
+            isinstance(node, ast.Call) and len(elements) == 1 and isinstance(elements[0], ast.GeneratorExp)
+        )
         lines = [line for part in elements for line in _expand(part, "", "" if alone else ",", inner)]
     return [first, *lines, f"{indent}{closing}{after}"]
 
@@ -334,7 +347,10 @@ def _raise(node: ast.Raise, indent: str) -> list[str]:
 
 
 def _function(node: ast.FunctionDef, indent: str) -> list[str]:
-    parameters, returns = _parameters(node.args), f" -> {_flat(node.returns)}" if node.returns is not None else ""
+    parameters, returns = (
+        _parameters(node.args),
+        f" -> {_flat(node.returns)}" if node.returns is not None else "",
+    )
     line = f"{indent}def {node.name}({', '.join(parameters)}){returns}:"
     head = [line]
     if len(line) > _WIDTH:
@@ -343,7 +359,11 @@ def _function(node: ast.FunctionDef, indent: str) -> list[str]:
         last = "" if variable and parameters[-1].startswith("*") else ","
         rows = [f"{indent}{_INDENT}{text}," for text in parameters[:-1]]
         rows.append(f"{indent}{_INDENT}{parameters[-1]}{last or ','}")
-        head = [f"{indent}def {node.name}(", *([inner] if len(inner) <= _WIDTH else rows), f"{indent}){returns}:"]
+        head = [
+            f"{indent}def {node.name}(",
+            *([inner] if len(inner) <= _WIDTH else rows),
+            f"{indent}){returns}:",
+        ]
     names = _ambiguous(node.args)
     if names and len(head) == 1:
         head[0] += "  # noqa: E741"
@@ -358,7 +378,10 @@ def _ambiguous(arguments: ast.arguments) -> bool:
 def _parameters(arguments: ast.arguments) -> list[str]:
     texts: list[str] = []
     plain = arguments.args
-    defaults: Sequence[ast.expr | None] = [*[None] * (len(plain) - len(arguments.defaults)), *arguments.defaults]
+    defaults: Sequence[ast.expr | None] = [
+        *[None] * (len(plain) - len(arguments.defaults)),
+        *arguments.defaults,
+    ]
     texts += [_parameter(entry, default) for entry, default in zip(plain, defaults, strict=True)]
     if arguments.vararg is not None:
         texts.append(f"*{_parameter(arguments.vararg, None)}")
@@ -389,7 +412,11 @@ def _delete(node: ast.Delete, indent: str) -> list[str]:
     line = f"{indent}del {', '.join(map(_flat, node.targets))}"
     if len(line) <= _WIDTH:
         return [line]
-    return [f"{indent}del (", *(f"{indent}{_INDENT}{_flat(target)}," for target in node.targets), f"{indent})"]
+    return [
+        f"{indent}del (",
+        *(f"{indent}{_INDENT}{_flat(target)}," for target in node.targets),
+        f"{indent})",
+    ]
 
 
 def _remark(node: Remark, indent: str) -> list[str]:

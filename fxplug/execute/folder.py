@@ -230,6 +230,7 @@ def _refusal(reason: str) -> GraphError:
 
 
 def given_state(module: nn.Module) -> dict[str, Any]:
+    """Return what a module is made again from: what its class hands out for that, or everything that is set on it."""
     # Classes with a __getstate__ of their own drop what they rebuild. The one of object is new in Python 3.11.
     own = inspect.getattr_static(type(module), "__getstate__", None)
     if own is None or own is inspect.getattr_static(object, "__getstate__", None) or "_graph" in vars(module):

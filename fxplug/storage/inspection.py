@@ -83,7 +83,9 @@ def summarize(path: str | os.PathLike[str]) -> FileSummary:
     except FileNotFoundError as error:
         raise StorageError(f"Cannot read {str(source)!r}: there is no such file. Check the path.") from error
     except OSError as error:
-        raise StorageError(f"Cannot read {str(source)!r}: {error.strerror or error}. Check the path.") from error
+        raise StorageError(
+            f"Cannot read {str(source)!r}: {error.strerror or error}. Check the path."
+        ) from error
     except Refusal as refusal:
         raise StorageError(f"Cannot read {str(source)!r}: {refusal}") from refusal.__cause__
     except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -117,7 +119,9 @@ def _summarize(path: Path) -> FileSummary:
         format_version=manifest["format_version"],
         fxplug_version=str(manifest.get("fxplug_version", "unknown")),
         torch_version=str(manifest.get("torch_version", "unknown")),
-        members={name: checked(entry["size"], int, "The size of a member") for name, entry in members.items()},
+        members={
+            name: checked(entry["size"], int, "The size of a member") for name, entry in members.items()
+        },
         graphs=(read[outermost], *(graph for number, graph in enumerate(read) if number != outermost)),
         guards=tuple(_guards(entries, graphs["graphs"])),
         plugins={
@@ -197,7 +201,9 @@ def _nodes(graph: Any) -> list[FileNode]:
             printable(str(entry["target"])),
             _sequence("(", entry.get("args", []), ")", names, 0),
             _pairs(entry.get("kwargs", {}).items(), names, 0),
-            ", ".join(f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry.get("region", [])),
+            ", ".join(
+                f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry.get("region", [])
+            ),
         )
         for entry in entries
     ]

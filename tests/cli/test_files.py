@@ -44,7 +44,9 @@ def stored(folder, monkeypatch):
     def store(name="Guarded", **options):
         with monkeypatch.context() as patch:
             patch.syspath_prepend(folder)
-            module = fxp.trace(getattr(importlib.import_module("guarded"), name)().eval(), (torch.ones(2, 3),))
+            module = fxp.trace(
+                getattr(importlib.import_module("guarded"), name)().eval(), (torch.ones(2, 3),)
+            )
         fxp.save(module, folder / "module.fxplug", **options)
         for known in ("guarded", "helper_functions"):
             sys.modules.pop(known, None)
@@ -65,7 +67,9 @@ def test_inspect_shows_what_is_in_a_file(fxplug, stored):
     assert any(line.startswith("guards     x.shape[0] > 1") for line in lines)
     table = lines[lines.index("Guarded") + 1 :]
     assert table[0].split() == ["opcode", "name", "target", "args", "kwargs", "region"]
-    assert ["call_module", "linear", "linear", "(x,)", "{}", "torch:no_grad()"] in [line.split() for line in table]
+    assert ["call_module", "linear", "linear", "(x,)", "{}", "torch:no_grad()"] in [
+        line.split() for line in table
+    ]
 
 
 def test_inspect_shows_the_code(fxplug, stored):
@@ -83,7 +87,7 @@ def test_inspect_as_json(fxplug, stored):
     data = json.loads(fxplug("inspect", stored(), "--json").stdout)
 
     assert (data["format"], data["file"]["tensors"], data["file"]["plugins"]) == ("fxplug-file", 2, {})
-    assert [node["op"] for node in data["file"]["graphs"][0]["nodes"]][0] == "placeholder"
+    assert data["file"]["graphs"][0]["nodes"][0]["op"] == "placeholder"
     assert data["file"]["modules"]["torch.nn.modules.linear:Linear"] == 1
 
 

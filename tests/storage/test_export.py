@@ -168,7 +168,10 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        (nn.Conv2d(3, 8, 3, padding="same", bias=False), 'nn.Conv2d(3, 8, kernel_size=3, padding="same", bias=False)'),
+        (
+            nn.Conv2d(3, 8, 3, padding="same", bias=False),
+            'nn.Conv2d(3, 8, kernel_size=3, padding="same", bias=False)',
+        ),
         (nn.Conv2d(4, 8, (3, 1), groups=2), "nn.Conv2d(4, 8, kernel_size=(3, 1), groups=2)"),
         (nn.ConvTranspose1d(2, 4, 2, output_padding=0), "nn.ConvTranspose1d(2, 4, kernel_size=2)"),
         (nn.Linear(3, 4, bias=False), "nn.Linear(3, 4, bias=False)"),
@@ -245,7 +248,9 @@ def test_the_package_computes_the_same(exported, training):
     assert loaded.training is training
     assert list(loaded.state_dict()) == list(module.state_dict())
     assert [name for name, _ in loaded.named_buffers()] == [name for name, _ in module.named_buffers()]
-    for (name, ours), (other, theirs) in zip(loaded.named_parameters(), module.named_parameters(), strict=True):
+    for (name, ours), (other, theirs) in zip(
+        loaded.named_parameters(), module.named_parameters(), strict=True
+    ):
         assert name == other
         assert ours.requires_grad is theirs.requires_grad
         assert (ours.grad is None) is (theirs.grad is None)
@@ -265,7 +270,11 @@ def test_training_flags_of_parts(exported):
     package, text = exported(module)
 
     assert "self.stack[1].train()" in text
-    flags = {name: part.training for name, part in package.load().named_modules() if type(part) is not nn.ModuleList}
+    flags = {
+        name: part.training
+        for name, part in package.load().named_modules()
+        if type(part) is not nn.ModuleList
+    }
     assert flags == {"": False, "stack.0": False, "stack.1": True}
 
 
@@ -288,7 +297,7 @@ def test_shared_modules_and_tied_weights_stay_so(exported):
 
     assert "self.second.weight = self.first.weight" in text
     assert "self.again = self.first" in text
-    for other in (package.load(), getattr(package, "Tied")()):
+    for other in (package.load(), package.Tied()):
         assert other.first.weight is other.second.weight
         assert other.again is other.first
     assert torch.equal(package.load()(X), module(X))
@@ -556,7 +565,9 @@ def test_a_class_that_no_import_finds_is_named(tmp_path):
     class Local(nn.Module):
         pass
 
-    assert "the class of submodule 'part' is not what an import of" in refused(leaf(Local()), tmp_path / "out")
+    assert "the class of submodule 'part' is not what an import of" in refused(
+        leaf(Local()), tmp_path / "out"
+    )
 
 
 def test_hooks_are_refused(tmp_path):

@@ -92,7 +92,11 @@ def _exported(tmp_path_factory):
         module.zero_grad()
         output = module(*inputs)
         keys = list(module.state_dict())
-        parts = [part for part in pytree.tree_leaves(output) if isinstance(part, torch.Tensor) and part.requires_grad]
+        parts = [
+            part
+            for part in pytree.tree_leaves(output)
+            if isinstance(part, torch.Tensor) and part.requires_grad
+        ]
         if parts:
             sum(part.float().square().mean() for part in parts).backward()
         gradients = {key: value.grad for key, value in module.named_parameters() if value.grad is not None}
@@ -120,14 +124,14 @@ def test_a_process_without_fxplug_computes_the_same_and_learns_the_same(exported
 @pytest.mark.parametrize(
     "arguments", [("format", "--check"), ("check",), ("check", "--select", "E,F,I,UP")], ids=" ".join
 )
-def test_ruff_finds_nothing(exported, arguments):
+def test_ruff_finds_nothing(exported, arguments, tmp_path):
     ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
     if ruff is None:
         pytest.skip("ruff is not installed; the environment 'template' has it")
     folder, names = exported
     result = subprocess.run(
-        [ruff, *arguments, "--isolated", "--no-cache", *names],
-        cwd=folder,
+        [ruff, *arguments, "--isolated", "--no-cache", *(str(folder / name) for name in names)],
+        cwd=tmp_path,  # What lies in the working directory counts as part of the project.
         capture_output=True,
         text=True,
         check=False,

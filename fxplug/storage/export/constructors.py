@@ -106,10 +106,10 @@ _UNKNOWN: Any = object()
 def _parameters(kind: type, known: dict[str, Any]) -> Iterator[inspect.Parameter]:
     yielded: set[str] = set()
     for entry in inspect.signature(kind.__init__).parameters.values():
-        if entry.name != "self" and entry.kind in {entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY}:
-            if entry.name not in _UNSAID:
-                yielded.add(entry.name)
-                yield entry
+        is_named = entry.kind in {entry.POSITIONAL_OR_KEYWORD, entry.KEYWORD_ONLY}
+        if is_named and entry.name not in _UNSAID | {"self"}:
+            yielded.add(entry.name)
+            yield entry
     for name in known:  # Some take their arguments by stars, and say in prose which.
         if name not in yielded:
             default = _DEFAULTS.get(name, inspect.Parameter.empty)
@@ -136,7 +136,9 @@ def _attribute(module: nn.Module, parameter: inspect.Parameter) -> Any:
     if isinstance(value, torch.Tensor):
         return True if isinstance(parameter.default, bool) else _UNKNOWN
     if value is None and isinstance(parameter.default, bool):
-        has_none = name == "bias" and not getattr(module, "affine", getattr(module, "elementwise_affine", True))
+        has_none = name == "bias" and not getattr(
+            module, "affine", getattr(module, "elementwise_affine", True)
+        )
         return _UNKNOWN if has_none else False
     return value
 

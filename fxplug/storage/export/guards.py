@@ -132,7 +132,9 @@ def _unless(condition: ast.expr, text: str, names: Names, *, warns: bool) -> ast
     message = ast.Constant(f"The program was captured for {text}.")
     if not warns:
         return _Unless(wrong, [ast.Raise(ast.Call(FixedName("ValueError"), [message], []))], [])
-    call = ast.Call(dotted(f"{names.name('warnings')}.warn"), [message], [ast.keyword("stacklevel", ast.Constant(3))])
+    call = ast.Call(
+        dotted(f"{names.name('warnings')}.warn"), [message], [ast.keyword("stacklevel", ast.Constant(3))]
+    )
     return _Unless(wrong, [ast.Expr(call)], [])
 
 
@@ -179,7 +181,10 @@ def _single_uses(body: list[ast.stmt]) -> Any:
             (place, part)
             for place, other in enumerate(body)
             for part in ast.walk(other)
-            if isinstance(part, ast.Name) and part.id == name and place != number and part not in _targets(other)
+            if isinstance(part, ast.Name)
+            and part.id == name
+            and place != number
+            and part not in _targets(other)
         ]
         written = sum(name == getattr(target, "id", "") for other in body for target in _targets(other))
         if len(readers) == 1 and written == 1 and readers[0][0] > number:
@@ -195,8 +200,8 @@ class _Substitution(ast.NodeTransformer):
         self._name = name
         self._value = value
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - ast calls it so
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._value if node.id == self._name else node
 
-    def visit_FixedName(self, node: FixedName) -> ast.expr:  # noqa: N802
+    def visit_FixedName(self, node: FixedName) -> ast.expr:
         return self._value if node.id == self._name else node

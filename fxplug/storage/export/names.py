@@ -100,7 +100,11 @@ class Names:
 
     def is_check(self, function: ast.expr) -> bool:
         """Return whether an expression is a function of ``checks.py`` that asks whether the program can run again."""
-        return isinstance(function, FixedName) and function.id in {"check_true", "check_equal", "check_length"}
+        return isinstance(function, FixedName) and function.id in {
+            "check_true",
+            "check_equal",
+            "check_length",
+        }
 
     def at(self, path: list[str], value: Any) -> ast.expr:
         """Return the expression for what is at a path of a library, by the short name if it has one."""
@@ -174,10 +178,12 @@ class Names:
             items = cast("dict[Any, Any]", value).items()
             keys: list[ast.expr | None] = [self.value(key, depth + 1) for key, _ in items]
             return ast.Dict(keys, [self.value(part, depth + 1) for _, part in items])
-        if kind is slice:
-            return _call("slice", *(self.value(part, depth + 1) for part in (value.start, value.stop, value.step)))
-        if kind is range:
-            return _call("range", *(self.value(part, depth + 1) for part in (value.start, value.stop, value.step)))
+        if kind in {slice, range}:
+            bounds = cast("slice", value)
+            return _call(
+                kind.__name__,
+                *(self.value(part, depth + 1) for part in (bounds.start, bounds.stop, bounds.step)),
+            )
         return None
 
     def _tuple(self, value: tuple[Any, ...], depth: int) -> ast.expr:
@@ -270,7 +276,11 @@ class Names:
             parts = [ast.Constant(...) if part is ... else self.annotation(part, depth + 1) for part in args]
             return None if None in parts else _generic(_ORIGINS[origin], cast("list[ast.expr]", parts))
         # Nothing is imported for the sake of an annotation.
-        if not isinstance(value, type) or origin is not None or value.__module__.partition(".")[0] not in _ANNOTATED:
+        if (
+            not isinstance(value, type)
+            or origin is not None
+            or value.__module__.partition(".")[0] not in _ANNOTATED
+        ):
             return None
         try:
             return self.reference(value)
@@ -288,7 +298,7 @@ class Names:
 
 
 class _Fixed(ast.NodeTransformer):
-    def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: N802 - ast calls it so
+    def visit_Name(self, node: ast.Name) -> ast.Name:
         return FixedName(node.id)
 
 
@@ -308,7 +318,12 @@ def _import_order(statement: str) -> tuple[bool, str, str]:
 @functools.lru_cache(maxsize=1)
 def _known_names() -> dict[int, str]:
     """Return id of a function or class -> where it is found at the shortest path."""
-    holders: tuple[tuple[str, Any], ...] = (("nn", nn), ("F", functional), ("torch", torch), ("builtins", builtins))
+    holders: tuple[tuple[str, Any], ...] = (
+        ("nn", nn),
+        ("F", functional),
+        ("torch", torch),
+        ("builtins", builtins),
+    )
     found: dict[int, str] = {}
     for head, holder in holders:
         for name, value in vars(holder).items():
@@ -323,6 +338,8 @@ def _belongs(head: str, value: Any) -> bool:
         return module in {"builtins", ""} or value is open
     if head == "nn":
         return isinstance(value, type) and module.startswith("torch.nn")
-    return not module.startswith(("typing", "functools", "warnings", "importlib")) and (
-        head == "torch" or module.startswith("torch")
-    ) and value is not operator
+    return (
+        not module.startswith(("typing", "functools", "warnings", "importlib"))
+        and (head == "torch" or module.startswith("torch"))
+        and value is not operator
+    )

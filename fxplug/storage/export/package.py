@@ -9,7 +9,7 @@ import keyword
 import textwrap
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -99,7 +99,7 @@ def export_package(
         ExportError: Something cannot be written.
         InvalidArgumentError: The name cannot be that of a class.
     """
-    if not isinstance(module, GraphModule):
+    if not isinstance(cast("object", module), GraphModule):
         raise ExportError(
             f"Cannot export a {type(module).__module__}.{type(module).__qualname__}: only a fxplug.GraphModule can be "
             "written as Python. Make one with fxplug.trace(...) first."
@@ -127,8 +127,8 @@ def _check_class_name(name: str) -> None:
         )
     if hasattr(builtins, name) or keyword.issoftkeyword(name):
         raise InvalidArgumentError(
-            f"Cannot export the module: its class cannot be called {name!r}, which Python has as a name of its own. Pass "
-            "another one, such as class_name='Model'."
+            f"Cannot export the module: its class cannot be called {name!r}, which Python has as a name of its own. "
+            "Pass another one, such as class_name='Model'."
         )
 
 
@@ -185,7 +185,9 @@ class _Package:
         listed = ", ".join(needs)
         note = f"\n{_wrapped(f'Besides torch, it imports {listed}.')}" if needs else ""
         files = {
-            "__init__.py": _INIT.format(summary=f"The module {class_name}, written by fxplug.", class_name=class_name, needs=note),
+            "__init__.py": _INIT.format(
+                summary=f"The module {class_name}, written by fxplug.", class_name=class_name, needs=note
+            ),
             _MODEL: model,
             _MARK: json.dumps({"format": _FORMAT, "class": class_name, "imports": needs}, indent=2) + "\n",
         }
@@ -198,7 +200,9 @@ class _Package:
         if known is None:
             base = as_identifier(module._get_name())  # pyright: ignore[reportPrivateUsage]
             known, number = base, 1
-            while known in self._class_names.values() or known in self._names.used() or hasattr(builtins, known):
+            while (
+                known in self._class_names.values() or known in self._names.used() or hasattr(builtins, known)
+            ):
                 number += 1
                 known = f"{base}{number}"
             self._class_names[id(module)] = known
@@ -213,8 +217,8 @@ class _Package:
         own = overriding_class(module, GraphModule)
         if own is not None:
             raise Refusal(
-                f"{where} is of the class {own.__module__}.{own.__qualname__}, whose own forward or __call__ is no part "
-                "of the graph. Export a plain fxplug.GraphModule."
+                f"{where} is of the class {own.__module__}.{own.__qualname__}, whose own forward or __call__ is no "
+                "part of the graph. Export a plain fxplug.GraphModule."
             )
         tree = ModuleText(module, self._names, self._class_of)
         self._restores = self._restores or tree.restores
@@ -264,7 +268,9 @@ def _as_refusals() -> Generator[None]:
         raise Refusal(error.message) from error
 
 
-def _method(name: str, arguments: ast.arguments, body: list[ast.stmt], returns: ast.expr | None = None) -> ast.stmt:
+def _method(
+    name: str, arguments: ast.arguments, body: list[ast.stmt], returns: ast.expr | None = None
+) -> ast.stmt:
     return ast.FunctionDef(name, arguments, body, [], returns)
 
 
@@ -299,5 +305,3 @@ def _in_docstring(text: str) -> str:
 
 def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, _WIDTH))
-
-

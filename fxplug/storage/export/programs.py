@@ -9,30 +9,24 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from collections import Counter
 from dataclasses import dataclass, field
 from operator import eq, ne
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.capture.pytrees import InputTrees, OutputTree
-from fxplug.codegen import as_identifier
-from fxplug.codegen.formatting import FixedName, Remark, dotted
-from fxplug.ir import printable
+from fxplug.codegen.formatting import dotted
 from fxplug.semantics.internals import unflatten_tree
 from fxplug.storage.export.names import Names, UnreachableError
+from fxplug.storage.export.variables import Line, Writer
 from fxplug.storage.faults import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from fxplug.ir import Graph, Node, PythonCode
 
 __all__ = ["Paths", "Program", "parameter_names", "read_program"]
-
-_AMBIGUOUS = frozenset({"l", "O", "I"})
-_SIZES = frozenset({"dim", "element_size", "get_device", "is_floating_point", "nelement", "numel", "size", "stride"})
-_FACTS = frozenset({"device", "dtype", "layout", "ndim", "requires_grad", "shape"})
 
 
 class Paths(Protocol):
@@ -60,7 +54,8 @@ class Program:
 def parameter_names(graph: Graph) -> set[str]:
     """Return the names of the parameters of a graph's function."""
     return {node.target.lstrip("*") for node in graph.nodes if node.op == "placeholder"} | {
-        entry.name for entry in getattr(graph._codegen, "parameters", ())  # pyright: ignore[reportPrivateUsage]
+        entry.name
+        for entry in getattr(graph._codegen, "parameters", ())  # pyright: ignore[reportPrivateUsage]
     }
 
 
@@ -90,13 +85,15 @@ def read_program(
     statements = list(reader.statements())
     function = reader.function
     _annotate(function, graph, names)
-    writer = _Writer(statements, reader, names, finish or (lambda value: [ast.Return(value)]))
+    writer = Writer(statements, reader.inputs(), names.used(), finish or (lambda value: [ast.Return(value)]))
     body = writer.body or [ast.Pass()]
     output = next((node for node in graph.nodes if node.op == "output"), None)
     returns = names.annotation(output.type) if output is not None and output.type is not None else None
     shadowed = names.taken_imports()
     if shadowed:
-        raise Refusal(f"the parameter {min(shadowed)!r} has the name of a module that the program needs. Rename it.")
+        raise Refusal(
+            f"the parameter {min(shadowed)!r} has the name of a module that the program needs. Rename it."
+        )
     return Program(function.args, returns, body)
 
 
@@ -107,19 +104,6 @@ def _annotate(function: ast.FunctionDef, graph: Graph, names: Names) -> None:
     for entry in (*arguments.args[1:], *arguments.kwonlyargs, *variable):
         kind = types.get(entry.arg)
         entry.annotation = None if kind is None else names.annotation(kind)
-
-
-@dataclass
-class _Line:
-    """One statement that computes one value, or none."""
-
-    statement: ast.stmt
-    node: Node | None
-    target: str | None
-    """The value that it defines."""
-    region: tuple[ast.withitem, ...] = ()
-    asks: bool = False
-    """Whether it only asks about a value."""
 
 
 class _Reader(ast.NodeTransformer):
@@ -139,13 +123,18 @@ class _Reader(ast.NodeTransformer):
         self._node: Node | None = None
         self.function.args.args[0].arg = "self"
         for defaults in (self.function.args.defaults, self.function.args.kw_defaults):
-            defaults[:] = [None if default is None else self.visit(default) for default in defaults]
+            defaults[:] = [default and self.visit(default) for default in cast("list[Any]", defaults)]
 
-    def statements(self) -> Iterator[_Line]:
+    def statements(self) -> Iterator[Line]:
         """Yield the statements in order, those of ``with`` blocks among them."""
         yield from self._read(self.function.body, ())
 
-    def _read(self, body: list[ast.stmt], region: tuple[ast.withitem, ...]) -> Iterator[_Line]:
+    def inputs(self) -> dict[str, str]:
+        """Return value -> name of the parameter that holds it, once the statements were read."""
+        found = {name: self.renamed.get(name, name) for name in self.nodes if self._is_input(name)}
+        return {**{parameter: parameter for parameter in self.parameters}, **found}
+
+    def _read(self, body: list[ast.stmt], region: tuple[ast.withitem, ...]) -> Iterator[Line]:
         last = 0
         for statement in body:
             same_line, last = statement.lineno == last, statement.end_lineno or 0
@@ -160,7 +149,7 @@ class _Reader(ast.NodeTransformer):
                 continue
             else:
                 target = _defined(statement)
-                yield _Line(self.visit(statement), self._node, target, region)
+                yield Line(self.visit(statement), self._node, target, region)
 
     def _is_bookkeeping(self, statement: ast.Assign) -> bool:
         """Take in names that the generator gives to parameters and to modules."""
@@ -212,13 +201,15 @@ class _Reader(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Any:
         """Return what an expression or statement becomes."""
-        if isinstance(node, (ast.Attribute, ast.Call)) or (type(node) is ast.Name and isinstance(node.ctx, ast.Load)):
+        if isinstance(node, (ast.Attribute, ast.Call)) or (
+            type(node) is ast.Name and isinstance(node.ctx, ast.Load)
+        ):
             path = self._path(node)
             if path:
                 return self._paths.path(path)
         return super().visit(node)
 
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802 - ast calls it so
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
         """Shorten paths of libraries."""
         path = _dotted_path(node)
         if path is not None and path[0] in self._code.globals and path[0] not in self.nodes:
@@ -231,7 +222,7 @@ class _Reader(ast.NodeTransformer):
         node.value = self.visit(node.value)
         return node
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         """Replace globals by what they are; values keep their names."""
         if isinstance(node.ctx, ast.Store) or node.id not in self._code.globals or node.id in self.nodes:
             return node
@@ -247,17 +238,18 @@ class _Reader(ast.NodeTransformer):
                 "under a name of its own."
             ) from None
 
-    def visit_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
         """Write comparisons with what is usually asked for by ``is`` as calls: that is no slip here."""
         self.generic_visit(node)
         sides = (node.left, *node.comparators)
         if isinstance(node.ops[0], (ast.Eq, ast.NotEq)) and any(
-            isinstance(side, ast.Constant) and (side.value is None or isinstance(side.value, bool)) for side in sides
+            isinstance(side, ast.Constant) and (side.value is None or isinstance(side.value, bool))
+            for side in sides
         ):
             return ast.Call(self._refer(eq if isinstance(node.ops[0], ast.Eq) else ne), list(sides), [])
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         """Write structures out that the generator leaves to functions."""
         held = self._code.globals.get(node.func.id) if isinstance(node.func, ast.Name) else None
         if isinstance(held, OutputTree):
@@ -265,7 +257,11 @@ class _Reader(ast.NodeTransformer):
         if isinstance(held, InputTrees):
             return self._taken_apart(held, node.args[0])
         self.generic_visit(node)
-        if self._names.is_check(node.func) and isinstance(node.args[-1], ast.Constant) and node.args[-1].value in {True, False}:
+        if (
+            self._names.is_check(node.func)
+            and isinstance(node.args[-1], ast.Constant)
+            and node.args[-1].value in {True, False}
+        ):
             del node.args[-1]  # Whether the program can run again is of no use here.
         if self._names.is_check(node.func):
             node.args = [_without_place(part) for part in node.args]
@@ -286,9 +282,13 @@ class _Reader(ast.NodeTransformer):
             return ast.Tuple(parts) if type(value) is tuple else ast.List(parts)
         if type(value) is dict:
             items = cast("dict[Any, Any]", value).items()
-            return ast.Dict([self._refer(key) for key, _ in items], [self._with_marks(one, elements) for _, one in items])
+            return ast.Dict(
+                [self._refer(key) for key, _ in items], [self._with_marks(one, elements) for _, one in items]
+            )
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return ast.Call(self._refer(type(value)), [self._with_marks(part, elements) for part in value], [])
+            return ast.Call(
+                self._refer(type(value)), [self._with_marks(part, elements) for part in value], []
+            )
         raise Refusal(
             f"it returns a {type(value).__module__}.{type(value).__qualname__}, which cannot be written out. Let it "
             "return tuples, lists and dicts."
@@ -306,7 +306,7 @@ class _Reader(ast.NodeTransformer):
             return parts[0]
         return ast.List([ast.Starred(part) for part in parts])
 
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """Write slices with colons."""
         self.generic_visit(node)
         index = node.slice
@@ -330,7 +330,11 @@ def _without_place(node: ast.expr) -> ast.expr:
 
 
 def _frees(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant) and statement.value.value is None
+    return (
+        isinstance(statement, ast.Assign)
+        and isinstance(statement.value, ast.Constant)
+        and statement.value.value is None
+    )
 
 
 def _defined(statement: ast.stmt) -> str | None:
@@ -367,251 +371,3 @@ def _with_colons(node: ast.expr) -> ast.expr:
         None if isinstance(part, ast.Constant) and part.value is None else part for part in node.args
     )
     return ast.Slice(lower, upper, step)
-
-
-# -- names of values
-
-
-class _Writer:
-    """Gives values their names, and puts the statements together."""
-
-    def __init__(
-        self, lines: list[_Line], reader: _Reader, names: Names, finish: Callable[[ast.expr], list[ast.stmt]]
-    ) -> None:
-        self.body: list[ast.stmt] = []
-        self._lines = lines = _with_questions_inlined(lines)
-        self._reader = reader
-        self._finish = finish
-        self._forbidden = names.used() | reader.parameters
-        self._last = _last_uses(lines)
-        self._current: dict[str, str] = {}
-        """Value -> name of the variable that holds it."""
-        self._plain: set[str] = set()
-        """Values that are sizes and the like, of which it does not matter how long they live."""
-        self._scope = ""
-        for name, node in reader.nodes.items():
-            if node.op == "placeholder":
-                self._current[name] = reader.renamed.get(name, name)
-        for parameter in reader.parameters:
-            self._current.setdefault(parameter, parameter)
-        self._inputs = set(self._current)
-        self._open: list[tuple[tuple[ast.withitem, ...], list[ast.stmt]]] = [((), self.body)]
-        number = 0
-        while number < len(lines):
-            number += self._write(number)
-
-    def _write(self, number: int) -> int:
-        """Write one statement, or two that belong together; return how many."""
-        line = self._lines[number]
-        following = self._lines[number + 1] if number + 1 < len(self._lines) else None
-        if following is not None and isinstance(following.statement, ast.AugAssign):
-            self._augmented(number, line, following)
-            return 2
-        body = self._block(line)
-        self._remark(line, body)
-        statement = line.statement
-        if isinstance(statement, ast.Return):
-            body += self._finish(self._renamed(cast("ast.expr", statement.value)))
-        elif isinstance(statement, ast.Assign) and line.target is not None:
-            self._assign(number, line, statement, body)
-        else:
-            self._other(statement, body)
-        return 1
-
-    def _block(self, line: _Line) -> list[ast.stmt]:
-        """Return the list to which a statement belongs, opening ``with`` blocks as needed."""
-        while self._open[-1][0] != line.region[: len(self._open[-1][0])]:
-            self._open.pop()
-        for depth in range(len(self._open[-1][0]), len(line.region)):
-            block: list[ast.stmt] = []
-            item = ast.withitem(self._renamed(line.region[depth].context_expr))
-            self._open[-1][1].append(ast.With([item], block))
-            self._open.append((line.region[: depth + 1], block))
-        return self._open[-1][1]
-
-    def _remark(self, line: _Line, body: list[ast.stmt]) -> None:
-        node = line.node
-        origin = node.origins[0] if node is not None and node.origins else None
-        scope = origin.module.path if origin is not None and origin.module is not None else ""
-        if node is not None and node.op == "call_module":
-            scope = node.target.rpartition(".")[0]
-        if node is not None and node.op != "output" and scope != self._scope:
-            self._scope = scope
-            # No empty line at the beginning of a block.
-            body += [Remark("")] if body else []
-            body += [Remark(printable(scope)[:60])] if scope else []
-
-    def _assign(self, number: int, line: _Line, statement: ast.Assign, body: list[ast.stmt]) -> None:
-        name = cast("str", line.target)
-        ending = self._ending(number, statement.value)
-        value = self._renamed(statement.value)
-        is_plain = self._is_plain(statement.value) or (line.node is not None and line.node.op == "get_attr")
-        if is_plain:
-            self._plain.add(name)
-        if name not in self._last:
-            for dead in ending:
-                self._current.pop(dead)
-            body.append(ast.Expr(value))
-            return
-        heir = next((dead for dead in ending if not is_plain and self._may_hand_on(dead, statement.value)), None)
-        left = [self._current.pop(dead) for dead in ending if dead != heir and dead not in self._plain | self._inputs]
-        for dead in ending:
-            self._current.pop(dead, None) if dead != heir else None
-        variable = self._current.pop(heir) if heir is not None else self._variable(line, name)
-        self._current[name] = variable
-        body.append(ast.Assign([FixedName(variable)], value))
-        self._delete(number, left, body)
-
-    def _augmented(self, number: int, line: _Line, following: _Line) -> None:
-        body = self._block(line)
-        self._remark(line, body)
-        name = cast("str", line.target)
-        receiver = cast("ast.Assign", line.statement).value
-        added = cast("ast.AugAssign", following.statement)
-        value = self._renamed(added.value)
-        ending = self._ending(number + 1, added.value)
-        own = receiver.id if isinstance(receiver, ast.Name) else ""
-        # A name that somebody reads later keeps its binding, which could be another object then.
-        if self._last.get(own) == number and own not in ending:
-            variable = self._current.pop(own)
-        else:
-            variable = self._variable(line, name)
-            body.append(ast.Assign([FixedName(variable)], self._renamed(receiver)))
-        self._current[name] = variable
-        body.append(ast.AugAssign(FixedName(variable), added.op, value))
-        left = [self._current.pop(dead) for dead in ending if dead not in self._plain | self._inputs and dead != name]
-        if name not in self._last:
-            self._current.pop(name)
-        self._delete(number + 1, left, body)
-
-    def _other(self, statement: ast.stmt, body: list[ast.stmt]) -> None:
-        """Write what defines several values, or what a transformer of the code put there."""
-        statement = copy.deepcopy(statement)
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        if isinstance(statement, ast.Assign):
-            statement.value = self._renamed(statement.value)
-        else:
-            statement = self._renamed(statement)
-        for part in target.elts if isinstance(target, ast.Tuple) else []:
-            if isinstance(part, ast.Name):
-                self._current[part.id] = part.id = self._free(part.id)
-        body.append(statement)
-
-    def _delete(self, number: int, variables: list[str], body: list[ast.stmt]) -> None:
-        following = self._lines[number + 1].statement if number + 1 < len(self._lines) else None
-        if variables and following is not None and not isinstance(following, ast.Return):
-            body.append(ast.Delete([FixedName(variable) for variable in dict.fromkeys(variables)]))
-
-    def _ending(self, number: int, value: ast.expr) -> list[str]:
-        """Return the values that an expression reads for the last time, in order."""
-        found = [name for name in dict.fromkeys(_loads(value)) if self._last.get(name) == number]
-        return [name for name in found if name in self._current]
-
-    def _may_hand_on(self, name: str, value: ast.expr) -> bool:
-        return name not in self._plain and isinstance(value, (ast.Call, ast.BinOp)) and not _is_size(value)
-
-    def _is_plain(self, value: ast.expr) -> bool:
-        if _is_size(value) or (isinstance(value, ast.Attribute) and value.attr in _FACTS):
-            return True
-        loads = list(_loads(value))
-        return not isinstance(value, ast.Call) and bool(loads) and all(name in self._plain for name in loads)
-
-    def _renamed(self, node: Any) -> Any:
-        return _Renamer(self._current).visit(copy.deepcopy(node))
-
-    def _variable(self, line: _Line, name: str) -> str:
-        node = line.node
-        if node is not None and node.op == "call_module" and node.target.count(".") > 1:
-            holder = as_identifier(node.target.rpartition(".")[0].replace(".", "_"))
-            if self._is_free(holder):
-                return holder
-        return self._free(name)
-
-    def _is_free(self, name: str) -> bool:
-        return name not in self._forbidden and name not in self._current.values() and name not in _AMBIGUOUS
-
-    def _free(self, name: str) -> str:
-        found, number = name, 1
-        while not self._is_free(found):
-            found, number = f"{name}_{number}", number + 1
-        return found
-
-
-def _with_questions_inlined(lines: list[_Line]) -> list[_Line]:
-    """Put what only asks about a value, as its sizes, into the statement behind it, if nothing else reads it."""
-    uses = Counter(name for line in lines for name in _loads(line.statement))
-    uses.update(name for line in lines for item in line.region for name in _loads(item))
-    found: list[_Line] = []
-    for number, line in enumerate(lines):
-        following = lines[number + 1] if number + 1 < len(lines) else None
-        if following is None or not _is_question(line) or following.region != line.region:
-            found.append(line)
-            continue
-        name, value = cast("str", line.target), cast("ast.Assign", line.statement).value
-        if uses[name] != 1 or name not in set(_loads(following.statement)):
-            found.append(line)
-            continue
-        if isinstance(following.statement, ast.AugAssign) or following.target == name:
-            found.append(line)
-            continue
-        following.statement = _Insertion(name, value).visit(following.statement)
-        following.asks = line.asks or following.asks
-    return found
-
-
-def _is_question(line: _Line) -> bool:
-    statement = line.statement
-    if not isinstance(statement, ast.Assign) or line.target is None:
-        return False
-    value = statement.value
-    is_fact = isinstance(value, ast.Attribute) and value.attr in _FACTS and isinstance(value.value, ast.Name)
-    line.asks = line.asks or is_fact or _is_size(value)
-    return line.asks and (is_fact or _is_size(value) or isinstance(value, (ast.Subscript, ast.Compare)))
-
-
-class _Insertion(ast.NodeTransformer):
-    def __init__(self, name: str, value: ast.expr) -> None:
-        self._name = name
-        self._value = value
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802 - ast calls it so
-        return self._value if type(node) is ast.Name and node.id == self._name else node
-
-
-class _Renamer(ast.NodeTransformer):
-    def __init__(self, names: dict[str, str]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:  # noqa: N802 - ast calls it so
-        if type(node) is ast.Name and isinstance(node.ctx, ast.Load):
-            node.id = self._names.get(node.id, node.id)
-        return node
-
-
-def _is_size(value: ast.expr) -> bool:
-    if not isinstance(value, ast.Call):
-        return False
-    if isinstance(value.func, ast.Attribute):
-        return value.func.attr in _SIZES
-    return isinstance(value.func, ast.Name) and value.func.id in {"len", "getattr", "type", "isinstance", "int", "float"}
-
-
-def _loads(node: ast.AST) -> Iterable[str]:
-    """Yield the names of values that are read; those of imports come from elsewhere and have no context."""
-    for part in ast.walk(node):
-        if type(part) is ast.Name and isinstance(part.ctx, ast.Load):
-            yield part.id
-
-
-def _last_uses(lines: list[_Line]) -> dict[str, int]:
-    last: dict[str, int] = {}
-    for number, line in enumerate(lines):
-        statement = line.statement
-        value = statement.value if isinstance(statement, (ast.Assign, ast.AugAssign, ast.Return)) else statement
-        for item in line.region:
-            last.update(dict.fromkeys(_loads(item), number))
-        if value is not None:
-            last.update(dict.fromkeys(_loads(value), number))
-    return last
-
-

@@ -13,7 +13,7 @@ from fxplug.codegen.formatting import FixedName, dotted
 from fxplug.execute import GraphModule
 from fxplug.execute.folder import given_state
 from fxplug.ir import is_plain_name
-from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
+from fxplug.semantics.internals import buffers_of, modules_of, parameters_of, persists
 from fxplug.storage.export.constructors import construct, own_attributes
 from fxplug.storage.export.names import Names, UnreachableError
 from fxplug.storage.faults import Refusal
@@ -31,7 +31,11 @@ RESTORE = "restore"
 _STATE = frozenset(vars(nn.Module()))
 _TABLES = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
 _GRAPH_STATE = frozenset({"_graph", "_compiled", "_class_name", "_guards", "meta"})
-_TENSORS = frozenset({torch.Tensor, nn.Parameter, nn.Buffer}) if hasattr(nn, "Buffer") else frozenset({torch.Tensor, nn.Parameter})
+_TENSORS = (
+    frozenset({torch.Tensor, nn.Parameter, nn.Buffer})
+    if hasattr(nn, "Buffer")
+    else frozenset({torch.Tensor, nn.Parameter})
+)
 _LISTS = (nn.Sequential, nn.ModuleList)
 _LONGEST_LITERAL = 8
 _LITERALS = frozenset({torch.float32, torch.int64, torch.bool})
@@ -39,7 +43,9 @@ _LITERALS = frozenset({torch.float32, torch.int64, torch.bool})
 Path = tuple[str, ...]
 
 
-def walk(module: nn.Module, path: Path = (), seen: set[int] | None = None) -> Iterator[tuple[Path, nn.Module]]:
+def walk(
+    module: nn.Module, path: Path = (), seen: set[int] | None = None
+) -> Iterator[tuple[Path, nn.Module]]:
     """Yield every module with the path at which it is met first, in the order of ``named_modules``."""
     seen = set() if seen is None else seen
     if id(module) in seen:
@@ -62,7 +68,9 @@ def held_tensors(root: nn.Module) -> dict[str, torch.Tensor]:
         for name, tensor in _tensors_of(module).items():
             where = ".".join([*path, name])
             if type(tensor) not in _TENSORS:
-                raise Refusal(f"{where!r} is a {type(tensor).__name__}. Make it a plain tensor or a torch.nn.Parameter.")
+                raise Refusal(
+                    f"{where!r} is a {type(tensor).__name__}. Make it a plain tensor or a torch.nn.Parameter."
+                )
             found[where] = tensor
     return found
 
@@ -70,7 +78,10 @@ def held_tensors(root: nn.Module) -> dict[str, torch.Tensor]:
 def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     tables = (parameters_of(module), buffers_of(module), _attributes(module))
     return {
-        str.__str__(name): value for table in tables for name, value in table.items() if isinstance(value, torch.Tensor)
+        str.__str__(name): value
+        for table in tables
+        for name, value in table.items()
+        if isinstance(value, torch.Tensor)
     }
 
 
@@ -90,7 +101,11 @@ def _is_holder(module: nn.Module) -> bool:
 
 
 def _is_list(module: nn.Module) -> bool:
-    return (_is_holder(module) or type(module) in _LISTS) and _is_numbered(module) and None not in modules_of(module).values()
+    return (
+        (_is_holder(module) or type(module) in _LISTS)
+        and _is_numbered(module)
+        and None not in modules_of(module).values()
+    )
 
 
 def _is_attribute(name: str) -> bool:
@@ -113,7 +128,10 @@ class ModuleText:
         self._class_of = class_of
         self._seen: dict[int, Path] = {id(root): ()}
         self._references = Counter(
-            id(child) for _, module in walk(root) for child in modules_of(module).values() if child is not None
+            id(child)
+            for _, module in walk(root)
+            for child in modules_of(module).values()
+            if child is not None
         )
         self.statements: list[ast.stmt] = []
         """Those of ``__init__``."""
@@ -142,10 +160,18 @@ class ModuleText:
             module = modules_of(module).get(part) if isinstance(module, nn.Module) else None
         if not isinstance(module, nn.Module):
             return False
-        return any(name in table for table in (parameters_of(module), buffers_of(module), modules_of(module), vars(module)))
+        return any(
+            name in table
+            for table in (parameters_of(module), buffers_of(module), modules_of(module), vars(module))
+        )
 
     def _step(self, found: ast.expr, module: Any, part: str) -> ast.expr:
-        if isinstance(module, nn.Module) and module is not self._root and _is_list(module) and part in modules_of(module):
+        if (
+            isinstance(module, nn.Module)
+            and module is not self._root
+            and _is_list(module)
+            and part in modules_of(module)
+        ):
             return ast.Subscript(found, ast.Constant(int(part)))
         if _is_attribute(part):
             return ast.Attribute(found, part)
@@ -181,11 +207,15 @@ class ModuleText:
         _refuse_hooks(module, path)
         self._fill_tensors(module, path)
         for name, value in _attributes(module).items():
-            if not isinstance(value, torch.Tensor) and (_is_holder(module) or isinstance(module, GraphModule)):
+            if not isinstance(value, torch.Tensor) and (
+                _is_holder(module) or isinstance(module, GraphModule)
+            ):
                 self._put((*path, name), self._plain(value, path, name))
         for name, child in modules_of(module).items():
             if child is None:
-                self._call(ast.Attribute(self.path(path), "register_module"), ast.Constant(name), ast.Constant(None))
+                self._call(
+                    ast.Attribute(self.path(path), "register_module"), ast.Constant(name), ast.Constant(None)
+                )
             elif (*path, name) not in self._seen.values() or self._seen.get(id(child)) != (*path, name):
                 self._add(child, (*path, str.__str__(name)))
             else:
@@ -249,7 +279,9 @@ class ModuleText:
         if any(len(path) > 0 and isinstance(value, nn.Module) for value in construction.args):
             return None
         args = [self._plain(value, path, "") for value in construction.args]
-        keywords = [ast.keyword(name, self._plain(value, path, name)) for name, value in construction.kwargs.items()]
+        keywords = [
+            ast.keyword(name, self._plain(value, path, name)) for name, value in construction.kwargs.items()
+        ]
         return ast.Call(dotted(f"{self._names.nn()}.{type(module).__name__}"), args, keywords)
 
     def _list(self, module: nn.Module, parts: list[ast.expr]) -> ast.expr:
@@ -267,7 +299,9 @@ class ModuleText:
         try:
             kind = self._names.reference(type(module))
         except UnreachableError as error:
-            raise Refusal(f"the class of {_described(path)} {error}. Use a class that an import finds.") from None
+            raise Refusal(
+                f"the class of {_described(path)} {error}. Use a class that an import finds."
+            ) from None
         state = given_state(module)
         _check_state(state, path)
         attributes = {
@@ -287,7 +321,9 @@ class ModuleText:
         maker = ast.Call(dotted(f"{prefix}.Module"), [], [])
         if not _is_list(module):
             return maker
-        alone = all(_is_holder(child) and not _is_list(child) and self._is_new(child) for child in children.values())
+        alone = all(
+            _is_holder(child) and not _is_list(child) and self._is_new(child) for child in children.values()
+        )
         if not alone or len({id(child) for child in children.values()}) < len(children):
             return ast.Call(dotted(f"{prefix}.ModuleList"), [], [])
         for name, child in children.items():
@@ -310,7 +346,7 @@ class ModuleText:
                 self._put((*path, name), self._parameter(parameter))
         for name, buffer in buffers_of(module).items():
             value = ast.Constant(None) if buffer is None else self._tensor(buffer)
-            more = {} if name not in module._non_persistent_buffers_set else {"persistent": ast.Constant(False)}  # pyright: ignore[reportPrivateUsage]
+            more = {} if persists(module, name) else {"persistent": ast.Constant(False)}
             self._call(ast.Attribute(owner, "register_buffer"), ast.Constant(name), value, **more)
         for name, value in _attributes(module).items():
             if isinstance(value, torch.Tensor):
@@ -329,19 +365,27 @@ class ModuleText:
 
     def _tensor(self, tensor: torch.Tensor) -> ast.expr:
         """Return an expression for a tensor: with its values where they are few, else with its sizes alone."""
-        if tensor.is_meta or tensor.numel() > _LONGEST_LITERAL or tensor.dtype not in _LITERALS or tensor.requires_grad:
+        if (
+            tensor.is_meta
+            or tensor.numel() > _LONGEST_LITERAL
+            or tensor.dtype not in _LITERALS
+            or tensor.requires_grad
+        ):
             return self._empty_tensor(tensor)
         values = tensor.detach().cpu()
         if 0 in tensor.shape or not bool(torch.isfinite(values).all()):
             return self._empty_tensor(tensor)
-        return ast.Call(dotted(f"{self._names.torch()}.tensor"), [self._names.value(_shortened(values.tolist()))], [])
+        return ast.Call(
+            dotted(f"{self._names.torch()}.tensor"), [self._names.value(_shortened(values.tolist()))], []
+        )
 
     def _plain(self, value: Any, path: Path, name: str) -> ast.expr:
         try:
             return self._names.value(value)
         except UnreachableError as error:
             raise Refusal(
-                f"{_described(path)} has the attribute {name!r}, which {error}. Use plain values, or what an import finds."
+                f"{_described(path)} has the attribute {name!r}, which {error}. Use plain values, or what an import "
+                "finds."
             ) from None
 
     # -- what several share, and how it is set
@@ -398,22 +442,28 @@ def _shortened(values: Any) -> Any:
     if type(values) is not float:
         return values
     exact = torch.tensor(values)
-    return next(short for digits in range(6, 18) if torch.equal(torch.tensor(short := float(f"{values:.{digits}g}")), exact))
+    return next(
+        short
+        for digits in range(6, 18)
+        if torch.equal(torch.tensor(short := float(f"{values:.{digits}g}")), exact)
+    )
 
 
 def _refuse_hooks(module: nn.Module, path: Path) -> None:
     for name in _STATE - _TABLES - {"_is_full_backward_hook"}:
         if vars(module).get(name):
-            raise Refusal(f"{_described(path)} has hooks ({name}), which no file can hold. Remove them first.")
+            raise Refusal(
+                f"{_described(path)} has hooks ({name}), which no file can hold. Remove them first."
+            )
 
 
 def _check_state(state: dict[str, Any], path: Path) -> None:
     for name, value in state.items():
         if isinstance(value, nn.Module):
-            raise Refusal(f"{_described(path)} has the module {name!r} as a plain attribute. Register it as a submodule.")
+            raise Refusal(
+                f"{_described(path)} has the module {name!r} as a plain attribute. Register it as a submodule."
+            )
 
 
 def _described(path: Path) -> str:
     return f"submodule {'.'.join(path)!r}" if path else "the module itself"
-
-
