@@ -84,7 +84,7 @@ def _number(value: complex) -> str:
         return f"{'-' if value < 0 else ''}0x{abs(value):X}"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
-    return repr(value)
+    return repr(value).replace("e+", "e")
 
 
 def _constant(node: ast.Constant) -> str:

@@ -91,7 +91,7 @@ def check_program(module: GraphModule, names: Names, paths: Paths) -> Program | 
             for answer, guard in zip(answers, guards.guards, strict=False)
         ]
 
-    program = read_program(guards.graph, names, paths, finish=finish)
+    program = read_program(guards.graph, names, paths, finish=finish, reuses_names=False)
     program.body = _inlined(program.body)
     if first is not None:
         program.body.insert(0, first)
@@ -142,12 +142,22 @@ class _Unless(ast.If):
     """Does something where a condition does not hold."""
 
 
+_OPPOSITES: dict[type, type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+
 def _negated(condition: ast.expr) -> ast.expr:
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
         return condition.operand
-    if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], (ast.Eq, ast.NotEq)):
-        other = ast.NotEq() if isinstance(condition.ops[0], ast.Eq) else ast.Eq()
-        return ast.Compare(condition.left, [other], condition.comparators)
+    other = _OPPOSITES.get(type(condition.ops[0])) if isinstance(condition, ast.Compare) else None
+    if isinstance(condition, ast.Compare) and other is not None:
+        return ast.Compare(condition.left, [other()], condition.comparators)
     return ast.UnaryOp(ast.Not(), condition)
 
 

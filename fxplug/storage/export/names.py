@@ -21,6 +21,7 @@ from fxplug.codegen.formatting import FixedName, dotted
 from fxplug.execute.references import UnreachableError, exact_number, path_expression
 from fxplug.ir import is_plain_name
 from fxplug.semantics import checks
+from fxplug.semantics.internals import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -211,6 +212,8 @@ class Names:
             return dotted(known)
         if getattr(value, "__module__", None) == checks.__name__ and value is checks.class_of:
             return FixedName("type")
+        if isinstance(value, (OpOverload, OpOverloadPacket)):
+            return self._operator(value)
         statement, path = path_expression(value)
         module = statement.removeprefix("import ")
         if module.partition(".")[0] == _OWN:
@@ -219,6 +222,17 @@ class Names:
             return dotted(path.removeprefix("builtins."))
         self.name(module)
         self._note(module)
+        return dotted(path)
+
+    def _operator(self, value: Any) -> ast.expr:
+        path = f"torch.ops.{value}"
+        found: Any = torch
+        for part in path.split(".")[1:]:
+            found = getattr(found, part, None) if is_plain_name(part) else None
+        if found is not value:
+            raise UnreachableError(f"is the operator {value}, which torch.ops does not have under its name")
+        self.torch()
+        self._note(path)
         return dotted(path)
 
     def _note(self, module: str) -> None:

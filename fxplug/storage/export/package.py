@@ -49,7 +49,7 @@ import torch
 
 from .model import {class_name}
 
-__all__ = ["{class_name}", "load"]
+__all__ = [{exports}]
 
 
 def load(map_location=None):
@@ -186,7 +186,10 @@ class _Package:
         note = f"\n{_wrapped(f'Besides torch, it imports {listed}.')}" if needs else ""
         files = {
             "__init__.py": _INIT.format(
-                summary=f"The module {class_name}, written by fxplug.", class_name=class_name, needs=note
+                summary=f"The module {class_name}, written by fxplug.",
+                class_name=class_name,
+                exports=_exports(class_name),
+                needs=note,
             ),
             _MODEL: model,
             _MARK: json.dumps({"format": _FORMAT, "class": class_name, "imports": needs}, indent=2) + "\n",
@@ -301,6 +304,13 @@ def _docstring(module: GraphModule) -> list[str]:
 def _in_docstring(text: str) -> str:
     """Return text that ends no string and escapes nothing."""
     return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+
+
+def _exports(class_name: str) -> str:
+    """Return the names of a package in the order that sorters of imports have: constants, classes, the rest."""
+    kind = 0 if class_name.isupper() and len(class_name) > 1 else 1 if class_name[0].isupper() else 2
+    names = sorted([(kind, class_name), (2, "load")])
+    return ", ".join(f'"{name}"' for _, name in names)
 
 
 def _wrapped(text: str) -> str:

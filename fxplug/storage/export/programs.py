@@ -10,8 +10,8 @@ import ast
 import copy
 import re
 from dataclasses import dataclass, field
-from operator import eq, ne
-from types import ModuleType
+from operator import eq, is_, is_not, ne, not_
+from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.capture.pytrees import InputTrees, OutputTree
@@ -65,6 +65,7 @@ def read_program(
     paths: Paths,
     *,
     finish: Callable[[ast.expr], list[ast.stmt]] | None = None,
+    reuses_names: bool = True,
 ) -> Program:
     """Return what a graph computes as the parts of a function.
 
@@ -73,10 +74,13 @@ def read_program(
         names: Receives the imports.
         paths: What the root holds.
         finish: Returns what stands at the end, given the result; by default it is returned.
+        reuses_names: Whether a value takes the place of one that is not needed any more.
 
     Raises:
         Refusal: Something in it cannot be written; the message names the node.
     """
+    if "self" in parameter_names(graph):
+        raise Refusal("a parameter is called 'self', as the first parameter of a method is. Rename it.")
     plain = copy.deepcopy(graph)
     for node in plain.nodes:
         node.type = None  # Annotations are read from the graph itself.
@@ -85,7 +89,13 @@ def read_program(
     statements = list(reader.statements())
     function = reader.function
     _annotate(function, graph, names)
-    writer = Writer(statements, reader.inputs(), names.used(), finish or (lambda value: [ast.Return(value)]))
+    writer = Writer(
+        statements,
+        reader.inputs(),
+        names.used(),
+        finish or (lambda value: [ast.Return(value)]),
+        reuses_names=reuses_names,
+    )
     body = writer.body or [ast.Pass()]
     output = next((node for node in graph.nodes if node.op == "output"), None)
     returns = names.annotation(output.type) if output is not None and output.type is not None else None
@@ -251,7 +261,7 @@ class _Reader(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         """Write structures out that the generator leaves to functions."""
-        held = self._code.globals.get(node.func.id) if isinstance(node.func, ast.Name) else None
+        held = self._global(node.func)
         if isinstance(held, OutputTree):
             return self._built(held, self.visit(node.args[0]))
         if isinstance(held, InputTrees):
@@ -263,9 +273,37 @@ class _Reader(ast.NodeTransformer):
             and node.args[-1].value in {True, False}
         ):
             del node.args[-1]  # Whether the program can run again is of no use here.
+        asked = self._asked(held, node)
+        if asked is not None:
+            return asked
         if self._names.is_check(node.func):
             node.args = [_without_place(part) for part in node.args]
         return node
+
+    def _global(self, node: ast.expr) -> Any:
+        """Return what an expression finds among the globals, None where it is none of them."""
+        path = _dotted_path(node)
+        if path is None or path[0] in self.nodes:
+            return None
+        found = self._code.globals.get(path[0])
+        for part in path[1:]:
+            found = getattr(found, part, None)
+        return found
+
+    def _asked(self, function: Any, node: ast.Call) -> ast.expr | None:
+        """Return a question of the operator module as it is asked in a program."""
+        if len(node.args) == 1 and function is not_:
+            return ast.UnaryOp(ast.Not(), node.args[0])
+        sign = (
+            {is_: ast.Is(), is_not: ast.IsNot()}.get(function)
+            if isinstance(function, BuiltinFunctionType)
+            else None
+        )
+        return (
+            ast.Compare(node.args[0], [sign], node.args[1:])
+            if sign is not None and len(node.args) == 2
+            else None
+        )
 
     def _built(self, tree: OutputTree, leaves: ast.expr) -> ast.expr:
         elements = leaves.elts if isinstance(leaves, (ast.List, ast.Tuple)) else [leaves]

@@ -47,6 +47,7 @@ class Writer:
         inputs: Value -> name of the parameter that holds it.
         forbidden: Names that no variable may have.
         finish: Returns what stands at the end, given the result.
+        reuses_names: Whether a value takes the place of one that is not needed any more.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class Writer:
         inputs: dict[str, str],
         forbidden: set[str],
         finish: Callable[[ast.expr], list[ast.stmt]],
+        *,
+        reuses_names: bool,
     ) -> None:
         self.body: list[ast.stmt] = []
         """What was put together."""
@@ -62,6 +65,7 @@ class Writer:
         self._finish = finish
         self._forbidden = forbidden | set(inputs.values())
         self._last = _last_uses(lines)
+        self._reuses_names = reuses_names
         self._current = dict(inputs)
         """Value -> name of the variable that holds it."""
         self._plain: set[str] = set()
@@ -151,7 +155,7 @@ class Writer:
         ending = self._ending(number + 1, added.value)
         own = receiver.id if isinstance(receiver, ast.Name) else ""
         # A name that somebody reads later keeps its binding, which could be another object then.
-        if self._last.get(own) == number and own not in ending:
+        if self._reuses_names and self._last.get(own) == number and own not in ending:
             variable = self._current.pop(own)
         else:
             variable = self._variable(line, name)
@@ -187,6 +191,8 @@ class Writer:
 
     def _ending(self, number: int, value: ast.expr) -> list[str]:
         """Return the values that an expression reads for the last time, in order."""
+        if not self._reuses_names:
+            return []
         found = [name for name in dict.fromkeys(_loads(value)) if self._last.get(name) == number]
         return [name for name in found if name in self._current]
 
