@@ -479,6 +479,25 @@ def test_in_place_operators_stay_so(exported):
     assert all(map(torch.equal, package.load()(X), module(X)))
 
 
+def test_assigned_attributes_and_unused_parts(exported):
+    graph = Graph()
+    x = graph.placeholder("x")
+    y = graph.call_method("clone", (x,))
+    graph.call_function(setattr, (y, "requires_grad", True))
+    graph.output(y)
+    package, text = exported(GraphModule(nn.Module(), graph))
+
+    assert ".requires_grad = True\n" in text
+    assert package.load()(X).requires_grad
+
+
+def test_a_parameter_called_self_is_refused(tmp_path):
+    graph = Graph()
+    graph.output(graph.placeholder("self"))
+
+    assert "a parameter is called 'self'" in refused(GraphModule(nn.Module(), graph), tmp_path / "out")
+
+
 # -- guards
 
 
@@ -498,6 +517,34 @@ def test_guards_are_checks_that_can_be_read(exported):
     assert torch.equal(package.load()(X), module(X))
     with pytest.raises(ValueError, match=r"captured for .*x.shape\[0\] > 1"):
         package.load()(X[:1])
+
+
+class Asking(nn.Module):
+    def forward(self, x):
+        sizes = x.tolist()
+        if sizes[0] > 0 or x.shape[0] // 2 // 2 > 1 or not type(x) is torch.Tensor:  # noqa: E714
+            return x
+        return x * (2 if x.is_floating_point() and not x.is_complex() else 3) + len(sizes)
+
+
+def test_every_guard_asks_what_was_asked(exported):
+    module = fxplug.trace(Asking(), (torch.tensor([-1.0, 2.0]),))
+    package, text = exported(module)
+
+    assert "if type(x) is not torch.Tensor:" in text
+    for given in (
+        torch.tensor([-3.0, 1.0]),
+        torch.tensor([1.0, 2.0]),
+        torch.ones(9),
+        -torch.ones(2).double(),
+    ):
+        try:
+            expected = module(given)
+        except fxplug.GuardError:
+            with pytest.raises(ValueError, match="captured for"):
+                package.load()(given)
+        else:
+            assert torch.equal(package.load()(given), expected)
 
 
 def test_guards_that_warn_warn(exported):

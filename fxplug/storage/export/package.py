@@ -40,7 +40,7 @@ _WIDTH = 88
 _INIT = '''\
 """{summary}
 
-``load()`` gives the module with its weights, {class_name} is its class.{needs}
+{about}{needs}
 """
 
 from pathlib import Path
@@ -188,6 +188,7 @@ class _Package:
             "__init__.py": _INIT.format(
                 summary=f"The module {class_name}, written by fxplug.",
                 class_name=class_name,
+                about=_wrapped(f"``load()`` gives the module with its weights, {class_name} is its class."),
                 exports=_exports(class_name),
                 needs=note,
             ),

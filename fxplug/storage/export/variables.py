@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.codegen import as_identifier
 from fxplug.codegen.formatting import FixedName, Remark
-from fxplug.ir import printable
+from fxplug.ir import is_plain_name, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,7 +128,7 @@ class Writer:
         if name not in self._last:
             for dead in ending:
                 self._current.pop(dead)
-            body.append(ast.Expr(value))
+            body.append(_as_assignment(value))
             return
         heir = next(
             (dead for dead in ending if not is_plain and self._may_hand_on(dead, statement.value)), None
@@ -180,7 +180,9 @@ class Writer:
         else:
             statement = self._renamed(statement)
         for part in target.elts if isinstance(target, ast.Tuple) else []:
-            if isinstance(part, ast.Name):
+            if isinstance(part, ast.Name) and part.id not in self._last:
+                part.id = "_"
+            elif isinstance(part, ast.Name):
                 self._current[part.id] = part.id = self._free(part.id)
         body.append(statement)
 
@@ -265,6 +267,18 @@ class _Insertion(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self._value if type(node) is ast.Name and node.id == self._name else node
+
+
+def _as_assignment(value: ast.expr) -> ast.stmt:
+    """Return the statement that runs an expression, which may be an assignment to an attribute."""
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "setattr":
+        owner, name, given = (*value.args, None, None, None)[:3]
+        is_plain = (
+            isinstance(name, ast.Constant) and isinstance(name.value, str) and is_plain_name(name.value)
+        )
+        if is_plain and not name.value.startswith("__") and owner is not None and given is not None:
+            return ast.Assign([ast.Attribute(owner, name.value)], given)
+    return ast.Expr(value)
 
 
 class _Renamer(ast.NodeTransformer):
