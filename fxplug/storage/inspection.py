@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["FileGraph", "FileNode", "FileSummary", "summarize"]
 
 _DEEPEST = 100
+_CHECKS = "fxplug.semantics.checks:check_"
+"""How the names of functions begin that check guards inside a program."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
         if training is not None:
             found.append(f"self.training is {training}")
         for node in graph["nodes"]:
-            if str(node["target"]).startswith("fxplug:check_") or ".checks:check_" in str(node["target"]):
+            if str(node["target"]).startswith(_CHECKS):
                 texts = [value for value in node.get("args", []) if isinstance(value, str)]
                 found += texts[-1:]
     return list(dict.fromkeys(found))

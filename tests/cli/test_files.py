@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import sys
@@ -27,6 +28,10 @@ class Guarded(nn.Module):
         with torch.no_grad():
             y = self.linear(x)
         return y if x.shape[0] > 1 else x
+
+class Inside(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
 
 class Calling(nn.Module):
     def forward(self, x):
@@ -113,6 +118,32 @@ def test_inspect_says_why_a_file_cannot_be_read(fxplug, folder, content, said):
 
     assert result.exit_code == 1
     assert f"Error: Cannot read 'odd.fxplug': {said}" in result.stderr
+
+
+def test_inspect_names_the_guards_inside_the_program(fxplug, stored):
+    assert "guards     x.sum() > 0 (asked at " in fxplug("inspect", stored("Inside")).stdout
+
+
+def test_inspect_refuses_what_does_not_fit_together(fxplug, stored, folder):
+    file = stored()
+    with zipfile.ZipFile(folder / file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    graphs = json.loads(members["graph.json"])
+    del graphs["graphs"][0]["nodes"][0]["name"]
+    members["graph.json"] = json.dumps(graphs).encode()
+    manifest = json.loads(members["manifest.json"])
+    manifest["members"]["graph.json"] = {
+        "sha256": hashlib.sha256(members["graph.json"]).hexdigest(),
+        "size": len(members["graph.json"]),
+    }
+    members["manifest.json"] = json.dumps(manifest).encode()
+    with zipfile.ZipFile(folder / "odd.fxplug", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    result = fxplug("inspect", "odd.fxplug")
+
+    assert result.exit_code == 1
+    assert "Cannot read 'odd.fxplug': its content does not fit together" in result.stderr
 
 
 def test_verify_passes_a_sound_file(fxplug, stored):

@@ -216,7 +216,7 @@ class ModuleText:
                 self._call(
                     ast.Attribute(self.path(path), "register_module"), ast.Constant(name), ast.Constant(None)
                 )
-            elif (*path, name) not in self._seen.values() or self._seen.get(id(child)) != (*path, name):
+            elif self._seen.get(id(child)) != (*path, name):
                 self._add(child, (*path, str.__str__(name)))
             else:
                 self._fill(child, (*path, name))  # Made together with the list that holds it.

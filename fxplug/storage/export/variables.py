@@ -272,12 +272,12 @@ class _Insertion(ast.NodeTransformer):
 def _as_assignment(value: ast.expr) -> ast.stmt:
     """Return the statement that runs an expression, which may be an assignment to an attribute."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "setattr":
-        owner, name, given = (*value.args, None, None, None)[:3]
-        is_plain = (
-            isinstance(name, ast.Constant) and isinstance(name.value, str) and is_plain_name(name.value)
+        name = (
+            value.args[1].value if len(value.args) == 3 and isinstance(value.args[1], ast.Constant) else None
         )
-        if is_plain and not name.value.startswith("__") and owner is not None and given is not None:
-            return ast.Assign([ast.Attribute(owner, name.value)], given)
+        if isinstance(name, str) and is_plain_name(name) and not name.startswith("__"):
+            target: list[ast.expr] = [ast.Attribute(value.args[0], name)]
+            return ast.Assign(target, value.args[2])
     return ast.Expr(value)
 
 
