@@ -242,7 +242,9 @@ def _with_questions_inlined(lines: list[Line]) -> list[Line]:
         if uses[name] != 1 or name not in set(_loads(following.statement)):
             found.append(line)
             continue
-        if isinstance(following.statement, ast.AugAssign) or following.target == name:
+        # What is asked and then denied reads better in two lines.
+        is_denied = isinstance(getattr(following.statement, "value", None), ast.UnaryOp)
+        if isinstance(following.statement, ast.AugAssign) or following.target == name or is_denied:
             found.append(line)
             continue
         following.statement = _Insertion(name, value).visit(following.statement)
