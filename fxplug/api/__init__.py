@@ -10,6 +10,7 @@ from fxplug.api.costing import cost, estimate
 from fxplug.api.decomposing import decompose
 from fxplug.api.events import OptimizationEvent
 from fxplug.api.explaining import LeafExplanation, NodeExplanation, explain_leaf, explain_node
+from fxplug.api.exporting import export_python
 from fxplug.api.extraction import extract
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
@@ -49,6 +50,7 @@ __all__ = [
     "estimate",
     "explain_leaf",
     "explain_node",
+    "export_python",
     "extract",
     "extract_subgraph",
     "load",

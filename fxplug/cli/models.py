@@ -21,20 +21,33 @@ if TYPE_CHECKING:
 
     from fxplug.plugins import PluginManager
 
-__all__ = ["device_option", "first_line", "input_options", "models_and_inputs", "tolerance_options"]
+__all__ = [
+    "allow_option",
+    "device_option",
+    "first_line",
+    "input_options",
+    "model_or_file",
+    "models_and_inputs",
+    "tolerance_options",
+]
+
+
+def allow_option(function: Any) -> Any:
+    """Give a command the option ``--allow``."""
+    return click.option(
+        "--allow",
+        multiple=True,
+        metavar="NAME",
+        help="A function, as package.module:function, that a file may name although fxplug does not know it; "
+        "repeatable.",
+    )(function)
 
 
 def input_options(function: Any) -> Any:
     """Give a command the options that say with which inputs a model is run."""
     for option in (
         click.option("--training", is_flag=True, help="Leave a model in training mode that comes in it."),
-        click.option(
-            "--allow",
-            multiple=True,
-            metavar="NAME",
-            help="A function, as package.module:function, that a file may name although fxplug does not know it; "
-            "repeatable.",
-        ),
+        allow_option,
         example_from_option,
         click.option(
             "--example",
@@ -106,7 +119,7 @@ def models_and_inputs(  # noqa: PLR0913 - options of commands
             "path.py:callable."
         )
     inputs = make_examples(examples) if example_from is None else None
-    models = [_model(context, text, allow, manager, device) for text in texts]
+    models = [model_or_file(context, text, allow, manager, device) for text in texts]
     for model in models:
         if not training:
             model.eval()
@@ -163,9 +176,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _model(
-    context: click.Context, text: str, allow: Sequence[str], manager: PluginManager, device: str | None
+def model_or_file(
+    context: click.Context,
+    text: str,
+    allow: Sequence[str],
+    manager: PluginManager,
+    device: str | None = None,
 ) -> nn.Module:
+    """Return the model that a text refers to: a reference, or a file that ends in ``.fxplug``."""
     if text.endswith(".fxplug"):
         return load(text, allow=allow, manager=manager)
     reference = Reference.parse(text, "model")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph, Node
 
-__all__ = ["overriding_class", "write_folder"]
+__all__ = ["given_state", "overriding_class", "write_folder"]
 
 _WEIGHTS = "weights.pt"
 _TABLES = ("_parameters", "_buffers", "_non_persistent_buffers_set")
@@ -197,7 +197,7 @@ class _Tree:
 
     def _take_state(self, module: nn.Module, path: str) -> str:
         """Take in the state of one module; return source of a dict with what the weights file cannot hold of it."""
-        where, default, state = _described(path), vars(nn.Module()), _given_state(module)
+        where, default, state = _described(path), vars(nn.Module()), given_state(module)
         kept: dict[str, Any] = {"training": module.training, **{name: state[name] for name in _TABLES}}
         for name, tensor in (*state["_parameters"].items(), *state["_buffers"].items()):
             if tensor is not None and type(tensor) not in _TENSORS:
@@ -229,7 +229,8 @@ def _refusal(reason: str) -> GraphError:
     )
 
 
-def _given_state(module: nn.Module) -> dict[str, Any]:
+def given_state(module: nn.Module) -> dict[str, Any]:
+    """Return what a module is made again from: what its class hands out for that, or everything that is set on it."""
     # Classes with a __getstate__ of their own drop what they rebuild. The one of object is new in Python 3.11.
     own = inspect.getattr_static(type(module), "__getstate__", None)
     if own is None or own is inspect.getattr_static(object, "__getstate__", None) or "_graph" in vars(module):

@@ -8,7 +8,7 @@ import math
 import struct
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -17,7 +17,7 @@ from fxplug.ir import is_class_method, is_plain_name, qualified_name
 if TYPE_CHECKING:
     from collections.abc import Container
 
-__all__ = ["Libraries", "UnreachableError", "definition", "path_expression"]
+__all__ = ["Libraries", "UnreachableError", "definition", "exact_number", "path_expression"]
 
 
 class UnreachableError(Exception):
@@ -116,8 +116,21 @@ def _enumerator(name: str, value: enum.Enum) -> str:
     )
 
 
-def _number(value: complex, libraries: Libraries) -> str:
-    """Return an expression for a float or complex number that has no literal."""
+class _Importer(Protocol):
+    """Gives the names of modules that an expression needs."""
+
+    def name(self, module: str) -> str:
+        """Return the name by which the source reaches a module."""
+        ...
+
+
+def exact_number(value: complex, libraries: _Importer) -> str:
+    """Return an expression for a float or complex number that has no literal.
+
+    Args:
+        value: The number.
+        libraries: Gives the module that the expression may need.
+    """
     parts = (value.real, value.imag) if isinstance(value, complex) else (value,)
     if not any(math.isnan(part) for part in parts):
         return f"{type(value).__name__}({str(value)!r})"
@@ -133,7 +146,7 @@ def _constant(value: Any, libraries: Libraries) -> str | None:
     if type(value) is float and math.isfinite(value):
         return repr(value)
     if type(value) in {float, complex}:
-        return _number(value, libraries)
+        return exact_number(value, libraries)
     if type(value) is torch.device:
         return f"{libraries.name('torch')}.device({str(value)!r})"
     return None

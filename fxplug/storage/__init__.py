@@ -22,16 +22,19 @@ What a file may name is a closed table (`fxplug.storage.targets`); whoever loads
 
 from __future__ import annotations
 
+from fxplug.storage.inspection import FileSummary, summarize
 from fxplug.storage.migrations import FORMAT_VERSION
 from fxplug.storage.module_file import load, save
 from fxplug.storage.provisions import ProvidedConstant, ProvidedTarget, Provisions, StorageTargetRecord
 
 __all__ = [
     "FORMAT_VERSION",
+    "FileSummary",
     "ProvidedConstant",
     "ProvidedTarget",
     "Provisions",
     "StorageTargetRecord",
     "load",
     "save",
+    "summarize",
 ]

@@ -1,0 +1,243 @@
+"""What is in a file, read as data: no name in it is looked up outside the closed table, nothing is made or imported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.errors import StorageError
+from fxplug.ir import printable
+from fxplug.storage.container import read_container
+from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.modules import GRAPH_MODULE
+from fxplug.storage.targets import look_up
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["FileGraph", "FileNode", "FileSummary", "summarize"]
+
+_DEEPEST = 100
+_CHECKS = "fxplug.semantics.checks:check_"
+"""How the names of functions begin that check guards inside a program."""
+
+
+@dataclass(frozen=True)
+class FileNode:
+    """One node, as text."""
+
+    op: str
+    name: str
+    target: str
+    args: str
+    kwargs: str
+    region: str
+
+
+@dataclass(frozen=True)
+class FileGraph:
+    """One graph."""
+
+    owner: str
+    """The class of the module that runs it; empty where it only checks guards."""
+    nodes: tuple[FileNode, ...]
+
+
+@dataclass(frozen=True)
+class FileSummary:
+    """What a file says about itself, and what it holds."""
+
+    path: str
+    size: int
+    format_version: int
+    fxplug_version: str
+    torch_version: str
+    members: dict[str, int]
+    """Name -> size in bytes."""
+    graphs: tuple[FileGraph, ...]
+    """The one of the outermost module is the first."""
+    guards: tuple[str, ...]
+    """What the programs in it were captured for."""
+    plugins: dict[str, str]
+    """Name of each plugin that it needs -> distribution and version that it was written with."""
+    allow: tuple[str, ...]
+    """Functions that it names and that fxplug does not know: `load` has to be told to take them."""
+    modules: dict[str, int]
+    """Class -> how many modules there are of it."""
+    tensors: int
+    parameters: int
+    """Elements of all parameters."""
+    left_out: tuple[str, ...]
+    """What was left out when it was written."""
+
+
+def summarize(path: str | os.PathLike[str]) -> FileSummary:
+    """Return what is in a file that `fxplug.save` wrote, after checking its members, their sizes and checksums.
+
+    Raises:
+        StorageError: It is missing, damaged, no fxplug file, or of a newer version.
+    """
+    source = Path(path)
+    try:
+        return _summarize(source)
+    except FileNotFoundError as error:
+        raise StorageError(f"Cannot read {str(source)!r}: there is no such file. Check the path.") from error
+    except OSError as error:
+        raise StorageError(
+            f"Cannot read {str(source)!r}: {error.strerror or error}. Check the path."
+        ) from error
+    except Refusal as refusal:
+        raise StorageError(f"Cannot read {str(source)!r}: {refusal}") from refusal.__cause__
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise StorageError(
+            f"Cannot read {str(source)!r}: its content does not fit together: {error!r}. The file is damaged."
+        ) from error
+
+
+def _documents(path: Path) -> tuple[dict[str, Any], Any, Any]:
+    """Return the manifest, the graphs and the modules of a file whose members are as they should be."""
+    contents = read_container(path)
+    return contents.manifest, contents.graphs, contents.modules
+
+
+def _summarize(path: Path) -> FileSummary:
+    manifest, graphs, modules = _documents(path)
+    entries = checked(modules["modules"], list, "The table of modules")
+    owners = {entry["graph"]: str(entry["class_name"]) for entry in entries if entry["class"] == GRAPH_MODULE}
+    read = [
+        FileGraph(owners.get(number, ""), tuple(_nodes(graph)))
+        for number, graph in enumerate(checked(graphs["graphs"], list, "The list of graphs"))
+    ]
+    outermost = entries[-1].get("graph", 0)
+    tensors = checked(modules["tensors"], list, "The table of tensors")
+    members = checked(manifest["members"], dict, "The list of members")
+    return FileSummary(
+        path=str(path),
+        size=path.stat().st_size,
+        format_version=manifest["format_version"],
+        fxplug_version=str(manifest.get("fxplug_version", "unknown")),
+        torch_version=str(manifest.get("torch_version", "unknown")),
+        members={
+            name: checked(entry["size"], int, "The size of a member") for name, entry in members.items()
+        },
+        graphs=(read[outermost], *(graph for number, graph in enumerate(read) if number != outermost)),
+        guards=tuple(_guards(entries, graphs["graphs"])),
+        plugins={
+            name: " ".join(map(str, provider)) if isinstance(provider, list) else str(provider)
+            for name, provider in (manifest.get("plugins") or graphs.get("providers") or {}).items()
+        },
+        allow=tuple(sorted(_unknown_names(graphs["graphs"]))),
+        modules=_count([str(entry["class"]) for entry in entries]),
+        tensors=len(tensors),
+        parameters=sum(_elements(entry["shape"]) for entry in tensors if entry["kind"] == "parameter"),
+        left_out=tuple(
+            ": ".join(filter(None, (str(entry["module"]), str(entry["node"]), str(entry["what"]))))
+            for entry in manifest.get("left_out_meta", [])
+        ),
+    )
+
+
+def _elements(shape: list[int]) -> int:
+    found = 1
+    for size in shape:
+        found *= checked(size, int, "The size of a tensor")
+    return found
+
+
+def _count(names: list[str]) -> dict[str, int]:
+    return {name: names.count(name) for name in dict.fromkeys(names)}
+
+
+def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
+    found = [str(row[0]) for entry in entries for row in (entry.get("guards") or {}).get("guards", [])]
+    for graph in graphs:
+        training = graph.get("captured_training")
+        if training is not None:
+            found.append(f"self.training is {training}")
+        for node in graph["nodes"]:
+            if str(node["target"]).startswith(_CHECKS):
+                texts = [value for value in node.get("args", []) if isinstance(value, str)]
+                found += texts[-1:]
+    return list(dict.fromkeys(found))
+
+
+def _unknown_names(graphs: list[Any]) -> set[str]:
+    found: set[str] = set()
+    for graph in graphs:
+        for node in graph["nodes"]:
+            names = [node["target"]] if node["op"] == "call_function" else []
+            names += _named_in([node.get("args", []), node.get("kwargs", {})])
+            found |= {name for name in names if not name.startswith("@") and look_up(name) is None}
+    return found
+
+
+def _named_in(value: Any) -> list[str]:
+    """Return the names that arguments refer to."""
+    found: list[str] = []
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            if list(part) == ["$name"] and isinstance(part["$name"], str):
+                found.append(part["$name"])
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+    return found
+
+
+# -- arguments as text
+
+
+def _nodes(graph: Any) -> list[FileNode]:
+    entries = checked(graph["nodes"], list, "The list of nodes")
+    names = [str(entry["name"]) for entry in entries]
+    return [
+        FileNode(
+            printable(str(entry["op"])),
+            printable(str(entry["name"])),
+            printable(str(entry["target"])),
+            _sequence("(", entry.get("args", []), ")", names, 0),
+            _pairs(entry.get("kwargs", {}).items(), names, 0),
+            ", ".join(
+                f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry.get("region", [])
+            ),
+        )
+        for entry in entries
+    ]
+
+
+def _sequence(opening: str, values: Any, closing: str, names: list[str], depth: int) -> str:
+    parts = [_text(value, names, depth + 1) for value in checked(values, list, "The content of a container")]
+    comma = "," if len(parts) == 1 and opening == "(" else ""
+    return f"{opening}{', '.join(parts)}{comma}{closing}"
+
+
+def _pairs(items: Any, names: list[str], depth: int) -> str:
+    return "{" + ", ".join(f"{key!r}: {_text(value, names, depth + 1)}" for key, value in items) + "}"
+
+
+def _text(value: Any, names: list[str], depth: int) -> str:
+    """Return a value of a file as people write it."""
+    if depth > _DEEPEST:
+        raise Refusal(f"containers are nested more than {_DEEPEST} deep. The file is damaged.")
+    if isinstance(value, list):
+        return _sequence("[", value, "]", names, depth)
+    if not isinstance(value, dict) or len(value) != 1:
+        return repr(value)
+    ((tag, content),) = cast("dict[str, Any]", value).items()
+    if tag == "$node":
+        return names[content]
+    if tag == "$ellipsis":
+        return "..."
+    if tag == "$dict":
+        pairs = [f"{_text(key, names, depth + 1)}: {_text(one, names, depth + 1)}" for key, one in content]
+        return "{" + ", ".join(pairs) + "}"
+    if tag in {"$tuple", "$size"}:
+        return _sequence("(", content, ")", names, depth)
+    if tag in {"$slice", "$range"}:
+        return _sequence(f"{tag[1:]}(", content, ")", names, depth)
+    if tag in {"$name", "$torch"}:
+        return str(content)
+    return f"{tag[1:]}({_text(content, names, depth + 1)})"
