@@ -5,7 +5,7 @@ from __future__ import annotations
 from fxplug.codegen.compiled import CompiledFunction, compile_code
 from fxplug.codegen.emitters import AUGMENTED, INFIX, PREFIX
 from fxplug.codegen.generator import CodeGen
-from fxplug.codegen.globals import register_named_type, register_root
+from fxplug.codegen.globals import register_named_type, register_root, register_value_type
 from fxplug.codegen.pytree import PyTreeCodeGen, TreeParameter
 from fxplug.codegen.readable import as_identifier
 from fxplug.codegen.signature import Parameter, Signature, signature_of
@@ -26,6 +26,7 @@ __all__ = [
     "last_uses",
     "register_named_type",
     "register_root",
+    "register_value_type",
     "signature_of",
 ]
 

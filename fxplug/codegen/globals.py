@@ -21,10 +21,11 @@ from fxplug.ir import qualified_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["GlobalTable", "register_named_type", "register_root"]
+__all__ = ["GlobalTable", "register_named_type", "register_root", "register_value_type"]
 
 _ROOTS: dict[str, Any] = {"builtins": builtins, "math": math, "operator": operator}
 _NAMED_TYPES: dict[type, Callable[[Any], str]] = {}
+_VALUE_TYPES: set[type] = set()
 _FUNCTION_NAMES = frozenset({"forward"})
 """What generated source defines itself."""
 _ALIASES = (types.GenericAlias, types.UnionType, type(typing.List[int]))  # noqa: UP006 - the class of typing's own aliases
@@ -51,6 +52,15 @@ def register_named_type(kind: type, path_of: Callable[[Any], str]) -> None:
     _NAMED_TYPES[kind] = path_of
 
 
+def register_value_type(kind: type) -> None:
+    """Let equal constants of type `kind`, which must be hashable, go by one name, as they would in written code.
+
+    Args:
+        kind: Exact type of the constants.
+    """
+    _VALUE_TYPES.add(kind)
+
+
 class GlobalTable:
     """Collects the globals of one generated function.
 
@@ -74,15 +84,15 @@ class GlobalTable:
         """
         known = self._known.get(id(value))
         if known is None:
-            known = self._known[id(value)] = self._known_alias(value) or (
+            known = self._known[id(value)] = self._known_equal(value) or (
                 value,
                 self._dotted(value) or self._bind(value, hint),
             )
         return known[1]
 
-    def _known_alias(self, value: Any) -> tuple[Any, str] | None:
-        """Return the entry of an equal ``list[int]``: each mention is an object of its own, as is each copy."""
-        if not isinstance(value, _ALIASES):
+    def _known_equal(self, value: Any) -> tuple[Any, str] | None:
+        """Return the entry of an equal ``list[int]`` or device: each mention is an object of its own."""
+        if type(value) not in _VALUE_TYPES and not isinstance(value, _ALIASES):
             return None
         for other, text in self._known.values():
             if type(other) is type(value) and other == value and repr(other) == repr(value):

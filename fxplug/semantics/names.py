@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional
 
-from fxplug.codegen import register_named_type, register_root
+from fxplug.codegen import register_named_type, register_root, register_value_type
 from fxplug.ir import register_namespace
 from fxplug.semantics.internals import OpOverload
 
@@ -30,3 +30,4 @@ def _overload_path(operator: OpOverload) -> str:
 for _kind in (torch.dtype, torch.layout, torch.memory_format):
     register_named_type(_kind, str)
 register_named_type(OpOverload, _overload_path)
+register_value_type(torch.device)

@@ -158,7 +158,8 @@ def test_verify_names_what_is_wrong(fxplug, stored, folder):
     content = bytearray((folder / file).read_bytes())
     with zipfile.ZipFile(folder / file) as archive:
         info = archive.getinfo("weights.safetensors")
-    content[info.header_offset + 30 + len(info.filename) + info.file_size - 4] ^= 1
+    padding = int.from_bytes(content[info.header_offset + 28 : info.header_offset + 30], "little")
+    content[info.header_offset + 30 + len(info.filename) + padding + info.file_size - 4] ^= 1
     (folder / "flipped.fxplug").write_bytes(content)
     result = fxplug("verify", file, "flipped.fxplug")
     data = json.loads(fxplug("verify", file, "flipped.fxplug", "--json").stdout)
