@@ -23,6 +23,7 @@ from fxplug.ir import PURE, Effect, effects, writes
 from fxplug.semantics.internals import (
     OneDnnOperators,
     is_differentiating,
+    is_listened_to,
     onednn_operators,
     with_data,
 )
@@ -93,6 +94,7 @@ def _is_ordinary_run() -> bool:
         torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch.is_autocast_enabled("cpu")
         or is_differentiating()
+        or is_listened_to()
         or not torch.backends.mkldnn.enabled
     )
 

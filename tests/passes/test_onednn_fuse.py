@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import fxplug
 from fxplug.execute import Interpreter, fused, packed
@@ -941,6 +943,22 @@ def test_what_is_written_through_a_view_is_not_lost(capture, program):
 
     assert fused_parts(module)
     assert_same(module, root, IMAGE)
+
+
+def test_what_hears_of_operators_hears_of_the_original_ones(capture):
+    root = settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv()))
+    module, _ = fuse(capture, root)
+    counts = []
+    for called in (root, module):
+        assert_same(module, root, IMAGE)  # The weight is packed.
+        with torch.no_grad():
+            graph = make_fx(called)(IMAGE).graph
+            with FlopCounterMode(display=False) as counter:
+                called(IMAGE)
+        counts.append((counter.get_total_flops(), [str(node.target) for node in graph.nodes if node.args]))
+
+    assert counts[0] == counts[1]
+    assert counts[0][0] > 0
 
 
 APART = {
