@@ -23,6 +23,7 @@ from fxplug.ir import PURE, Effect, effects, writes
 from fxplug.semantics.internals import (
     OneDnnOperators,
     is_differentiating,
+    is_listened_to,
     onednn_operators,
     with_data,
 )
@@ -93,6 +94,7 @@ def _is_ordinary_run() -> bool:
         torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
         or torch.is_autocast_enabled("cpu")
         or is_differentiating()
+        or is_listened_to()
         or not torch.backends.mkldnn.enabled
     )
 
@@ -143,7 +145,7 @@ class FusedLayer(nn.Module):
         result = None
         if not torch.compiler.is_compiling() and self._takes(x, other):
             result = self.apply_onednn(onednn_operators(), x, other)
-        return self._finished(self.compose(x, other) if result is None else result, x)
+        return self._finished(self.compose(x, other), None) if result is None else self._finished(result, x)
 
     def _takes(self, x: torch.Tensor, other: torch.Tensor | None) -> bool:
         """Return whether oneDNN can be called for these values."""
@@ -189,7 +191,8 @@ class FusedLayer(nn.Module):
     def _activated(self, value: torch.Tensor) -> torch.Tensor:
         return ACTIVATIONS[self.activation].function(value, *self.numbers) if self.activation else value
 
-    def _finished(self, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def _finished(self, value: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        """Return a value in the order that it is to have; `x` is None where the original calls have made it."""
         return value
 
     def _post_operation(self, activation: str) -> tuple[str, list[float], str]:
@@ -291,12 +294,14 @@ class _FusedConvolution(FusedLayer):
         spatial = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in sizes)
         return (x.shape[0], self.weight.shape[0], *spatial)
 
-    def _finished(self, value: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        if self.layout == "any":
+    def _finished(self, value: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
+        if self.layout == "any" or (self.layout == "input" and self._has_channels_last(x)):
             return value
-        if self.layout == "contiguous" or (type(x) in _PLAIN and x.is_contiguous()):
-            return value.contiguous()
-        return value
+        return value.contiguous()
+
+    def _has_channels_last(self, x: torch.Tensor | None) -> bool:
+        """Return whether the plain call leaves its value in the order that it has, as torch decides it."""
+        return x is None or any(_is_like_channels_last(given) for given in (x, self.weight))
 
     def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
@@ -322,6 +327,22 @@ class _FusedConvolution(FusedLayer):
         else:
             value = operators.convolution_sum(x, other, *geometry, *ending)
         return value if self.activation == "relu" else self._activated(value)
+
+
+def _is_like_channels_last(tensor: torch.Tensor) -> bool:
+    """Return whether torch takes the strides of an image for those of channels last, also where there are gaps."""
+    if tensor.dim() not in {4, 5}:
+        return False
+    shape, strides = tensor.shape, tensor.stride()
+    if strides[1] == 0:
+        return False
+    least = 0
+    for dimension in (1, *range(tensor.dim() - 1, 1, -1), 0):
+        size, stride = shape[dimension], strides[dimension]
+        if size == 0 or stride < least or (dimension == 0 and least == strides[1]):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
 
 
 class FusedConv1d(_FusedConvolution):

@@ -92,11 +92,12 @@ class ChannelsLast(Pass):
         def needs_format(node: Node) -> bool:
             return not _has_format(module, node, chosen[node][1])
 
-        plan = _Plan(module, chosen)
+        usual = _in_usual_order(module, context) if chosen else set[Node]()
+        plan = _Plan(module, chosen, usual)
         reason = plan.reason()
         if not reason:
             chosen = {node: found for node, found in chosen.items() if context.allows(node, "convert")}
-            plan = _Plan(module, chosen)
+            plan = _Plan(module, chosen, usual)
             reason = plan.reason()
         if reason or not any(map(needs_format, chosen)):
             text = f"nothing to convert; {reason}" if reason else "nothing to convert"
@@ -140,6 +141,17 @@ def _chosen(module: GraphModule, context: PassContext) -> dict[Node, tuple[int, 
     return found
 
 
+def _in_usual_order(module: GraphModule, context: PassContext) -> set[Node]:
+    """Return the nodes whose value is contiguous; with an odd operand, a sum is as that one."""
+    shapes = context.analysis("shapes")
+    known = {node: shapes[node] for node in module.graph.nodes}
+    return {
+        node
+        for node, value in known.items()
+        if isinstance(value, TensorMetadata) and value.memory_format is torch.contiguous_format
+    }
+
+
 def _has_format(module: GraphModule, node: Node, memory_format: torch.memory_format) -> bool:
     """Return whether the weight of a convolution needs no change: with a kernel of one element, both are the same."""
     return value_at(module, str(node.target)).weight.is_contiguous(memory_format=memory_format)
@@ -172,7 +184,9 @@ def _convert(
 class _Plan:
     """Which values will have the format, and where another one is needed; made before anything is changed."""
 
-    def __init__(self, module: GraphModule, chosen: dict[Node, tuple[int, torch.memory_format]]) -> None:
+    def __init__(
+        self, module: GraphModule, chosen: dict[Node, tuple[int, torch.memory_format]], usual: set[Node]
+    ) -> None:
         self._module, self._graph = module, module.graph
         self._copies: list[tuple[Node, Node, torch.memory_format]] = []
         formats: dict[Node, torch.memory_format] = {}
@@ -184,7 +198,7 @@ class _Plan:
                     self._copies.append((node, given, formats[node]))
                 continue
             given_formats = [formats[used] for used in node.all_input_nodes if used in formats]
-            if given_formats and self._keeps_format(node):
+            if given_formats and node in usual and self._keeps_format(node):
                 formats[node] = given_formats[0]
                 continue
             self._copies += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,14 @@ from torch.nn import functional
 
 from fxplug.execute import fetch_path, has_path
 from fxplug.execute.fused import FusedConv2d, FusedConv3d, FusedLayer, FusedLinear
-from fxplug.ir import Node
+from fxplug.ir import Node, effects
 from fxplug.rewrite.aliases import may_return_argument
 from fxplug.rewrite.placement import EffectOrder
 from fxplug.rewrite.spellings import Spellings
 from fxplug.semantics.internals import has_hooks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fxplug.execute import GraphModule
 
@@ -105,9 +106,18 @@ def _layouts(module: GraphModule, fused: Iterable[Node]) -> dict[Node, str]:
     spellings = Spellings(module)
     order = EffectOrder(module.graph, module)
     free: set[Node] = set()
+    exact: set[Node] = set()
     for node in reversed(list(module.graph.nodes)):
-        if node.users and all(_does_not_mind(user, free, spellings, order) for user in node.users):
+        is_free = bool(node.users) and not any(
+            (user in exact and user not in free) or not _does_not_mind(user, free, spellings, order)
+            for user in node.users
+        )
+        if is_free:
             free.add(node)
+        elif any(user in exact or _is_written_view(user, order) for user in node.users):
+            exact.add(
+                node
+            )  # Whether a write gets through depends on the order, and that on what it is made of.
     starts = {node for node in fused if isinstance(fetch_path(module, node.target), _PACKED)}
     other: set[Node] = set()
     for node in module.graph.nodes:
@@ -122,6 +132,13 @@ def _layout(node: Node, free: set[Node], other: set[Node]) -> str:
     return "input" if other.isdisjoint(node.all_input_nodes) else "contiguous"
 
 
+def _is_written_view(user: Node, order: EffectOrder) -> bool:
+    """Return whether a call may give memory of its argument, or a copy, and that is written."""
+    if user.op == "output" or effects.effect_of(user, order.root).writes:
+        return False
+    return may_return_argument(user, order.root) and order.may_be_written(user, set())
+
+
 def _does_not_mind(user: Node, free: set[Node], spellings: Spellings, order: EffectOrder) -> bool:
     """Return whether a call computes the same, in the same order, whatever the order of what it is given."""
     if user.op == "call_module":
@@ -130,8 +147,6 @@ def _does_not_mind(user: Node, free: set[Node], spellings: Spellings, order: Eff
             return True
         if isinstance(called, _MODULES):
             return user in free
-        if type(called) is nn.Flatten:
-            return not order.may_be_written(user, set())
     if user.op == "call_method" and user.target in _QUESTIONS:
         return True
     if user.op == "call_function" and user.target is getattr:
@@ -143,8 +158,38 @@ def _does_not_mind(user: Node, free: set[Node], spellings: Spellings, order: Eff
         return False
     name = call.name.rstrip("_")
     if name in {"flatten", "reshape"}:
-        return not order.may_be_written(user, set())
+        return (user in free or _mixes_channels(name, call.arguments)) and not order.may_be_written(
+            user, set()
+        )
     return name in _ELEMENTWISE and user in free
+
+
+def _mixes_channels(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether what becomes of an image lies in the usual order, whatever the order of the image.
+
+    Where pixels are put together and channels stay apart, there may be a view in another order.
+    """
+    if name == "flatten":
+        return arguments.get("start_dim", 0) in {0, 1} and arguments.get("end_dim", -1) == -1
+    shape = arguments.get("shape")
+    if not isinstance(shape, (tuple, list)) or shape[-1:] not in ((-1,), [-1]):
+        return False
+    return len(shape) == 1 or (len(shape) == 2 and _is_batch_size(shape[0], arguments.get("self")))
+
+
+def _is_batch_size(size: Any, image: Any) -> bool:
+    """Return whether a value is the size of the first dimension of another one."""
+    if not isinstance(size, Node):
+        return False
+    if size.op == "call_method" and size.target == "size":
+        return size.args == (image, 0)
+    if size.op != "call_function" or size.target is not operator.getitem or size.args[1] != 0:
+        return False
+    shape = size.args[0]
+    return isinstance(shape, Node) and (
+        (shape.op == "call_method" and shape.target == "size" and shape.args == (image,))
+        or (shape.op == "call_function" and shape.target is getattr and shape.args == (image, "shape"))
+    )
 
 
 def _plain_module(root: Any, node: Node) -> Any:

@@ -51,6 +51,11 @@ class EffectOrder:
         return self._noisy
 
     @property
+    def root(self) -> Any:
+        """What the graph's paths refer to."""
+        return self._root
+
+    @property
     def has_to_hear(self) -> bool:
         """Whether `forget` and `learn` have something to do: something was asked that edits change."""
         return self._noisy is not None or self._written is not None

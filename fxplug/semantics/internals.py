@@ -234,6 +234,11 @@ def is_differentiating() -> bool:
     return _functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
+def is_listened_to() -> bool:
+    """Return whether something hears of every operator in this thread, and may answer in its place."""
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
 def version_of(tensor: torch.Tensor) -> int | None:
     """Return how often a tensor was written in place; None where torch does not count."""
     return None if tensor.is_inference() else tensor._version

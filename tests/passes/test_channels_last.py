@@ -69,6 +69,11 @@ CONVERTED = {
     "one": (lambda m, x: m.conv(x), 1, [LAST, PLAIN]),
     "a chain": (lambda m, x: m.second(m.conv(x)), 2, [LAST, PLAIN]),
     "a network": (net, 2, [LAST, PLAIN]),
+    "a sum that is as its odd operand": (
+        lambda m, x: torch.cat([x, x[:, :1]], 1).transpose(2, 3) + m.conv(x),
+        1,
+        [LAST, PLAIN],
+    ),
     "used twice": (used_twice, 2, [LAST, PLAIN, PLAIN]),
     "a kernel of one element between": (lambda m, x: m.second(m.point(m.conv(x))), 3, [LAST, PLAIN]),
     "transposed": (lambda m, x: m.conv(m.up(m.conv(x))), 3, [LAST, PLAIN]),

@@ -15,7 +15,15 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxplug
-from fxplug.passes import BUILTIN_PASSES, Pass, PassContext, PassResult, Pipeline, PipelineStep
+from fxplug.passes import (
+    BUILTIN_PASSES,
+    BUILTIN_PIPELINES,
+    Pass,
+    PassContext,
+    PassResult,
+    Pipeline,
+    PipelineStep,
+)
 
 LOG = []
 
@@ -174,6 +182,14 @@ EVAL = {
     "functional batch norm that updates statistics": lambda m, x: F.batch_norm(
         m.conv(image(x)), m.norm.running_mean, m.norm.running_var, training=True
     ),
+    "a convolution's value that is written through what may be a view": lambda m, x: (
+        (y := F.silu(m.conv(image(x)))).detach().reshape(1, -1).add_(1),
+        y * 2,
+    )[1],
+    "a convolution's value of which a part is written": lambda m, x: (
+        (y := m.conv(image(x))).detach().flatten(2)[:, 1].add_(1),
+        m.other_conv(y) + y,
+    )[1],
     "linear layers with something written in between": lambda m, x: m.second(m.first(x[..., :4]).mul_(2)),
     "linear layers of which the first is used again": lambda m, x: ((y := m.first(x[..., :4])), m.second(y)),
     # random numbers
@@ -307,6 +323,28 @@ def test_a_pass_leaves_every_effect_as_it_was(name, record):
 
     same_parameters = not record.tolerance and [name for name, _ in module.named_parameters()] == names
     check(observed(module), expected, with_gradients=same_parameters, tolerance=record.tolerance or None)
+
+
+PIPELINES = {
+    "onednn-fuse": ["onednn-fuse"],
+    "inference": list(BUILTIN_PIPELINES["inference"]),
+}
+
+
+@pytest.mark.parametrize("passes", PIPELINES.values(), ids=PIPELINES)
+@pytest.mark.parametrize("name", EVAL)
+def test_effects_stay_where_no_gradient_is_asked_for(name, passes):
+    """What is fused for oneDNN is computed in another way only here."""
+    records = {record.name: record for record in BUILTIN_PASSES}
+    program, training = CASES[name]
+    model = Model(program, training=training).requires_grad_(False)
+    expected = observed(fxplug.symbolic_trace(copy.deepcopy(model)))
+    module = fxplug.symbolic_trace(copy.deepcopy(model))
+
+    steps = [PipelineStep(name, records[name]) for name in passes]
+    Pipeline("effects", steps).run(module, (torch.randn(3, 4, 5),))
+
+    check(observed(module), expected, with_gradients=False)
 
 
 @pytest.mark.parametrize("name", CASES)

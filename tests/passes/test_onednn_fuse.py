@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import fxplug
 from fxplug.execute import Interpreter, fused, packed
@@ -891,6 +893,109 @@ def test_odd_inputs(capture, x):
     module, _ = fuse(capture, root)
     with torch.no_grad():
         torch.testing.assert_close(module(x), root(x), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def significant(tensor):
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
+
+
+@pytest.mark.parametrize("weight_format", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("x", ODD.values(), ids=ODD)
+def test_values_have_the_strides_of_the_plain_call(capture, x, weight_format):
+    inputs = [
+        x,
+        x.contiguous(memory_format=torch.channels_last),
+        x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1),
+    ]
+    root = settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv()))
+    root.conv.to(memory_format=weight_format)
+    module, _ = fuse(capture, root)
+    with torch.no_grad():
+        for given in (*inputs, inputs[1][:, :, :1]):
+            assert significant(module(given)) == significant(root(given))
+
+
+def written_through_a_copy_that_is_none(m, x):
+    value = torch.relu(m.one(x.transpose(2, 3)))
+    value.reshape(2, -1).add_(1)
+    return value * 2
+
+
+def written_behind_channels_last(m, x):
+    value = m.two(torch.relu(m.one(x.contiguous(memory_format=torch.channels_last))))
+    value.permute(0, 2, 3, 1).reshape(-1, 4).add_(1)
+    return value * 2
+
+
+def written_after_another_write(m, x):
+    value = m.two(torch.relu(m.one(x.contiguous(memory_format=torch.channels_last)))).add_(1)
+    value.permute(0, 2, 3, 1).reshape(-1, 4).add_(1)
+    return value * 2
+
+
+@pytest.mark.parametrize(
+    "program",
+    [written_through_a_copy_that_is_none, written_behind_channels_last, written_after_another_write],
+)
+def test_what_is_written_through_a_view_is_not_lost(capture, program):
+    root = settled(OneInput(program, one=conv(), two=conv()))
+    module, _ = fuse(capture, root)
+
+    assert fused_parts(module)
+    assert_same(module, root, IMAGE)
+
+
+def test_what_hears_of_operators_hears_of_the_original_ones(capture):
+    root = settled(OneInput(lambda m, x: torch.relu(m.conv(x)), conv=conv()))
+    module, _ = fuse(capture, root)
+    counts = []
+    for called in (root, module):
+        assert_same(module, root, IMAGE)  # The weight is packed.
+        with torch.no_grad():
+            graph = make_fx(called)(IMAGE).graph
+            with FlopCounterMode(display=False) as counter:
+                called(IMAGE)
+        counts.append((counter.get_total_flops(), [str(node.target) for node in graph.nodes if node.args]))
+
+    assert counts[0] == counts[1]
+    assert counts[0][0] > 0
+
+
+APART = {
+    "pixels": lambda x: x.flatten(2).view(2, -1),
+    "batch and channels": lambda x: x.flatten(0, 1).view(-1),
+    "reshaped": lambda x: x.reshape(2, 4, -1).view(-1),
+    "channels of one image": lambda x: x[:1].reshape(4, -1).view(-1),
+    "pixels behind which more follows": lambda x: torch.relu(x.flatten(2)).view(-1),
+    "a module": nn.Flatten(2),
+}
+TOGETHER = {
+    "flatten": lambda x: x.flatten(1),
+    "flatten all": lambda x: x.flatten(),
+    "reshape all": lambda x: x.reshape(-1),
+    "size of a dimension": lambda x: x.reshape(x.size(0), -1),
+    "size": lambda x: x.reshape(x.size()[0], -1),
+    "shape": lambda x: x.reshape(x.shape[0], -1),
+}
+
+
+@pytest.mark.parametrize("view", APART.values(), ids=APART)
+def test_a_view_of_what_keeps_the_channels_apart_is_in_the_usual_order(capture, view):
+    root = settled(OneInput(lambda m, x: view(torch.relu(m.conv(x))), conv=conv()))
+    module, _ = fuse(capture, root)
+
+    assert_same(module, root, IMAGE)
+    with torch.no_grad():
+        assert module(IMAGE).is_contiguous()
+
+
+@pytest.mark.parametrize("rows", TOGETHER.values(), ids=TOGETHER)
+def test_rows_of_an_image_are_made_of_any_order(capture, rows):
+    root = settled(OneInput(lambda m, x: rows(torch.relu(m.conv(x))).view(-1), conv=conv()))
+    module, _ = fuse(capture, root)
+
+    assert module.conv.layout == "any"
+    assert_same(module, root, IMAGE)
 
 
 def residual(m, x):
