@@ -68,6 +68,7 @@ _CHECKS: dict[str, Any] = {
         checks.check_true,
         checks.class_of,
         checks.same_value,
+        checks.share_memory,
     )
 }
 
