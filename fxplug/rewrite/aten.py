@@ -132,7 +132,7 @@ class _AtenWriter(Interpreter):
             self._paths.setdefault(id(tensor), path)
         self._input_states: dict[int, str] = {}
         """Id of the stand-in of a part of an input -> its name."""
-        self._versions: dict[int, int] = {}
+        self._versions: dict[int, int | None] = {}
         self._containers: dict[int, tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = {}
         super().__init__(with_other_tensors(module, self._state_stand_in), graph=module.graph)
         self.extra_traceback = False
