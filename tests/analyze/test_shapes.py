@@ -11,6 +11,7 @@ from torch import nn
 
 import fxplug
 from fxplug.analyze import propagate_shapes, shape_text
+from fxplug.api import ExampleError
 from fxplug.errors import AnalysisError, InvalidArgumentError
 from fxplug.plugins import PluginManager
 
@@ -158,7 +159,5 @@ def test_the_table_of_a_program_that_is_captured_first():
 
 
 def test_a_model_that_fails_on_the_inputs_is_told_from_one_that_cannot_be_captured():
-    with pytest.raises(
-        fxplug.ExampleError, match=r"Cannot run Linear on the example inputs \(float32\[2, 5\]\)"
-    ):
+    with pytest.raises(ExampleError, match=r"Cannot run Linear on the example inputs \(float32\[2, 5\]\)"):
         fxplug.shapes(nn.Linear(3, 3), torch.ones(2, 5))
