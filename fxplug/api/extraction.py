@@ -11,11 +11,14 @@ import torch
 from torch import nn
 
 from fxplug.api.tracing import symbolic_trace, trace
+from fxplug.capture.kinds import kind_of_node
 from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import InvalidArgumentError, UnknownNameError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, effects
 from fxplug.rewrite.writes import WrittenMemory
+from fxplug.semantics.copies import clone_tensors
+from fxplug.semantics.kinds import TENSOR
 
 if TYPE_CHECKING:
     from fxplug.ir import ModuleScope, Node
@@ -266,5 +269,12 @@ def kept_value(module: GraphModule, node: Node) -> Node:
     noisy = [other for other in graph.nodes if effects.effect_of(other, module).must_be_kept]
     if node.op == "output" or not WrittenMemory(graph, module, noisy).holds(node, {node}):
         return node
+    kind = kind_of_node(node, module, {})
+    if kind is not None and kind.cls in _WITHOUT_TENSORS:
+        return node
     with graph.inserting_after(node):
-        return graph.call_function(torch.clone, (node,))
+        return graph.call_function(torch.clone if kind == TENSOR else clone_tensors, (node,))
+
+
+_WITHOUT_TENSORS = frozenset({bool, int, float, str, torch.Size, torch.dtype, torch.device, torch.layout})
+"""Classes of values that hold no tensors."""

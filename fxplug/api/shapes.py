@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.analyze import described_copy, shape_text
 from fxplug.api.capturing import as_args
-from fxplug.api.tracing import trace
-from fxplug.execute import GraphModule
+from fxplug.api.costing import captured_for
 from fxplug.ir import qualified_name
 from fxplug.plugins import PluginManager, default_manager
 from fxplug.semantics.symbols import is_symbolic, size_text
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from fxplug.execute import GraphModule
     from fxplug.ir import Node
 
 __all__ = ["NodeShape", "ShapeTable", "shapes"]
@@ -85,6 +85,7 @@ def shapes(
         One entry for each node.
 
     Raises:
+        ExampleError: The program fails on the example inputs.
         TraceError: The program cannot be captured.
         InvalidArgumentError: `dynamic` names what is not there.
         AnalysisError: The program works for one value of a size that is to stay open.
@@ -96,9 +97,7 @@ def shapes(
     """
     plugins = default_manager() if manager is None else manager
     args = as_args(example_inputs)
-    captured = module
-    if not isinstance(captured, GraphModule):
-        captured = trace(module, args, check=False, manager=plugins)
+    captured = captured_for(module, args, plugins)
     described = described_copy(captured, *args, dynamic=dynamic)
     return ShapeTable(described, tuple(_row(node) for node in described.graph.nodes))
 

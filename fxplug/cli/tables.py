@@ -102,11 +102,20 @@ def write_csv(path: Path, rows: Sequence[Any], columns: Sequence[str]) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([getattr(row, column) for column in columns] for row in rows)
+    writer.writerows([_cell(getattr(row, column)) for column in columns] for row in rows)
     try:
         path.write_text(text.getvalue(), encoding="utf-8")
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _cell(value: Any) -> Any:
+    """Return what a cell holds: names come from models, and a spreadsheet must not take one for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
+
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+"""What text begins with that spreadsheets compute."""
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
@@ -127,8 +136,9 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], top: int | 
 
 
 def name_text(name: str, by: str) -> str:
-    """Return the name of a row for people."""
-    return name if name or by != "module" else "(root)"
+    """Return the name of a row for people: names of modules may be any text, and a terminal obeys some."""
+    shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+    return shown if name or by != "module" else "(root)"
 
 
 def place_text(line: str) -> str:

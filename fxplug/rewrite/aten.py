@@ -19,6 +19,7 @@ from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves,
 from fxplug.rewrite.edits import notes_of
 from fxplug.rewrite.input_guards import InputLeaf, guards_for, input_leaves
 from fxplug.rewrite.recording import OperatorRecorder
+from fxplug.rewrite.writes import writes_by_layout
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import (
     FakeTensorMode,
@@ -129,7 +130,9 @@ class _AtenWriter(Interpreter):
         self._paths: dict[int, str] = {}
         for path, tensor in state_tensors(module):
             self._paths.setdefault(id(tensor), path)
-        self._versions: dict[int, int] = {}
+        self._input_states: dict[int, str] = {}
+        """Id of the stand-in of a part of an input -> its name."""
+        self._versions: dict[int, int | None] = {}
         self._containers: dict[int, tuple[Any, Any, tuple[Any, ...], dict[str, Any]]] = {}
         super().__init__(with_other_tensors(module, self._state_stand_in), graph=module.graph)
         self.extra_traceback = False
@@ -177,6 +180,7 @@ class _AtenWriter(Interpreter):
         if not (stand_in.requires_grad or self.for_inference) and fake.is_floating_point():
             # Whether it will have gradients when the result is called is not known.
             stand_in = _HasGradient.apply(stand_in, torch.zeros((), requires_grad=True))
+        self._input_states[id(stand_in)] = leaf.text
         self._versions[id(stand_in)] = version_of(stand_in)
         return stand_in
 
@@ -438,6 +442,9 @@ class _AtenWriter(Interpreter):
 
         return map_aggregate(value, convert)
 
+    def _newest_of(self, key: int) -> torch.Tensor:
+        return from_functional(self.states[key].stand_in)
+
     def _module(self) -> GraphModule:
         source, graph = self.source, self.new_graph
         calls_modules = bool(self.graph.find_nodes(op="call_module"))
@@ -446,7 +453,12 @@ class _AtenWriter(Interpreter):
             if node.op == "call_function":
                 node.region = (RegionEntry(torch.no_grad), *node.region)
         graph.eliminate_dead_code()
-        strides = any(node.target in _OF_STRIDES for node in graph.nodes)
+        strides = any(node.target in _OF_STRIDES for node in graph.nodes) or writes_by_layout(source)
+        written = {
+            name
+            for key, name in self._input_states.items()
+            if self.states[key].fake is not self._newest_of(key)
+        }
         graph.lint()
         module = GraphModule(source, graph)
         holders = Holders(module, source)
@@ -454,7 +466,7 @@ class _AtenWriter(Interpreter):
             if not has_path(module, path):
                 holders.take(path)
         module.train(source.training)
-        module.set_guards(guards_for(source, self.inputs, self.sizes, strides=strides))
+        module.set_guards(guards_for(source, self.inputs, self.sizes, strides=strides, written=written))
         return module
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -12,11 +13,11 @@ from fxplug.errors import DecompositionError
 from fxplug.execute import GuardSet
 from fxplug.ir import Graph, Node
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import class_of, same_value
+from fxplug.semantics.checks import class_of, same_value, share_memory
 from fxplug.semantics.symbols import write_expression
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fxplug.execute import GraphModule
     from fxplug.semantics.symbols import SymbolicSizes
@@ -149,6 +150,17 @@ class _Collector:
             answer = self.graph.call_function(same_value, (strides, tuple(value.stride())))
             self.ask(answer, f"{text}.stride() == {tuple(value.stride())}, as of the example inputs")
 
+    def ask_memory(self, leaves: Sequence[InputLeaf], written: Collection[str]) -> None:
+        """Ask whether what the program writes to is memory that no other input has."""
+        tensors = [leaf for leaf in leaves if isinstance(leaf.value, torch.Tensor)]
+        for first, second in combinations(tensors, 2):
+            if first.text in written or second.text in written:
+                shared = self.graph.call_function(share_memory, (first.node, second.node))
+                self.ask(
+                    self.graph.call_function(operator.not_, (shared,)),
+                    f"{first.text} and {second.text} sharing no memory, as the program writes to one of them",
+                )
+
     def ask_value(self, node: Node, value: Any, text: str) -> None:
         if value is None or value is Ellipsis:
             answer = self.graph.call_function(operator.is_, (node, value))
@@ -186,6 +198,7 @@ def guards_for(
     sizes: SymbolicSizes | None,
     *,
     strides: bool,
+    written: Collection[str] = (),
 ) -> GuardSet:
     """Return guards that hold for inputs like the examples, and those of the program itself.
 
@@ -194,15 +207,20 @@ def guards_for(
         inputs: The example for each of its inputs.
         sizes: Which sizes are open; None where none is.
         strides: Whether the layout in memory matters, too.
+        written: The parts of inputs that the program writes to, as `InputLeaf.text` names them.
     """
     former = module.guard_set
     collector = _Collector(module, strides=strides)
     dynamic = {} if sizes is None else sizes.dynamic
+    leaves: list[InputLeaf] = []
     for position, (node, value) in enumerate(zip(collector.inputs, inputs, strict=True)):
         text = str(node.target)
         collector.ask_structure(node, value, text.lstrip("*"))
-        for leaf in list(input_leaves(collector.graph, node, value, text.lstrip("*"))):
+        found = list(input_leaves(collector.graph, node, value, text.lstrip("*")))
+        leaves += found
+        for leaf in found:
             collector.ask_leaf(leaf, dynamic.get(position, {}))
+    collector.ask_memory(leaves, written)
     if sizes is not None:
         collector.ask_sizes(sizes, dynamic)
     collector.graph.output(tuple(collector.answers))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from fxplug.ir import Graph, Node, effects
 from fxplug.rewrite.aliases import may_return_argument, memory_of
 from fxplug.rewrite.calls import value_at
@@ -11,9 +14,45 @@ from fxplug.rewrite.calls import value_at
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable
 
-__all__ = ["WrittenMemory"]
+    from fxplug.execute import GraphModule
 
+__all__ = ["WrittenMemory", "writes_by_layout"]
+
+_BY_LAYOUT = frozenset(
+    {
+        "contiguous",
+        "flatten",
+        "ravel",
+        "reshape",
+        "reshape_as",
+        "to",
+        torch.flatten,
+        torch.ravel,
+        torch.reshape,
+    }
+)
+"""What gives back a view of a tensor, or a copy, as the tensor lies in memory."""
 _NO_NODES: frozenset[Node] = frozenset()
+
+
+def writes_by_layout(module: GraphModule) -> bool:
+    """Return whether it depends on the layout of tensors in memory which of them a program writes to.
+
+    Args:
+        module: Not changed.
+    """
+    found = [node for node in module.graph.nodes if _is_by_layout(module, node)]
+    if not found:
+        return False
+    noisy = [node for node in module.graph.nodes if not effects.effect_of(node, module).is_pure]
+    memory = WrittenMemory(module.graph, module, noisy)
+    return any(memory.holds(node, _NO_NODES) for node in found)
+
+
+def _is_by_layout(module: GraphModule, node: Node) -> bool:
+    if node.op == "call_module":
+        return isinstance(value_at(module, node.target), nn.Flatten)
+    return node.op in {"call_function", "call_method"} and node.target in _BY_LAYOUT
 
 
 class WrittenMemory:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import GuardError, GuardWarning
 from fxplug.ir import OUTSIDE, PURE, effects
+from fxplug.semantics.internals import memory_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -22,6 +23,7 @@ __all__ = [
     "class_of",
     "guard_failed",
     "same_value",
+    "share_memory",
     "warning_only",
 ]
 
@@ -71,6 +73,12 @@ def same_value(value: Any, expected: Any) -> bool:
     if isinstance(value, float):
         return value.hex() == expected.hex()
     return bool(value == expected)
+
+
+def share_memory(first: Any, second: Any) -> bool:
+    """Return whether a write to one tensor may change another one."""
+    found = [{storage_of(part) for part in memory_of(value) or [value]} - {None} for value in (first, second)]
+    return not found[0].isdisjoint(found[1])
 
 
 def check_true(value: Any, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002 - by position in graphs
@@ -158,5 +166,6 @@ CHECKS = (check_equal, check_length, check_raises, check_true)
 
 effects.register_target(class_of, PURE)
 effects.register_target(same_value, PURE)
+effects.register_target(share_memory, PURE)
 for _check in CHECKS:
     effects.register_target(_check, OUTSIDE)

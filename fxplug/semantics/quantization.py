@@ -63,6 +63,13 @@ def _check(
         )
 
 
+def _check_scale(name: str, scale: float) -> None:
+    if not 0 < scale < float("inf"):
+        raise InvalidArgumentError(
+            f"Cannot {name} with the scale {scale}: it has to be finite and above zero."
+        )
+
+
 def _check_single(name: str, **tensors: torch.Tensor) -> None:
     for argument, tensor in tensors.items():
         if tensor.numel() != 1:
@@ -112,6 +119,7 @@ def _quantize_per_tensor(
     values: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int, dtype: torch.dtype
 ) -> torch.Tensor:
     _check("quantize", values, (quant_min, quant_max), dtype, is_stored=False)
+    _check_scale("quantize", scale)
     return _quantized(values, scale, zero_point, (quant_min, quant_max), dtype)
 
 

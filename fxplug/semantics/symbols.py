@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from fxplug.errors import AnalysisError, InvalidArgumentError
 from fxplug.semantics.internals import FakeTensorMode, NamedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from fxplug.ir import Graph
 
@@ -126,6 +127,11 @@ def _by_position(
 ) -> dict[int, dict[int, str]]:
     found: dict[int, dict[int, str]] = {}
     for key, dimensions in dynamic.items():
+        if not isinstance(dimensions, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgumentError(
+                f"Cannot leave sizes of input {key!r} open: {dimensions!r} says not which. Map dimensions to names, as "
+                'in {0: {0: "batch"}}.'
+            )
         position = names.index(key) if isinstance(key, str) and key in names else key
         if not isinstance(position, int) or not 0 <= position < len(inputs):
             raise InvalidArgumentError(

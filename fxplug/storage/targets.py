@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional
 
 from fxplug.ir import NodeRef, is_class_method
-from fxplug.semantics import checks, internals
+from fxplug.semantics import checks, copies, internals
 from fxplug.storage.faults import Refusal
 from fxplug.storage.provisions import Provision
 
@@ -68,8 +68,11 @@ _CHECKS: dict[str, Any] = {
         checks.check_true,
         checks.class_of,
         checks.same_value,
+        checks.share_memory,
     )
 }
+
+_COPIES: dict[str, Any] = {"clone_tensors": copies.clone_tensors}
 
 # Listed and not read off the module: a later Python may add something like operator.call.
 _OPERATORS: dict[str, Any] = {
@@ -201,6 +204,7 @@ _HOLDERS: dict[str, Mapping[str, Any]] = {
     "builtins": _BUILTINS,
     "collections": _COLLECTIONS,
     "fxplug.semantics.checks": _CHECKS,
+    "fxplug.semantics.copies": _COPIES,
     "math": vars(math),
     "operator": _OPERATORS,
     "torch": vars(torch),
@@ -217,6 +221,7 @@ _RULES: dict[str, Callable[[str], Any]] = {
     "builtins": _BUILTINS.get,
     "collections": _COLLECTIONS.get,
     "fxplug.semantics.checks": _CHECKS.get,
+    "fxplug.semantics.copies": _COPIES.get,
     "math": _from_math,
     "operator": _OPERATORS.get,
     "torch": _from_torch,

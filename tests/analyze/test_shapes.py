@@ -11,6 +11,7 @@ from torch import nn
 
 import fxplug
 from fxplug.analyze import propagate_shapes, shape_text
+from fxplug.api import ExampleError
 from fxplug.errors import AnalysisError, InvalidArgumentError
 from fxplug.plugins import PluginManager
 
@@ -113,6 +114,7 @@ def test_layouts_in_memory_stay():
         ({3: {0: "n"}}, "input 3 open: there is no such input. There are 'x', and their positions"),
         ({0: {"first": "n"}}, "dimension 'first' of input 0"),
         ({0: {1: 3}}, "call a size 3"),
+        ({0: "n"}, "input 0 open: 'n' says not which"),
     ],
 )
 def test_what_cannot_stay_open(dynamic, message):
@@ -154,3 +156,8 @@ def test_the_table_leaves_the_module_alone():
 def test_the_table_of_a_program_that_is_captured_first():
     table = fxplug.shapes(lambda x: x[:1] * 2, (torch.ones(3, 2),), manager=NONE)
     assert [row.value for row in table.nodes][-1] == "float32[1, 2]"
+
+
+def test_a_model_that_fails_on_the_inputs_is_told_from_one_that_cannot_be_captured():
+    with pytest.raises(ExampleError, match=r"Cannot run Linear on the example inputs \(float32\[2, 5\]\)"):
+        fxplug.shapes(nn.Linear(3, 3), torch.ones(2, 5))

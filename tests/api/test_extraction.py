@@ -201,3 +201,23 @@ def test_a_name_that_could_be_two_things_is_refused_until_it_says_which():
 def test_what_cannot_be_is_named(net, nodes, kind, message):
     with pytest.raises(kind, match=message):
         fxplug.extract(net, nodes)
+
+
+def test_values_that_are_no_tensors_come_as_they_are_beside_writes(tmp_path):
+    def program(x):
+        parts = x.chunk(2)
+        rows = x.size(0)
+        shape = x.shape
+        parts[0].add_(1)
+        return parts[0] * rows, shape, parts
+
+    module = fxplug.symbolic_trace(program)
+    wanted = {"chunk": "parts", "size": "rows", "getattr_1": "shape", "add_": "written"}
+    extracted = fxplug.extract(module, wanted)
+    piece = fxplug.extract_subgraph(module, None, {name: node for node, name in wanted.items()})
+    fxplug.save(extracted, tmp_path / "extracted.fxplug")
+    for found in (extracted, piece, fxplug.load(tmp_path / "extracted.fxplug")):
+        values = found(torch.zeros(4))
+        assert [part.tolist() for part in values["parts"]] == [[0.0, 0.0], [0.0, 0.0]]
+        assert (values["rows"], values["shape"], type(values["shape"])) == (4, (4,), torch.Size)
+        assert values["written"].tolist() == [1.0, 1.0]

@@ -282,3 +282,21 @@ def test_switch_inside_the_program_is_refused(capture):
     with pytest.raises(TraceError, match=r"forward sets 'norm\.training', at .*\[FXP-T052\]$"):
         capture(root)
     assert root.norm.training
+
+
+def test_views_that_are_written_one_after_another_are_as_before():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("whole", torch.zeros(3))
+            self.part = self.whole[:2]
+
+        def forward(self, x):
+            self.whole.add_(1)
+            self.part.mul_(2)
+            return x + self.whole
+
+    root = Root()
+    fxplug.trace(root, (torch.ones(3),))
+    assert root.whole.tolist() == [0.0, 0.0, 0.0]
+    assert root.part.data_ptr() == root.whole.data_ptr()

@@ -261,3 +261,29 @@ def test_the_meta_device_computes_nothing(fxplug):
 
     assert result.exit_code == 2
     assert "Cannot profile a program on the meta device" in result.stderr
+
+
+def test_names_of_modules_are_no_formulas_and_obeyed_by_no_terminal(fxplug, folder):
+    (folder / "named.py").write_text(
+        "from torch import nn\n"
+        "named = nn.Sequential()\n"
+        "named.add_module('=1+2', nn.Linear(3, 3))\n"
+        "named.add_module('a\\x1b[2J\\nb', nn.ReLU())\n"
+    )
+    result = fxplug(
+        "cost",
+        "named.py:named",
+        "--example",
+        "2x3",
+        "--by",
+        "module",
+        "--sort",
+        "program",
+        "--csv",
+        "costs.csv",
+    )
+
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:4]] == ["(root)", "=1+2", r"a\x1b[2J\nb"]
+    with (folder / "costs.csv").open(newline="") as file:
+        assert [row["name"] for row in csv.DictReader(file)] == ["", "'=1+2", "a\x1b[2J\nb"]

@@ -644,3 +644,62 @@ def test_the_result_can_be_saved_and_loaded(tmp_path):
     assert torch.equal(loaded(IMAGES), found(IMAGES))
     with pytest.raises(GuardError):
         loaded(IMAGES[:1])
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_inputs_that_share_memory_are_refused_where_one_is_written_to(to, tmp_path):
+    def written(x, y):
+        x.add_(1)
+        return x * y
+
+    def read(x, y):
+        return x * y
+
+    shared = torch.ones(3)
+    result = decompose(trace(written), torch.ones(3), torch.ones(3), to=to)
+    fxplug.save(result, tmp_path / "written.fxplug")
+    for module in (result, fxplug.load(tmp_path / "written.fxplug")):
+        with pytest.raises(
+            GuardError, match="x and y sharing no memory, as the program writes to one of them"
+        ):
+            module(shared, shared[:3])
+        assert shared.tolist() == [1.0, 1.0, 1.0]
+        assert module(torch.ones(3), torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+    assert decompose(trace(read), torch.ones(3), torch.ones(3), to=to)(shared, shared).tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("spelling", ["contiguous", "reshape", "flatten", "Flatten"])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_strides_are_guarded_where_they_decide_what_is_written_to(spelling, is_transposed):
+    class Program(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.flatten = nn.Flatten(0)
+
+        def forward(self, x):
+            if spelling == "Flatten":
+                y = self.flatten(x)
+            else:
+                y = getattr(x, spelling)(*([-1] if spelling == "reshape" else []))
+            y.add_(1)
+            return x * 2
+
+    def image(transposed):
+        return torch.zeros(2, 3).t() if transposed else torch.zeros(3, 2)
+
+    module = trace(Program())
+    result = decompose(module, image(is_transposed))
+    ours, theirs = image(is_transposed), image(is_transposed)
+    assert_same(result(ours), module(theirs))
+    assert_same(ours, theirs)
+    with pytest.raises(GuardError, match=r"x\.stride\(\) == "):
+        result(image(not is_transposed))
+
+
+def test_strides_are_free_where_they_decide_nothing_that_is_written_to():
+    class Program(nn.Module):
+        def forward(self, x):
+            return F.relu(x.contiguous() * 2, inplace=True)
+
+    result = decompose(trace(Program()), torch.ones(3, 2))
+    assert result(torch.ones(2, 3).t()).tolist() == [[2.0, 2.0]] * 3

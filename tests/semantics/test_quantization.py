@@ -114,6 +114,11 @@ def test_gradients_reach_scales():
     ("call", "message"),
     [
         (
+            lambda: OPS.quantize_per_tensor(torch.ones(2), 0.0, 0, *INT8),
+            r"with the scale 0\.0: it has to be finite",
+        ),
+        (lambda: OPS.quantize_per_tensor(torch.ones(2), float("nan"), 0, *INT8), "with the scale nan"),
+        (
             lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, 0, 1, torch.float32),
             "stored as one of torch.int8",
         ),

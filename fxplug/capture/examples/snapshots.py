@@ -37,7 +37,8 @@ class Snapshots:
     def restore(self) -> None:
         """Put back what was written to."""
         with torch.no_grad():
-            for tensor, alias, values, requires_grad in self._saved.values():
+            # The last one first: what was saved later may lie in the same memory, and hold what was written before.
+            for tensor, alias, values, requires_grad in reversed(self._saved.values()):
                 alias.copy_(values)
                 is_elsewhere = storage_of(tensor) != storage_of(alias)
                 if is_elsewhere or tensor.shape != alias.shape or tensor.stride() != alias.stride():
