@@ -1,4 +1,4 @@
-"""Pictures of fxplug graphs, as DOT text."""
+"""Pictures of fxplug graphs, made by Graphviz, and as text."""
 
 from __future__ import annotations
 
