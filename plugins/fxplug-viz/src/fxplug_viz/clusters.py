@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fxplug_viz.escaping import quoted
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from fxplug.ir import Node
 
-__all__ = ["Cluster", "cluster_tree", "modules_around"]
+__all__ = ["Cluster", "cluster_lines", "cluster_tree", "modules_around"]
 
 _DEEPEST = 40
+_SHADES = ("#f8f8f8", "#f0f0f0", "#e8e8e8")
 
 
 @dataclass
@@ -74,3 +77,29 @@ def _simplify(cluster: Cluster) -> None:
                 (only.path if key == path else key): (only if key == path else other)
                 for key, other in cluster.children.items()
             }
+
+
+def cluster_lines(
+    cluster: Cluster, statement: Callable[[Node], str], numbers: Iterator[int], longest: int, depth: int = 0
+) -> Iterator[str]:
+    """Yield the statements of nodes, with frames around them.
+
+    Args:
+        cluster: What `cluster_tree` returned.
+        statement: Gives that of a node.
+        numbers: One for each frame of the picture.
+        longest: How many characters a label may have.
+        depth: How many frames there are around these.
+    """
+    indent = "  " * (depth + 1)
+    for node in cluster.nodes:
+        yield indent + statement(node)
+    for child in cluster.children.values():
+        yield f'{indent}subgraph "cluster_{next(numbers)}" {{'
+        yield (
+            f'{indent}  graph [label={quoted(child.label, longest)}, labeljust="l", fontsize="10", '
+            f'fontcolor="#666666", style="filled,rounded", color="#bbbbbb", '
+            f'fillcolor="{_SHADES[depth % len(_SHADES)]}"];'
+        )
+        yield from cluster_lines(child, statement, numbers, longest, depth + 1)
+        yield f"{indent}}}"

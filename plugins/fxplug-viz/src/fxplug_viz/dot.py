@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.errors import InvalidArgumentError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, find_structure_faults
-from fxplug_viz.clusters import Cluster, cluster_tree
+from fxplug_viz.clusters import Cluster, cluster_lines, cluster_tree
 from fxplug_viz.colours import COLOURS, Colouring
 from fxplug_viz.escaping import html_text, quoted, record, shortened
 from fxplug_viz.labels import is_missing, label_rows, source_text
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from fxplug_viz.options import DrawSettings
     from fxplug_viz.selection import Edge
 
-__all__ = ["COLOURS", "Direction", "dot_lines", "dot_text", "graph_attributes", "parts_of"]
+__all__ = ["COLOURS", "Direction", "dot_lines", "dot_text", "graph_attributes", "html_label", "parts_of"]
 
-_SHADES = ("#f8f8f8", "#f0f0f0", "#e8e8e8")
 _TOOLTIP = 1000
 _MOST_FAULTS = 3
 _ATTRIBUTES = (
@@ -155,25 +154,8 @@ class _Picture:
         return html_label(title, notes, legend, self.options.longest)
 
     def _column(self, nodes: list[Node]) -> Iterator[str]:
-        if not self.options.clusters:
-            yield from (f"  {self._node(node)}" for node in nodes)
-            return
-        yield from self._cluster(cluster_tree(nodes), 0)
-
-    def _cluster(self, cluster: Cluster, depth: int) -> Iterator[str]:
-        indent = "  " * (depth + 1)
-        for node in cluster.nodes:
-            yield indent + self._node(node)
-        for child in cluster.children.values():
-            label = quoted(child.label, self.options.longest)
-            shade = _SHADES[depth % len(_SHADES)]
-            yield f'{indent}subgraph "cluster_{next(self._numbers)}" {{'
-            yield (
-                f'{indent}  graph [label={label}, labeljust="l", fontsize="10", fontcolor="#666666", '
-                f'style="filled,rounded", color="#bbbbbb", fillcolor="{shade}"];'
-            )
-            yield from self._cluster(child, depth + 1)
-            yield f"{indent}}}"
+        tree = cluster_tree(nodes) if self.options.clusters else Cluster(nodes=nodes)
+        yield from cluster_lines(tree, self._node, self._numbers, self.options.longest)
 
     def _node(self, node: Node) -> str:
         rows = label_rows(node, self.module, brief=self.is_brief, constants="constants" not in self.options.hide)

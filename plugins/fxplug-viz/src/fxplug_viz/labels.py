@@ -37,6 +37,8 @@ def label_rows(
     """
     target, shape = target_text(node, module), value_text(node)
     if brief:
+        if node.target is getattr and len(node.args) == 2:
+            target = f".{node.args[1]}"
         head = node.name if target in {node.name, str(node.target)} and node.op != "call_function" else target
         return [[cell for cell in (f"{node.name}: {target}" if head != node.name else head, shape) if cell]]
     rows = [[f"{node.op}: {node.name}"]]
