@@ -68,7 +68,7 @@ def render(text: str, format: Format) -> bytes:  # noqa: A002 - as in hooks
         return graphviz.pipe("dot", format, data, quiet=True)
     except graphviz.ExecutableNotFound as error:
         raise DrawingError(
-            f"Cannot make a picture ({format}): the program 'dot' of Graphviz was not found on PATH. Install it: "
+            f"Cannot make a picture ({format}): the program 'dot' of Graphviz was not found on PATH. "
             f"{install_hint()}",
             code="FXP-D001",
         ) from error
@@ -82,13 +82,20 @@ def render(text: str, format: Format) -> bytes:  # noqa: A002 - as in hooks
 
 
 def install_hint() -> str:
-    """Return the command that installs Graphviz on this platform, or where to find it."""
+    """Return a sentence that says how Graphviz is installed on this platform."""
+    command = _install_command()
+    if command is None:
+        return "Install it: https://graphviz.org/download says how."
+    return f"Install it, then open a new terminal: {command!r}." if "winget" in command else f"Install it with {command!r}."
+
+
+def _install_command() -> str | None:
     if os.environ.get("CONDA_PREFIX"):
         return "conda install -c conda-forge graphviz"
     if sys.platform == "darwin":
         return "brew install graphviz"
     if sys.platform == "win32":
-        return "winget install Graphviz.Graphviz, then open a new terminal"
+        return "winget install Graphviz.Graphviz"
     try:
         release = platform.freedesktop_os_release()
     except OSError:
@@ -96,7 +103,7 @@ def install_hint() -> str:
     for name in [release.get("ID", ""), *release.get("ID_LIKE", "").split()]:
         if name in _PACKAGES:
             return _PACKAGES[name]
-    return "see https://graphviz.org/download"
+    return None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
