@@ -10,7 +10,7 @@ from fxplug_viz.clusters import Cluster, cluster_lines, cluster_tree
 from fxplug_viz.difference import named
 from fxplug_viz.dot import graph_attributes, html_label
 from fxplug_viz.drawing import write_picture
-from fxplug_viz.escaping import quoted, record
+from fxplug_viz.escaping import identifier, record
 from fxplug_viz.labels import label_rows
 from fxplug_viz.options import DrawOptions
 from fxplug_viz.rendering import format_of
@@ -105,7 +105,7 @@ class _Overlay:
             if place[edge.source] != place[edge.user]:
                 attributes.append('constraint="false"')
             shown = f" [{', '.join(attributes)}]" if attributes else ""
-            yield f"  {quoted(self._name(edge.source))} -> {quoted(self._name(edge.user))}{shown};"
+            yield f"  {identifier(self._name(edge.source))} -> {identifier(self._name(edge.user))}{shown};"
 
     def _label(self) -> str:
         title = self.options.title
@@ -154,4 +154,4 @@ class _Overlay:
         ]
         if change.kind == "removed":
             attributes.append(f'style="filled,rounded,dashed", color="{_REMOVED}"')
-        return f"{quoted(self._name(node))} [{', '.join(attributes)}];"
+        return f"{identifier(self._name(node))} [{', '.join(attributes)}];"

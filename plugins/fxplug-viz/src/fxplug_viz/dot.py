@@ -10,7 +10,7 @@ from fxplug.execute import GraphModule
 from fxplug.ir import Graph, find_structure_faults
 from fxplug_viz.clusters import Cluster, cluster_lines, cluster_tree
 from fxplug_viz.colours import COLOURS, Colouring
-from fxplug_viz.escaping import html_text, quoted, record, shortened
+from fxplug_viz.escaping import html_text, identifier, quoted, record, shortened
 from fxplug_viz.labels import is_missing, label_rows, source_text
 from fxplug_viz.options import Direction, DrawOptions
 from fxplug_viz.selection import columns_of, shown_edges, shown_nodes
@@ -168,7 +168,7 @@ class _Picture:
             attributes.append(f"tooltip={quoted(shortened(source, _TOOLTIP), _TOOLTIP)}")
         if is_missing(node, self.module):
             attributes.append('color="#b00020", penwidth="2"')
-        return f"{quoted(node.name)} [{', '.join(attributes)}];"
+        return f"{identifier(node.name)} [{', '.join(attributes)}];"
 
     def _edge(self, edge: Edge, *, breaks: bool) -> str:
         attributes: list[str] = []
@@ -177,4 +177,4 @@ class _Picture:
         if breaks:
             attributes.append('constraint="false", style="dashed"')
         shown: Any = f" [{', '.join(attributes)}]" if attributes else ""
-        return f"  {quoted(edge.source.name)} -> {quoted(edge.user.name)}{shown};"
+        return f"  {identifier(edge.source.name)} -> {identifier(edge.user.name)}{shown};"

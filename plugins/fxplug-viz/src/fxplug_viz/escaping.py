@@ -5,10 +5,12 @@ from __future__ import annotations
 import html
 import re
 
-__all__ = ["html_text", "quoted", "record", "shortened", "visible"]
+__all__ = ["html_text", "identifier", "quoted", "record", "shortened", "visible"]
 
 # What a record label gives a meaning to. Backslash is among them, and so is the ampersand, which begins an entity.
 _MEANINGFUL = {**{sign: f"\\{sign}" for sign in '\\"{}|<>'}, "&": "&amp;"}
+# Graphviz reads no quoted text of more than 16384 bytes, but sums of them; a quote must stay with its backslash.
+_PIECE = re.compile(r"(?:[^\\]|\\.){1,2000}", re.DOTALL)
 # Graphviz drops these: a space at an end of a field, and one that follows another.
 _DROPPED_SPACE = re.compile(r"^ | $|(?<= ) ")
 
@@ -21,13 +23,18 @@ def record(rows: list[list[str]], longest: int) -> str:
         longest: What is longer is cut.
     """
     cells = [[_in_record(shortened(cell, longest)) for cell in row] for row in rows]
-    return '"{' + "|".join(row[0] if len(row) == 1 else "{" + "|".join(row) + "}" for row in cells) + '}"'
+    return _literal("{" + "|".join(row[0] if len(row) == 1 else "{" + "|".join(row) + "}" for row in cells) + "}")
 
 
 def quoted(text: str, longest: int = 80) -> str:
     """Return a quoted text that stands for itself where no record is meant."""
     shown = visible(shortened(text, longest)).replace("&", "&amp;")
-    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return _literal(shown.replace("\\", "\\\\").replace('"', '\\"'))
+
+
+def identifier(name: str) -> str:
+    """Return the name of a node in the picture; names of nodes are identifiers, so nothing in them has a meaning."""
+    return _literal(name)
 
 
 def html_text(text: str, longest: int) -> str:
@@ -51,3 +58,7 @@ def visible(text: str) -> str:
 def _in_record(text: str) -> str:
     literal = "".join(_MEANINGFUL.get(sign, sign) for sign in visible(text))
     return _DROPPED_SPACE.sub(r"\\ ", literal)
+
+
+def _literal(content: str) -> str:
+    return " + ".join(f'"{piece}"' for piece in _PIECE.findall(content)) or '""'
