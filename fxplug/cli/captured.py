@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
-from torch import nn
 
 from fxplug.analyze import described_copy
 from fxplug.api import load, trace
 from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.references import load_model
-from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def capture_options(function: Any) -> Any:
     return example_options(allow(function))
 
 
-def captured_module(  # noqa: PLR0913 - options of commands
+def captured_module(
     context: click.Context,
     text: str,
     *,
@@ -64,9 +62,7 @@ def captured_module(  # noqa: PLR0913 - options of commands
     check_examples(examples, example_from)
     inputs = example_inputs(context, examples, example_from)
     if text.endswith(".fxplug"):
-        module: nn.Module = load(text, allow=allow, manager=manager)
-        if not isinstance(module, GraphModule):
-            raise StorageError(f"Cannot show {text!r}: it holds a {type(module).__name__}, which has no graph.")
+        module = load(text, allow=allow, manager=manager)
     else:
         model = load_model(context, text)
         module = model if isinstance(model, GraphModule) else trace(model, inputs, mode=mode, manager=manager)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
 import subprocess
@@ -25,7 +26,9 @@ from fxplug_viz.dot import COLOURS
 SVG = "{http://www.w3.org/2000/svg}"
 DOT = shutil.which("dot")
 
-needs_graphviz = pytest.mark.skipif(DOT is None, reason="Graphviz (dot) is not installed")
+needs_graphviz = pytest.mark.skipif(
+    DOT is None and "CI" not in os.environ, reason="Graphviz (dot) is not installed"
+)
 
 
 class Model(nn.Module):
@@ -99,8 +102,10 @@ def test_the_text_of_a_small_graph():
         '"mul" [label="{call_function: mul|operator.mul|{float32[3]|1 user}}", fillcolor="#fdf0c8"];',
         '"add" [label="{call_function: add|operator.add|{float32[3]|1 user}}", fillcolor="#fdf0c8"];',
         '"output" [label="{output: output|float32[3]}", fillcolor="#f7cfd3"];',
-        '"block_0" [label="{call_module: block_0|block.0 (Linear)|weight [3, 4], bias [3]|{float32[1, 3]|1 user}}", '
-        'fillcolor="#d5efd3"];',
+        (
+            '"block_0" [label="{call_module: block_0|block.0 (Linear)|weight [3, 4], bias [3]|{float32[1, 3]|1 user}}", '
+            'fillcolor="#d5efd3"];'
+        ),
         '"block_1" [label="{call_module: block_1|block.1 (ReLU)|{float32[1, 3]|1 user}}", fillcolor="#d5efd3"];',
         '"x" -> "block_0";',
         '"block_0" -> "block_1";',
@@ -186,15 +191,23 @@ def test_a_module_that_was_not_captured_is_refused():
     ("settings", "message"),
     [
         ({"direction": "UP"}, "There is no direction named 'UP'. Available: 'LR', 'TB'."),
-        ({"color_by": "mood"}, "There is no colouring named 'mood'. Available: 'dtype', 'op', 'partition', 'plugin'."),
-        ({"hide": ["get_attrs"]}, "There is no kind of node to hide named 'get_attrs'. Did you mean 'get_attr'?"),
+        (
+            {"color_by": "mood"},
+            "There is no colouring named 'mood'. Available: 'dtype', 'op', 'partition', 'plugin'.",
+        ),
+        (
+            {"hide": ["get_attrs"]},
+            "There is no kind of node to hide named 'get_attrs'. Did you mean 'get_attr'?",
+        ),
         ({"hide": "getitem"}, "Cannot hide 'getitem': give a collection of names, such as ['getitem']."),
         ({"colour_by": "op"}, "There is no drawing option named 'colour_by'. Did you mean 'color_by'?"),
         ({"longest": 0}, "Cannot cut texts to 0 characters. Give a number from 1 on."),
         (
             {"color_by": 3},
-            "Cannot colour nodes by a int. Use one of op, plugin, partition, dtype, a function that returns the group "
-            "of a node, or a dict from the name of a node to its group.",
+            (
+                "Cannot colour nodes by a int. Use one of op, plugin, partition, dtype, a function that returns the group "
+                "of a node, or a dict from the name of a node to its group."
+            ),
         ),
     ],
 )
@@ -224,7 +237,9 @@ def test_nodes_of_a_kind_can_be_hidden():
     names = {node.name for node in module.graph.nodes}
 
     def hidden(*kinds):
-        return names - {line.split('"')[1] for line in statements(dot_text(module, hide=kinds)) if " [label=" in line}
+        return names - {
+            line.split('"')[1] for line in statements(dot_text(module, hide=kinds)) if " [label=" in line
+        }
 
     assert hidden() == set()
     assert hidden("get_attr") == {node.name for node in module.graph.nodes if node.op == "get_attr"}
@@ -262,7 +277,9 @@ def test_colours_can_tell_the_dtype():
 
 
 def test_colours_can_tell_who_made_a_node():
-    result = fxplug.optimize(nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)).eval(), (torch.ones(1, 1, 2, 2),))
+    result = fxplug.optimize(
+        nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)).eval(), (torch.ones(1, 1, 2, 2),)
+    )
 
     text = dot_text(result.graph_module, color_by="plugin")
 

@@ -32,7 +32,11 @@ def test_dot_text_needs_no_graphviz(module, tmp_path, no_graphviz, name):
     ("platform", "release", "advice"),
     [
         ("linux", {"ID": "debian"}, "Install it with 'sudo apt-get install graphviz'."),
-        ("linux", {"ID": "rocky", "ID_LIKE": "rhel centos fedora"}, "Install it with 'sudo dnf install graphviz'."),
+        (
+            "linux",
+            {"ID": "rocky", "ID_LIKE": "rhel centos fedora"},
+            "Install it with 'sudo dnf install graphviz'.",
+        ),
         ("linux", {"ID": "own"}, "Install it: https://graphviz.org/download says how."),
         ("darwin", {}, "Install it with 'brew install graphviz'."),
         ("win32", {}, "Install it, then open a new terminal: 'winget install Graphviz.Graphviz'."),
@@ -66,7 +70,9 @@ def test_in_conda_environments_conda_installs_it(monkeypatch):
 
 
 def test_an_unknown_format_is_refused(module, tmp_path):
-    with pytest.raises(ConfigError, match=r"Cannot draw as 'svgz': no such format is known. Did you mean 'svg'\?"):
+    with pytest.raises(
+        ConfigError, match=r"Cannot draw as 'svgz': no such format is known. Did you mean 'svg'\?"
+    ):
         draw(module, tmp_path / "model.svg", "svgz")
     with pytest.raises(ConfigError) as caught:
         draw(module, tmp_path / "model.gif")

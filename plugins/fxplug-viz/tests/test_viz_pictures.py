@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -18,7 +19,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MODELS = {"resnet50": "resnet50", "transformer": "transformer", "learning_to_paint": "actor"}
 
-pytestmark = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz (dot) is not installed")
+pytestmark = pytest.mark.skipif(
+    shutil.which("dot") is None and "CI" not in os.environ, reason="Graphviz (dot) is not installed"
+)
 
 
 def example(name):
@@ -45,7 +48,9 @@ def edges_of(graph):
     return Counter(f"{used.name}->{node.name}" for node in graph.nodes for used in node.all_input_nodes)
 
 
-@pytest.mark.parametrize("settings", [{}, {"clusters": False, "wrap": False}, {"detail": "brief", "direction": "LR"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"clusters": False, "wrap": False}, {"detail": "brief", "direction": "LR"}]
+)
 def test_every_node_and_edge_is_in_the_svg_once(traced, tmp_path, settings):
     path = draw(traced, tmp_path / "model.svg", **settings)
 
@@ -72,7 +77,9 @@ def test_a_thousand_nodes_have_a_sensible_size(tmp_path):
 
     path = draw(fxplug.symbolic_trace(chain), tmp_path / "chain.svg")
 
-    width, height = (float(ET.parse(path).getroot().get(side).removesuffix("pt")) for side in ("width", "height"))
+    width, height = (
+        float(ET.parse(path).getroot().get(side).removesuffix("pt")) for side in ("width", "height")
+    )
     assert titles(path, "node").total() == 1002
     assert max(width, height) < 10_000
     assert 0.2 < width / height < 5
@@ -89,7 +96,14 @@ def resnet():
 def test_the_inference_pipeline_fuses_53_pairs_in_resnet50(resnet):
     difference = diff(*resnet)
 
-    assert difference.counts() == {"same": 71, "changed": 0, "moved": 0, "fused": 53, "added": 0, "removed": 0}
+    assert difference.counts() == {
+        "same": 71,
+        "changed": 0,
+        "moved": 0,
+        "fused": 53,
+        "added": 0,
+        "removed": 0,
+    }
     for change in difference.of_kind("fused"):
         conv, norm = change.before
         assert conv.name in difference.line(change)
@@ -132,14 +146,16 @@ def test_graph_modules_inside_are_drawn_by_their_path():
 
     assert list(drawer.get_all_dot_graphs()) == ["model", "model.part.inner"]
     assert "operator.add" in drawer.get_dot_graph("part.inner").source
-    with pytest.raises(fxplug.FxplugError, match="There is no graph module named 'part'. Did you mean|Available"):
+    with pytest.raises(fxplug.FxplugError, match="There is no graph module named 'part'"):
         drawer.get_submod_dot_graph("part")
 
 
 def test_what_graphviz_says_is_passed_on(tmp_path):
     drawing = importlib.import_module("fxplug_viz.drawing")
 
-    with pytest.raises(DrawingError, match="'dot' of Graphviz ended with 1: .*syntax error.*The DOT text was written"):
+    with pytest.raises(
+        DrawingError, match=r"'dot' of Graphviz ended with 1: .*syntax error.*The DOT text was written"
+    ):
         drawing.write_picture("digraph { ->", tmp_path / "wrong.svg", "svg")
 
     assert (tmp_path / "wrong.dot").read_text() == "digraph { ->"

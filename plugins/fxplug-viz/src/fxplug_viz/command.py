@@ -22,8 +22,8 @@ __all__ = ["draw", "picture_options", "settings_of"]
 _HELP = """\
 Draw the graph of MODEL: as DOT text, as a picture that Graphviz makes of it, or as text.
 
-MODEL is package.module:callable, path.py:callable, or a file that ends in .fxplug, such as fxplug.save and fxplug optimize
-write. With an example, nodes show dtype and shape.
+MODEL is package.module:callable, path.py:callable, or a file that ends in .fxplug, such as fxplug.save and
+fxplug optimize write. With an example, nodes show dtype and shape.
 """
 
 
@@ -38,10 +38,14 @@ def picture_options(function: Any) -> Any:
             show_default=True,
             help="From top to bottom, or from left to right.",
         ),
-        click.option("--clusters/--no-clusters", default=True, help="Draw a frame around each module, or none."),
+        click.option(
+            "--clusters/--no-clusters", default=True, help="Draw a frame around each module, or none."
+        ),
         click.option("--legend/--no-legend", default=True, help="Explain the colours, or not."),
         click.option(
-            "--wrap/--no-wrap", default=None, help="Break a long graph into columns, or never.  [default: from 100 nodes]"
+            "--wrap/--no-wrap",
+            default=None,
+            help="Break a long graph into columns, or never.  [default: from 100 nodes]",
         ),
         click.option(
             "--detail",

@@ -24,8 +24,8 @@ __all__ = ["diff"]
 _HELP = """\
 Show what became of the graph of BEFORE in AFTER: nodes that were added, removed, changed, moved or fused.
 
-Each of the two is package.module:callable, path.py:callable, or a file that ends in .fxplug. Nodes belong together where
-they come from the same lines and modules, so AFTER is best what passes made of BEFORE.
+Each of the two is package.module:callable, path.py:callable, or a file that ends in .fxplug. Nodes belong together
+where they come from the same lines and modules, so AFTER is best what passes made of BEFORE.
 """
 
 

@@ -168,7 +168,9 @@ class _Matching:
     def _find_moved(self) -> set[Node]:
         """Return the fewest nodes of the second graph without which the others stand in the order of the first."""
         order = {node: index for index, node in enumerate(self.first.nodes)}
-        pairs = [(node, order[olds[-1]]) for node, olds in self.before.items() if olds and node.op != "placeholder"]
+        pairs = [
+            (node, order[olds[-1]]) for node, olds in self.before.items() if olds and node.op != "placeholder"
+        ]
         tails: list[int] = []
         lengths: list[int] = []
         for _, place in pairs:
@@ -235,8 +237,8 @@ class _Matching:
         return [*found, arguments] if arguments else found
 
     def _argument_difference(self, olds: tuple[Node, ...], node: Node) -> str:
-        ours = [leaf for leaf in iterate_leaves((olds[0].args, olds[0].kwargs))]
-        theirs = [leaf for leaf in iterate_leaves((node.args, node.kwargs))]
+        ours = list(iterate_leaves((olds[0].args, olds[0].kwargs)))
+        theirs = list(iterate_leaves((node.args, node.kwargs)))
         if len(ours) != len(theirs) or list(olds[0].kwargs) != list(node.kwargs):
             return f"arguments {_arguments(olds[0])} -> {_arguments(node)}"
         for mine, other in zip(ours, theirs, strict=True):

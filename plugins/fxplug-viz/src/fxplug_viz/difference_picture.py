@@ -128,7 +128,9 @@ class _Overlay:
         for node in self.difference.second.nodes:
             for used in node.all_input_nodes:
                 current.add((used, node))
-                edges[Edge(used, node)] = "" if (used, node) in former else f'color="{_ADDED}", penwidth="1.5"'
+                edges[Edge(used, node)] = (
+                    "" if (used, node) in former else f'color="{_ADDED}", penwidth="1.5"'
+                )
         for node in self.difference.first.nodes:
             for used in node.all_input_nodes:
                 pair = self.image[used], self.image[node]

@@ -29,8 +29,10 @@ __all__ = ["COLOURS", "Direction", "dot_lines", "dot_text", "graph_attributes", 
 _TOOLTIP = 1000
 _MOST_FAULTS = 3
 _ATTRIBUTES = (
-    'node [shape="record", style="filled,rounded", fontname="Helvetica", fontsize="10", color="#555555", '
-    'margin="0.08,0.04", height="0.3"];',
+    (
+        'node [shape="record", style="filled,rounded", fontname="Helvetica", fontsize="10", color="#555555", '
+        'margin="0.08,0.04", height="0.3"];'
+    ),
     'edge [color="#555555", fontname="Helvetica", fontsize="9", arrowsize="0.6"];',
 )
 
@@ -40,7 +42,8 @@ def dot_text(module_or_graph: GraphModule | Graph, **settings: Unpack[DrawSettin
 
     Every node of the graph is one record with its opcode, name, target, arguments, parameters, users and, where shapes
     were propagated, dtype and shape; one edge goes from a node to each node that uses its value. Names and targets of
-    any kind are shown as they are, never interpreted; what is too long is cut. The same graph always gives the same text.
+    any kind are shown as they are, never interpreted; what is too long is cut. The same graph always gives the
+    same text.
 
     Args:
         module_or_graph: What is drawn. Only a module lets the picture name parameters and the classes of submodules.
@@ -108,7 +111,11 @@ def html_label(title: str, notes: Sequence[str], legend: dict[str, str], longest
         legend: Text -> colour.
         longest: What is longer is cut.
     """
-    rows = [f'<TR><TD BORDER="0"><FONT POINT-SIZE="16">{html_text(title, longest)}</FONT></TD></TR>'] if title else []
+    rows = (
+        [f'<TR><TD BORDER="0"><FONT POINT-SIZE="16">{html_text(title, longest)}</FONT></TD></TR>']
+        if title
+        else []
+    )
     for note in notes:
         text = html_text(note, max(longest, 200))
         rows.append(f'<TR><TD BORDER="0"><FONT COLOR="#b00020" POINT-SIZE="11">{text}</FONT></TD></TR>')
@@ -125,7 +132,9 @@ def html_label(title: str, notes: Sequence[str], legend: dict[str, str], longest
 
 
 class _Picture:
-    def __init__(self, graph: Graph, module: GraphModule | None, nodes: list[Node], options: DrawOptions) -> None:
+    def __init__(
+        self, graph: Graph, module: GraphModule | None, nodes: list[Node], options: DrawOptions
+    ) -> None:
         self.graph, self.module, self.nodes, self.options = graph, module, nodes, options
         self.is_brief = options.is_brief(len(nodes))
         self.colouring = Colouring(nodes, module, options.color_by)
@@ -158,7 +167,9 @@ class _Picture:
         yield from cluster_lines(tree, self._node, self._numbers, self.options.longest)
 
     def _node(self, node: Node) -> str:
-        rows = label_rows(node, self.module, brief=self.is_brief, constants="constants" not in self.options.hide)
+        rows = label_rows(
+            node, self.module, brief=self.is_brief, constants="constants" not in self.options.hide
+        )
         attributes = [
             f"label={record(rows, self.options.longest)}",
             f'fillcolor="{self.colouring.colour(node)}"',

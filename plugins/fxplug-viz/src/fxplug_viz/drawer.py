@@ -23,8 +23,8 @@ class GraphDrawer:
     """Makes pictures that a program can add to, as torch.fx's ``FxGraphDrawer`` does.
 
     What it returns are objects of the package `graphviz <https://graphviz.readthedocs.io>`_ instead of ``pydot``:
-    ``render``, ``pipe`` and ``source`` give pictures and text; ``node`` and ``edge`` add to it. The name of a node in the
-    picture is its name in the graph.
+    ``render``, ``pipe`` and ``source`` give pictures and text; ``node`` and ``edge`` add to it. The name of a node in
+    the picture is its name in the graph.
 
     Args:
         graph_module: What is drawn, with the graph modules inside it. It is not changed.
@@ -83,5 +83,7 @@ class GraphDrawer:
         return f"{self._name}.{path}" if path else self._name
 
     def _picture(self, path: str) -> graphviz.Digraph:
-        options = DrawOptions(**{**vars(self._options), "title": self._options.title if not path else self._title(path)})
+        options = DrawOptions(
+            **{**vars(self._options), "title": self._options.title if not path else self._title(path)}
+        )
         return graphviz.Digraph(body=[f"{line}\n" for line in dot_lines(self._modules[path], options)])

@@ -66,6 +66,8 @@ def write_picture(text: str, path: Path, format: Format) -> Path:  # noqa: A002 
     except DrawingError as error:
         beside = path.with_suffix(".dot")
         write_bytes(beside, text.encode("utf-8"))
-        raise DrawingError(f"{error.message} The DOT text was written to {str(beside)!r}.", code=error.code) from error
+        raise DrawingError(
+            f"{error.message} The DOT text was written to {str(beside)!r}.", code=error.code
+        ) from error
     write_bytes(path, data)
     return path

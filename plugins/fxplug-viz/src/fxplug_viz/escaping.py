@@ -23,7 +23,9 @@ def record(rows: list[list[str]], longest: int) -> str:
         longest: What is longer is cut.
     """
     cells = [[_in_record(shortened(cell, longest)) for cell in row] for row in rows]
-    return _literal("{" + "|".join(row[0] if len(row) == 1 else "{" + "|".join(row) + "}" for row in cells) + "}")
+    return _literal(
+        "{" + "|".join(row[0] if len(row) == 1 else "{" + "|".join(row) + "}" for row in cells) + "}"
+    )
 
 
 def quoted(text: str, longest: int = 80) -> str:

@@ -94,7 +94,9 @@ def parameter_text(node: Node, module: GraphModule | None) -> str:
         return ""
     value = fetch_path(module, str(node.target))
     if node.op == "get_attr":
-        return f"{_kind(value, str(node.target), module)} {_sizes(value)}" if isinstance(value, Tensor) else ""
+        return (
+            f"{_kind(value, str(node.target), module)} {_sizes(value)}" if isinstance(value, Tensor) else ""
+        )
     if not isinstance(value, nn.Module):
         return ""
     own = [f"{name} {_sizes(tensor)}" for name, tensor in value.named_parameters(recurse=False)]
@@ -109,7 +111,11 @@ def _kind(value: Tensor, path: str, module: nn.Module) -> str:
         return "parameter"
     holder_path, _, name = path.rpartition(".")
     holder = fetch_path(module, holder_path) if holder_path else module
-    return "buffer" if isinstance(holder, nn.Module) and name in dict(holder.named_buffers(recurse=False)) else "constant"
+    return (
+        "buffer"
+        if isinstance(holder, nn.Module) and name in dict(holder.named_buffers(recurse=False))
+        else "constant"
+    )
 
 
 def _sizes(tensor: Tensor) -> str:

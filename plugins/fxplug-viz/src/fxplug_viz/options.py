@@ -21,12 +21,12 @@ Detail = Literal["auto", "full", "brief"]
 """What a node shows: everything; or its name, target and shape; ``"auto"`` is brief for more than 300 nodes."""
 
 Hidden = Literal["get_attr", "constants", "getitem"]
-"""What can be left out: nodes that fetch attributes; tensor constants and the immediate values among arguments; nodes that
-take an element, whose users are then connected to what holds it."""
+"""What can be left out: nodes that fetch attributes; tensor constants and the immediate values among arguments; nodes
+that take an element, whose users are then connected to what holds it."""
 
 ColorBy = Literal["op", "plugin", "partition", "dtype"] | Callable[[Node], "str | None"] | Mapping[str, str]
-"""What the colour of a node tells: its opcode, who made it, the partition that it lies in, its dtype; or any group, as a
-function of the node, or by the name of the node."""
+"""What the colour of a node tells: its opcode, who made it, the partition that it lies in, its dtype; or any group, as
+a function of the node, or by the name of the node."""
 
 COLOURINGS = ("op", "plugin", "partition", "dtype")
 _BRIEF_FROM = 300
@@ -78,7 +78,9 @@ class DrawOptions:
                 "function that returns the group of a node, or a dict from the name of a node to its group."
             )
         if isinstance(self.hide, str):
-            raise ConfigError(f"Cannot hide {self.hide!r}: give a collection of names, such as [{self.hide!r}].")
+            raise ConfigError(
+                f"Cannot hide {self.hide!r}: give a collection of names, such as [{self.hide!r}]."
+            )
         for name in self.hide:
             _check("kind of node to hide", name, get_args(Hidden))
         if self.longest < 1:

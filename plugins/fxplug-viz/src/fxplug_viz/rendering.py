@@ -45,7 +45,9 @@ def format_of(path: str | os.PathLike[str], format: str | None = None) -> Format
         if name == (_SUFFIXES.get(Path(path).suffix.lower()) if format is None else format):
             return name
     if format is not None:
-        raise ConfigError(f"Cannot draw as {format!r}: no such format is known. {did_you_mean(format, known)}")
+        raise ConfigError(
+            f"Cannot draw as {format!r}: no such format is known. {did_you_mean(format, known)}"
+        )
     raise ConfigError(
         f"Cannot draw to {os.fspath(path)!r}: the name does not say which format is meant. Let it end in "
         f"{', '.join(_SUFFIXES)}, or name the format: {', '.join(known)}."
@@ -86,7 +88,11 @@ def install_hint() -> str:
     command = _install_command()
     if command is None:
         return "Install it: https://graphviz.org/download says how."
-    return f"Install it, then open a new terminal: {command!r}." if "winget" in command else f"Install it with {command!r}."
+    return (
+        f"Install it, then open a new terminal: {command!r}."
+        if "winget" in command
+        else f"Install it with {command!r}."
+    )
 
 
 def _install_command() -> str | None:

@@ -120,7 +120,11 @@ def _tree(module_or_graph: GraphModule | Graph, options: DrawOptions) -> _Branch
 def _enter(open_branches: list[tuple[str, _Branch]], around: Sequence[tuple[str, str]]) -> None:
     """Close the modules that a node does not lie in, and open those that it does."""
     depth = 0
-    while depth < len(around) and depth + 1 < len(open_branches) and open_branches[depth + 1][0] == around[depth][0]:
+    while (
+        depth < len(around)
+        and depth + 1 < len(open_branches)
+        and open_branches[depth + 1][0] == around[depth][0]
+    ):
         depth += 1
     del open_branches[depth + 1 :]
     for path, kind in around[depth:]:
