@@ -103,8 +103,8 @@ def test_the_text_of_a_small_graph():
         '"add" [label="{call_function: add|operator.add|{float32[3]|1 user}}", fillcolor="#fdf0c8"];',
         '"output" [label="{output: output|float32[3]}", fillcolor="#f7cfd3"];',
         (
-            '"block_0" [label="{call_module: block_0|block.0 (Linear)|weight [3, 4], bias [3]|{float32[1, 3]|1 user}}", '
-            'fillcolor="#d5efd3"];'
+            '"block_0" [label="{call_module: block_0|block.0 (Linear)|weight [3, 4], bias [3]|{float32[1, 3]|1 user}}"'
+            ', fillcolor="#d5efd3"];'
         ),
         '"block_1" [label="{call_module: block_1|block.1 (ReLU)|{float32[1, 3]|1 user}}", fillcolor="#d5efd3"];',
         '"x" -> "block_0";',
@@ -205,8 +205,8 @@ def test_a_module_that_was_not_captured_is_refused():
         (
             {"color_by": 3},
             (
-                "Cannot colour nodes by a int. Use one of op, plugin, partition, dtype, a function that returns the group "
-                "of a node, or a dict from the name of a node to its group."
+                "Cannot colour nodes by a int. Use one of op, plugin, partition, dtype, a function that returns the "
+                "group of a node, or a dict from the name of a node to its group."
             ),
         ),
     ],
