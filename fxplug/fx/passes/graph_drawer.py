@@ -27,7 +27,7 @@ class FxGraphDrawer:
     def __init__(self, graph_module: GraphModule, name: str, **options: Any) -> None:
         raise PluginError(
             f"Cannot draw {name!r}: fxplug itself draws nothing, plugins do. pip install fxplug-viz, then call "
-            f"fxplug_viz.draw(graph_module, 'model.svg'), or fxplug_viz.GraphDrawer(graph_module, {name!r}), which has the "
-            "methods of this class.",
+            f"fxplug_viz.draw(graph_module, 'model.svg'), or fxplug_viz.GraphDrawer(graph_module, {name!r}), which has "
+            "the methods of this class.",
             code="FXP-H005",
         )

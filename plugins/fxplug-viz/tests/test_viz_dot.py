@@ -19,7 +19,7 @@ from torch import nn
 import fxplug
 from fxplug.analyze import propagate_shapes
 from fxplug.errors import FxplugError, InvalidArgumentError
-from fxplug.ir import OPCODES
+from fxplug.ir import OPCODES, ModuleScope, Origin, SourceLine
 from fxplug_viz import dot_text
 from fxplug_viz.dot import COLOURS
 
@@ -424,3 +424,24 @@ def test_names_of_any_length_are_drawn():
     picture = render(dot_text(graph))
 
     assert titles(picture, "node") == ["x", "n" * 30_000, "output"]
+
+
+@needs_graphviz
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=st.text(st.sampled_from('"{}|<>\\&;nlNGTELH#-\n\r\x00 a🎉[]()/'), min_size=1, max_size=30))
+def test_titles_groups_modules_and_places_are_never_interpreted(text):
+    graph = graph_of_names(["a", "b"])
+    origin = Origin(SourceLine(text, 1, text), module=ModuleScope(f"p{text}p", f"k{text}k"))
+    for node in graph.find_nodes(op="call_function"):
+        node.origins = (origin,)
+
+    picture = render(dot_text(graph, title=text, color_by=lambda node: f"g{text}g"))
+
+    plain = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    lines = shown(picture)
+    kind = f"k{plain}k".rpartition(".")[2]
+    assert plain in lines
+    assert lines.count(f"g{plain}g") == 1
+    assert f"p{plain}p ({kind})".replace(" ", "") in [line.replace(" ", "") for line in lines]
+    places = {link.get("{http://www.w3.org/1999/xlink}title") for link in picture.iter(f"{SVG}a")}
+    assert {(place or "").replace("\xa0", " ") for place in places} == {f"{plain}:1"}

@@ -10,7 +10,7 @@ from fxplug.execute import GraphModule
 from fxplug.ir import Graph, find_structure_faults
 from fxplug_viz.clusters import Cluster, cluster_lines, cluster_tree
 from fxplug_viz.colours import COLOURS, Colouring
-from fxplug_viz.escaping import html_text, identifier, quoted, record, shortened
+from fxplug_viz.escaping import html_text, identifier, quoted, record, tooltip
 from fxplug_viz.labels import is_missing, label_rows, source_text
 from fxplug_viz.options import Direction, DrawOptions
 from fxplug_viz.selection import columns_of, shown_edges, shown_nodes
@@ -176,7 +176,7 @@ class _Picture:
         ]
         source = source_text(node)
         if source:
-            attributes.append(f"tooltip={quoted(shortened(source, _TOOLTIP), _TOOLTIP)}")
+            attributes.append(f"tooltip={tooltip(source, _TOOLTIP)}")
         if is_missing(node, self.module):
             attributes.append('color="#b00020", penwidth="2"')
         return f"{identifier(node.name)} [{', '.join(attributes)}];"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 
-__all__ = ["html_text", "identifier", "quoted", "record", "shortened", "visible"]
+__all__ = ["html_text", "identifier", "quoted", "record", "shortened", "tooltip", "visible"]
 
 # What a record label gives a meaning to. Backslash is among them, and so is the ampersand, which begins an entity.
 _MEANINGFUL = {**{sign: f"\\{sign}" for sign in '\\"{}|<>'}, "&": "&amp;"}
@@ -34,6 +34,11 @@ def quoted(text: str, longest: int = 80) -> str:
     return _literal(shown.replace("\\", "\\\\").replace('"', '\\"'))
 
 
+def tooltip(text: str, longest: int) -> str:
+    """Return a quoted text that stands for itself as a tooltip, in which Graphviz looks for escapes twice."""
+    return quoted(visible(shortened(text, longest)).replace("\\", "\\\\"), 8 * longest)
+
+
 def identifier(name: str) -> str:
     """Return the name of a node in the picture; names of nodes are identifiers, so nothing in them has a meaning."""
     return _literal(name)
@@ -41,7 +46,8 @@ def identifier(name: str) -> str:
 
 def html_text(text: str, longest: int) -> str:
     """Return a text that stands for itself inside a label in angle brackets."""
-    shown = html.escape(visible(shortened(text, longest))).replace("\\", "&#92;")
+    # Graphviz looks for escapes once more in what entities stand for, and takes a closing bracket for the end of CDATA.
+    shown = html.escape(visible(shortened(text, longest))).replace("\\", "&#92;&#92;").replace("]", "&#93;")
     return _DROPPED_SPACE.sub("&#160;", shown)
 
 
