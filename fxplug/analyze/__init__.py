@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fxplug.analyze.alignment import AlignedBy, Alignment, align
 from fxplug.analyze.cost import (
     CallCost,
     CostRow,
@@ -23,6 +24,8 @@ from fxplug.analyze.shapes import (
 
 __all__ = [
     "BUILTIN_DEVICES",
+    "AlignedBy",
+    "Alignment",
     "CallCost",
     "CostRow",
     "CostTable",
@@ -34,6 +37,7 @@ __all__ = [
     "OperatorCall",
     "ShapeProp",
     "TensorMetadata",
+    "align",
     "builtin_formulas",
     "cost_table",
     "described_copy",

@@ -69,16 +69,12 @@ def align(first: Graph, second: Graph) -> Alignment:
     same line of the program. Linear in the size of the graphs.
 
     Args:
-        first: The graph that the values are right in. Its placeholders are as many as those of the second one.
-        second: The graph that is judged.
+        first: The graph that the values are right in.
+        second: The graph that is judged. Placeholders that are not as many as in the first one belong together by name.
     """
     aligned = Alignment(first, second)
     places = _Places()
-    for ours, theirs in zip(
-        first.find_nodes(op="placeholder"), second.find_nodes(op="placeholder"), strict=True
-    ):
-        aligned.pair(ours, theirs, "input")
-    aligned.pair(first.output_node(), second.output_node(), "input")
+    _align_ends(aligned)
     _align_untouched(aligned, places)
     _align_uses(aligned)
     _align_origins(aligned, places)
@@ -89,6 +85,19 @@ def align(first: Graph, second: Graph) -> Alignment:
         if other is not None and _is_same_call(other, node) and not _is_inside(node):
             aligned.pair(other, node, "name")
     return aligned
+
+
+def _align_ends(aligned: Alignment) -> None:
+    """Align inputs and outputs."""
+    ours, theirs = (graph.find_nodes(op="placeholder") for graph in (aligned.first, aligned.second))
+    if len(ours) == len(theirs):
+        pairs = list(zip(ours, theirs, strict=True))
+    else:
+        named = {node.target: node for node in ours}
+        pairs = [(named[node.target], node) for node in theirs if node.target in named]
+    pairs += zip(aligned.first.find_nodes(op="output"), aligned.second.find_nodes(op="output"), strict=False)
+    for first, second in pairs:
+        aligned.pair(first, second, "input")
 
 
 class _Places:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from fxplug.errors import InvalidArgumentError, PluginError
-from fxplug.execute import GraphModule, show_in_notebooks
+import copy
+import warnings
+
+import torch
+from torch import nn
+
+from fxplug.errors import FxplugError, InvalidArgumentError, PluginError
+from fxplug.execute import GraphModule
+from fxplug.ir import PATH_OPCODES, Graph, show_in_notebooks
 from fxplug.plugins import PluginManager, default_manager
 
 __all__ = ["represent"]
@@ -54,13 +61,39 @@ def represent(
     return answer
 
 
-def _for_notebooks(module: GraphModule) -> dict[str, str | bytes]:
+def _for_notebooks(value: GraphModule | Graph) -> dict[str, str | bytes]:
     """Return what plugins make of a module for a notebook; the text that fxplug has is what it shows anyway."""
     plugins = default_manager()
     if not plugins.represents():
         return {}
-    shown = {mime: plugins.represent(module, name) for name, mime in _NOTEBOOK_FORMATS.items()}
-    return {mime: answer for mime, answer in shown.items() if answer is not None}
+    shown: dict[str, str | bytes] = {}
+    try:
+        module = _module_of(value) if isinstance(value, Graph) else value
+        for name, mime in _NOTEBOOK_FORMATS.items():
+            answer = plugins.represent(module, name)
+            if answer is not None:
+                shown[mime] = answer
+    except FxplugError as error:
+        # The text is there all the same.
+        warnings.warn(f"Shown as text: {error}", stacklevel=4)
+    return shown
+
+
+class Unknown(nn.Module):
+    """Stands for a module that a graph names, and that nobody knows."""
+
+
+def _module_of(graph: Graph) -> GraphModule:
+    """Return the module that a graph belongs to, or one that has what the graph names."""
+    owner = graph.owning_module
+    if isinstance(owner, GraphModule):
+        return owner
+    values = {
+        str(node.target): Unknown() if node.op == "call_module" else torch.empty(0)
+        for node in graph.nodes
+        if node.op in PATH_OPCODES
+    }
+    return GraphModule(values, copy.deepcopy(graph), "Graph")
 
 
 show_in_notebooks(_for_notebooks)

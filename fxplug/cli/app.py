@@ -46,6 +46,9 @@ _COMMANDS = {
     "doctor": ("fxplug.cli.doctor", "Look for what is broken in this installation, and say what to do."),
 }
 
+# Name -> distribution of this project that brings it: people look for these where they are not installed.
+_ELSEWHERE = {"diff": "fxplug-viz", "draw": "fxplug-viz", "view": "fxplug-viz"}
+
 _EPILOG = """\b
 Begin with:
   fxplug doctor
@@ -94,6 +97,8 @@ class _Application(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the arguments begin with, or offer the nearest ones."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            if args[0] in _ELSEWHERE:
+                raise click.UsageError(_missing(args[0]), ctx)
             known = self.list_commands(ctx)
             raise click.UsageError(f"There is no command {args[0]!r}. {did_you_mean(args[0], known)}", ctx)
         return super().resolve_command(ctx, args)
@@ -134,6 +139,19 @@ class _Application(click.Group):
             if isinstance(error, BrokenPipeError):
                 raise  # Whoever read the output has seen enough: click ends the program quietly.
             raise as_failure(error, ctx) from error
+
+
+def _missing(name: str) -> str:
+    """Return what to say about a command of a distribution that is not there, or not active."""
+    distribution = _ELSEWHERE[name]
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return f"The command {name!r} is brought by {distribution}, which is not installed: pip install {distribution}"
+    return (
+        f"The command {name!r} is brought by {distribution}, which is installed, but not active or too old. "
+        "'fxplug plugins list' says why."
+    )
 
 
 def _may_have_plugins() -> bool:

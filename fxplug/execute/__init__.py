@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fxplug.semantics  # noqa: F401 # pyright: ignore[reportUnusedImport] - tells what torch calls mean
-from fxplug.execute.display import show_in_notebooks
 from fxplug.execute.graph_module import RESERVED_ATTRIBUTES, GraphModule
 from fxplug.execute.guards import POLICIES, GuardSet
 from fxplug.execute.interpreter import Interpreter
@@ -20,5 +19,4 @@ __all__ = [
     "fetch_path",
     "has_path",
     "set_path",
-    "show_in_notebooks",
 ]

@@ -9,11 +9,11 @@ from fxplug.codegen import as_identifier
 from fxplug.ir import Graph
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from torch import nn
 
-__all__ = ["class_text", "nested_graph_modules", "notebook_bundle", "show_in_notebooks"]
+__all__ = ["class_text", "nested_graph_modules"]
 
 
 def nested_graph_modules(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -38,23 +38,3 @@ def class_text(module: Any, name: str, style: dict[str, Any]) -> str:
     parts += [class_text(child, path, style) for path, child in nested_graph_modules(module)]
     body = "\n".join(textwrap.indent(part, "    ", lambda line: bool(line.strip())) for part in parts)
     return f"class {as_identifier(name)}(torch.nn.Module):\n{body}"
-
-
-class _Notebooks:
-    """Holds who shows graph modules; a holder, so that nothing is rebound at module level."""
-
-    def __init__(self) -> None:
-        self.show: Callable[[Any], dict[str, str | bytes]] = lambda _: {}
-
-
-_notebooks = _Notebooks()
-
-
-def show_in_notebooks(show: Callable[[Any], dict[str, str | bytes]]) -> None:
-    """Let notebooks show graph modules as `show` says, which maps MIME types to contents, besides their text."""
-    _notebooks.show = show
-
-
-def notebook_bundle(module: Any) -> dict[str, str | bytes]:
-    """Return how a notebook shows a graph module besides its text; empty when nobody knows more."""
-    return _notebooks.show(module)

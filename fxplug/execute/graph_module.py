@@ -13,12 +13,12 @@ from torch.compiler import is_dynamo_compiling
 
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, InvalidArgumentError
-from fxplug.execute.display import class_text, notebook_bundle
+from fxplug.execute.display import class_text
 from fxplug.execute.failures import note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
-from fxplug.ir import PATH_OPCODES, Graph, PythonCode
+from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo
@@ -282,6 +282,14 @@ class GraphModule(nn.Module):
         """Return how a notebook shows this module; None leaves it at the text."""
         bundle = notebook_bundle(self)
         return {"text/plain": str(self), **bundle} if bundle else None
+
+    def _repr_svg_(self) -> str | bytes | None:
+        """Return the picture that a plugin makes of this for notebooks; None where no plugin does."""
+        return notebook_bundle(self).get("image/svg+xml")
+
+    def _repr_html_(self) -> str | bytes | None:
+        """Return the page that a plugin makes of this for notebooks; None where no plugin does."""
+        return notebook_bundle(self).get("text/html")
 
     def to_folder(self, folder: str | os.PathLike[str], module_name: str = "FxModule") -> None:
         """Write a Python package that makes this module again, with torch alone.

@@ -21,6 +21,7 @@ from fxplug.ir.code import (
 )
 from fxplug.ir.data import NodeRef, graph_from_data, graph_to_data
 from fxplug.ir.description import argument_text
+from fxplug.ir.display import notebook_bundle, show_in_notebooks
 from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegistry, effects, writes
 from fxplug.ir.graph import Graph
 from fxplug.ir.lifetimes import last_uses
@@ -109,9 +110,11 @@ __all__ = [
     "map_arg",
     "node_rows",
     "normalization",
+    "notebook_bundle",
     "printable",
     "qualified_name",
     "register_namespace",
+    "show_in_notebooks",
     "split_stars",
     "tensor_text",
     "type_text",

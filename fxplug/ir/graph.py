@@ -15,6 +15,7 @@ from fxplug.ir.arguments import EMPTY_DICT, Argument
 from fxplug.ir.clone import clone_nodes, copy_meta
 from fxplug.ir.code import CodeOwner
 from fxplug.ir.collector import paused_collection
+from fxplug.ir.display import notebook_bundle
 from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
 from fxplug.ir.naming import Namespace, target_name
@@ -680,6 +681,14 @@ class Graph(CodeOwner):
     def __str__(self) -> str:
         lines = [str(node.format_node()) for node in self.nodes]
         return "\n    ".join(["graph():", *lines])
+
+    def _repr_svg_(self) -> str | bytes | None:
+        """Return the picture that a plugin makes of this for notebooks; None where no plugin does."""
+        return notebook_bundle(self).get("image/svg+xml")
+
+    def _repr_html_(self) -> str | bytes | None:
+        """Return the page that a plugin makes of this for notebooks; None where no plugin does."""
+        return notebook_bundle(self).get("text/html")
 
     def __repr__(self) -> str:
         return f"<Graph with {len(self.nodes)} nodes, version {self.version}>"

@@ -56,7 +56,7 @@ class SourceLine:
         """The stripped source line; empty when the source is not at hand."""
         try:
             return linecache.getline(self.filename, self.line).strip()
-        except UnicodeError:  # A name that no file system can hold, before Python 3.13.
+        except ValueError:  # A name that no file system can hold, before Python 3.13.
             return ""
 
     def __str__(self) -> str:

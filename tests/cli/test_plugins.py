@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from typing import TYPE_CHECKING
 
@@ -361,3 +362,18 @@ def test_an_unknown_command_is_answered_with_the_nearest_ones(fxplug, install):
     result = fxplug("helo")
     assert result.exit_code == 2
     assert "There is no command 'helo'. Did you mean 'hello'?" in result.stderr
+
+
+def test_a_command_of_a_distribution_that_is_missing_names_it(fxplug, monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("fxplug.cli.app.metadata.distribution", missing)
+
+    for name in ("draw", "diff", "view"):
+        result = fxplug(name, "model.py:build")
+        assert result.exit_code == 2
+        assert (
+            f"The command '{name}' is brought by fxplug-viz, which is not installed: pip install fxplug-viz"
+            in result.stderr
+        )

@@ -63,6 +63,7 @@ def test_who_asks_for_a_picture_is_told_who_draws(module):
         FxGraphDrawer(module, "model", ignore_getattr=True)
 
     assert str(caught.value) == (
-        "Cannot draw 'model': fxplug itself draws nothing, plugins do. pip install fxplug-viz, save the module with "
-        "fxplug.save(...) and run 'fxplug draw', or call fxplug_viz.dot_text(graph_module). [FXP-H005]"
+        "Cannot draw 'model': fxplug itself draws nothing, plugins do. pip install fxplug-viz, then call "
+        "fxplug_viz.draw(graph_module, 'model.svg'), or fxplug_viz.GraphDrawer(graph_module, 'model'), which has the "
+        "methods of this class. [FXP-H005]"
     )

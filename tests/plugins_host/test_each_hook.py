@@ -597,8 +597,22 @@ def test_a_notebook_shows_what_plugins_make(plugin_module, monkeypatch):
 
     use(manager_with(plugin_module("x", __name__="example_x", fxplug_represent=draw)))
     assert traced._repr_mimebundle_()["image/svg+xml"] == "<svg/>"
+    assert traced._repr_svg_() == traced.graph._repr_svg_() == fxplug.Graph()._repr_svg_() == "<svg/>"
     use(NONE)
     assert traced._repr_mimebundle_() is None
+    assert traced._repr_svg_() is traced.graph._repr_html_() is None
+
+
+def test_a_plugin_that_cannot_draw_leaves_a_notebook_the_text(plugin_module, monkeypatch):
+    @fxplug.hookimpl(specname="fxplug_represent")
+    def draw(format):  # noqa: A002 - the hook's name for it
+        raise OSError("no pencil")
+
+    manager = manager_with(plugin_module("x", __name__="example_x", fxplug_represent=draw))
+    monkeypatch.setattr("fxplug.api.representation.default_manager", lambda: manager)
+
+    with pytest.warns(UserWarning, match="Shown as text: .*no pencil"):
+        assert fxplug.symbolic_trace(lambda x: x, manager=NONE)._repr_mimebundle_() is None
 
 
 def test_trace_started(load_example):

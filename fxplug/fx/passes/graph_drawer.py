@@ -26,7 +26,8 @@ class FxGraphDrawer:
 
     def __init__(self, graph_module: GraphModule, name: str, **options: Any) -> None:
         raise PluginError(
-            f"Cannot draw {name!r}: fxplug itself draws nothing, plugins do. pip install fxplug-viz, save the module "
-            "with fxplug.save(...) and run 'fxplug draw', or call fxplug_viz.dot_text(graph_module).",
+            f"Cannot draw {name!r}: fxplug itself draws nothing, plugins do. pip install fxplug-viz, then call "
+            f"fxplug_viz.draw(graph_module, 'model.svg'), or fxplug_viz.GraphDrawer(graph_module, {name!r}), which has "
+            "the methods of this class.",
             code="FXP-H005",
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -17,9 +20,15 @@ import fxplug.cli
 from fxplug.analyze import propagate_shapes
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_viz import dot_text, plugin
+from fxplug_viz.rendering import render
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+needs_graphviz = pytest.mark.skipif(
+    shutil.which("dot") is None and "CI" not in os.environ, reason="Graphviz (dot) is not installed"
+)
 
 
 @pytest.fixture
@@ -35,12 +44,39 @@ def saved(tmp_path) -> Path:
     return tmp_path / "module.fxplug"
 
 
-def test_it_answers_for_dot_and_for_nothing_else(manager):
+def test_it_answers_for_text_and_pictures(manager):
     module = fxplug.symbolic_trace(nn.Sequential(nn.ReLU()), manager=manager)
 
     assert fxplug.represent(module, "dot", manager=manager) == dot_text(module)
     with pytest.raises(fxplug.PluginError, match="no active plugin knows that format"):
-        fxplug.represent(module, "svg", manager=manager)
+        fxplug.represent(module, "gif", manager=manager)
+
+
+@needs_graphviz
+def test_notebooks_show_modules_and_graphs_as_pictures(manager, monkeypatch):
+    monkeypatch.setattr("fxplug.api.representation.default_manager", lambda: manager)
+    module = fxplug.symbolic_trace(nn.Sequential(nn.ReLU()), manager=manager)
+
+    assert module._repr_svg_() == fxplug.represent(module, "svg", manager=manager)
+    assert module._repr_html_().startswith("<div ")
+    assert module._repr_html_().endswith("</svg>\n</div>")
+    assert module.graph._repr_svg_() == module._repr_svg_()
+    assert fxplug.represent(module, "png", manager=manager).startswith(b"\x89PNG")
+    alone = fxplug.Graph()
+    alone.output(alone.call_module("part", (alone.get_attr("weight"),)))
+    assert ">call_module: part</text>" in alone._repr_svg_()
+
+
+def test_without_graphviz_a_notebook_says_so_and_shows_text(manager, monkeypatch):
+    monkeypatch.setattr("fxplug.api.representation.default_manager", lambda: manager)
+    monkeypatch.setenv("PATH", "")
+    render.cache_clear()
+    module = fxplug.symbolic_trace(nn.Sequential(nn.ReLU(), nn.Tanh()), manager=manager)
+
+    with pytest.warns(UserWarning, match="Shown as text: .*'dot' of Graphviz was not found on PATH"):
+        assert module._repr_svg_() is None
+    with pytest.warns(UserWarning, match="Shown as text"):
+        assert module._repr_mimebundle_() is None
 
 
 @pytest.fixture
@@ -56,19 +92,19 @@ def run_fxplug(manager, monkeypatch):
 # -- what it offers ---------------------------------------------------------------------------------------------
 
 
-def test_it_offers_one_command():
-    (record,) = plugin.fxplug_register_commands()
+def test_it_offers_commands():
+    records = list(plugin.fxplug_register_commands())
 
-    assert record.name == "draw"
-    assert isinstance(record.factory(), click.Command)
+    assert {"draw", "diff"} <= {record.name for record in records}
+    assert all(isinstance(record.factory(), click.Command) for record in records)
 
 
 def test_the_host_takes_the_plugin(manager):
     (info,) = manager.plugin_infos()
 
     assert info.status == "active"
-    assert info.hooks == ("fxplug_register_commands", "fxplug_represent")
-    assert info.commands == ("viz:draw",)
+    assert {"fxplug_register_commands", "fxplug_represent"} <= set(info.hooks)
+    assert {"viz:draw", "viz:diff"} <= set(info.commands)
 
 
 def test_the_plugin_needs_neither_click_nor_graphviz_until_it_is_called():
@@ -77,7 +113,7 @@ import sys
 for name in ("click", "rich", "graphviz"):
     sys.modules[name] = None
 from fxplug_viz import dot_text, plugin
-(record,) = plugin.fxplug_register_commands()
+record = next(iter(plugin.fxplug_register_commands()))
 import fxplug
 assert dot_text(fxplug.symbolic_trace(lambda x: x + 1, manager=fxplug.plugins.PluginManager(candidates=[])))
 try:
@@ -119,15 +155,72 @@ def test_draw_takes_title_and_direction(run_fxplug, saved, tmp_path):
     assert out.read_text() == dot_text(fxplug.load(saved), title="A title", direction="LR")
 
 
-@pytest.mark.parametrize("name", ["graph.svg", "graph"])
-def test_draw_does_not_pretend_to_make_pictures(run_fxplug, saved, tmp_path, name):
+MODEL = """
+from torch import nn
+
+def build():
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+"""
+
+
+@pytest.fixture
+def reference(tmp_path) -> str:
+    (tmp_path / "model.py").write_text(MODEL)
+    return f"{tmp_path / 'model.py'}:build"
+
+
+@needs_graphviz
+def test_draw_captures_a_model_and_makes_a_picture(run_fxplug, reference, tmp_path):
+    out = tmp_path / "graph.svg"
+
+    result = run_fxplug(
+        *("draw", reference, "--example", "1x4", "--out", out, "--color-by", "dtype", "--hide", "get_attr"),
+        *("--no-legend", "--no-clusters"),
+    )
+
+    assert result.exit_code == 0, result.output
+    assert result.output == f"Wrote {out}: 4 nodes, 3 edges, as SVG.\n"
+    assert "float32[1, 3]" in out.read_text(encoding="utf-8").replace("&#160;", " ")
+
+
+def test_draw_prints_a_tree(run_fxplug, reference):
+    result = run_fxplug("draw", reference, "--example", "1x4", "--text")
+
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[2] == "├─ _0  0 (Linear)  float32[1, 3]  weight [3, 4], bias [3]"
+
+
+@pytest.mark.parametrize("options", [(), ("--text", "--out", "graph.svg")])
+def test_draw_wants_either_a_file_or_text(run_fxplug, saved, options):
+    result = run_fxplug("draw", saved, *options)
+
+    assert result.exit_code == 2
+    assert "Say either where the picture goes, with --out FILE, or --text." in result.output
+
+
+@pytest.mark.parametrize("name", ["graph.gif", "graph"])
+def test_draw_refuses_formats_that_nobody_knows(run_fxplug, saved, tmp_path, name):
     result = run_fxplug("draw", saved, "--out", tmp_path / name)
 
     assert result.exit_code == 2
-    message = " ".join(result.output.split())
-    assert f"{name}' does not end in .dot or .gv, and only DOT text is written so far." in message
-    assert "dot -Tsvg graph.dot -o graph.svg" in message
+    assert f"{name}': the name does not say which format is meant." in result.output
     assert not (tmp_path / name).exists()
+
+
+def test_diff_tells_what_became_of_a_model(run_fxplug, reference, saved, tmp_path):
+    result = run_fxplug("diff", saved, reference, "--out", tmp_path / "diff.dot")
+
+    assert result.exit_code == 0, result.output
+    assert result.output == f"4 nodes -> 4 nodes: 4 same\nWrote {tmp_path / 'diff.dot'}.\n"
+    assert "4 same</FONT>" in (tmp_path / "diff.dot").read_text()
+
+
+def test_diff_gives_data_to_programs(run_fxplug, saved):
+    result = run_fxplug("diff", saved, saved, "--json")
+
+    data = json.loads(result.stdout)
+    assert data["counts"]["same"] == 4
+    assert data["changes"][0] == {"kind": "same", "before": ["input_1"], "after": "input_1", "details": []}
 
 
 def test_draw_names_a_file_that_does_not_exist(run_fxplug, tmp_path):
@@ -144,7 +237,7 @@ def test_draw_refuses_a_file_of_another_kind(run_fxplug, tmp_path):
 
     result = run_fxplug("draw", tmp_path / "model.py", "--out", tmp_path / "graph.dot")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "model.py" in result.output
     assert not (tmp_path / "graph.dot").exists()
 

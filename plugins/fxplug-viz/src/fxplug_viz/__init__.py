@@ -1,7 +1,53 @@
-"""Pictures of fxplug graphs, as DOT text."""
+"""Pictures of fxplug graphs, made by Graphviz, and as text."""
 
 from __future__ import annotations
 
-from fxplug_viz.dot import dot_text
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["dot_text"]
+if TYPE_CHECKING:
+    from fxplug_viz.difference import GraphDifference, NodeChange, diff
+    from fxplug_viz.difference_picture import diff_dot_text, draw_diff
+    from fxplug_viz.dot import dot_text
+    from fxplug_viz.drawer import GraphDrawer
+    from fxplug_viz.drawing import draw
+    from fxplug_viz.errors import DrawingError
+    from fxplug_viz.options import DrawOptions
+    from fxplug_viz.tree import rich_tree, tree_text
+
+# Loaded when they are first used: only pictures need the package graphviz.
+_HOMES = {
+    "DrawOptions": "options",
+    "DrawingError": "errors",
+    "GraphDifference": "difference",
+    "GraphDrawer": "drawer",
+    "NodeChange": "difference",
+    "diff": "difference",
+    "diff_dot_text": "difference_picture",
+    "dot_text": "dot",
+    "draw": "drawing",
+    "draw_diff": "difference_picture",
+    "rich_tree": "tree",
+    "tree_text": "tree",
+}
+
+__all__ = [
+    "DrawOptions",
+    "DrawingError",
+    "GraphDifference",
+    "GraphDrawer",
+    "NodeChange",
+    "diff",
+    "diff_dot_text",
+    "dot_text",
+    "draw",
+    "draw_diff",
+    "rich_tree",
+    "tree_text",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -2,72 +2,128 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
+from rich.console import Console
 
-import fxplug
-from fxplug.errors import StorageError
-from fxplug_viz.dot import Direction, dot_text
+from fxplug.cli import capture_options, captured_module, config_option, manager_for, traceback_option
+from fxplug_viz.drawing import draw as draw_picture
+from fxplug_viz.options import COLOURINGS, Direction, DrawOptions, Hidden
+from fxplug_viz.rendering import Format, format_of
+from fxplug_viz.tree import rich_tree, tree_text
 
-__all__ = ["draw"]
+if TYPE_CHECKING:
+    from fxplug import GraphModule
 
-_SUFFIXES = (".dot", ".gv")
+__all__ = ["draw", "picture_options", "settings_of"]
+
+_HELP = """\
+Draw the graph of MODEL: as DOT text, as a picture that Graphviz makes of it, or as text.
+
+MODEL is package.module:callable, path.py:callable, or a file that ends in .fxplug, such as fxplug.save and
+fxplug optimize write. With an example, nodes show dtype and shape.
+"""
 
 
-def _check_suffix(_: click.Context, __: click.Parameter, path: Path) -> Path:
-    if path.suffix.lower() not in _SUFFIXES:
-        raise click.BadParameter(
-            f"{str(path)!r} does not end in {' or '.join(_SUFFIXES)}, and only DOT text is written so far. Graphviz "
-            f"makes a picture of it: dot -Tsvg graph.dot -o graph.svg"
-        )
-    return path
+def picture_options(function: Any) -> Any:
+    """Give a command the options that say where and how a picture is made."""
+    for option in (
+        click.option("--title", help="Stands above the picture."),
+        click.option(
+            "--direction",
+            type=click.Choice(get_args(Direction)),
+            default="TB",
+            show_default=True,
+            help="From top to bottom, or from left to right.",
+        ),
+        click.option(
+            "--clusters/--no-clusters", default=True, help="Draw a frame around each module, or none."
+        ),
+        click.option("--legend/--no-legend", default=True, help="Explain the colours, or not."),
+        click.option(
+            "--wrap/--no-wrap",
+            default=None,
+            help="Break a long graph into columns, or never.  [default: from 100 nodes]",
+        ),
+        click.option(
+            "--detail",
+            type=click.Choice(["auto", "full", "brief"]),
+            default="auto",
+            show_default=True,
+            help="What a node shows.",
+        ),
+        click.option(
+            "--longest",
+            type=click.IntRange(min=1),
+            default=80,
+            show_default=True,
+            help="Cut texts of more characters.",
+        ),
+        click.option(
+            "--format",
+            type=click.Choice(get_args(Format)),
+            help="What is written.  [default: what the name of the file ends in]",
+        ),
+        click.option(
+            "--out",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Where the picture goes, e.g. model.svg; an older file is replaced.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
-@click.command("draw", help="Draw the graph of MODULE, a file such as fxplug.save and fxplug optimize write.")
-@click.argument("module", type=click.Path(path_type=Path))
+def settings_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the drawing options out of the options of a command."""
+    return {name: options.pop(name) for name in DrawOptions.__dataclass_fields__ if name in options}
+
+
+@click.command(help=_HELP, short_help="Draw the graph of a model.", no_args_is_help=True)
+@click.argument("model")
+@picture_options
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    required=True,
-    callback=_check_suffix,
-    metavar="FILE.dot",
-    help="Where the DOT text goes; an older file is replaced.",
-)
-@click.option(
-    "--direction",
-    type=click.Choice(get_args(Direction)),
-    default="TB",
+    "--color-by",
+    type=click.Choice(COLOURINGS),
+    default="op",
     show_default=True,
-    help="From top to bottom, or from left to right.",
+    help="What colours tell: the opcode, who made a node, its partition, its dtype.",
 )
-@click.option("--title", help="Stands above the picture; by default the class of the module.")
 @click.option(
-    "--allow",
+    "--hide",
+    type=click.Choice(get_args(Hidden)),
     multiple=True,
-    metavar="NAME",
-    help="A function that the file may name, as package.module:function. Can be repeated.",
+    help="Leave these nodes out; repeatable. constants: also the values among the arguments.",
 )
-def draw(module: Path, out: Path, direction: str, title: str | None, allow: tuple[str, ...]) -> None:
-    """Write the DOT text of a saved module."""
-    loaded = fxplug.load(module, allow=allow)
-    text = dot_text(loaded, title=title, direction=cast("Direction", direction))
-    _write(out, text)
-    edges = sum(len(node.all_input_nodes) for node in loaded.graph.nodes)
-    click.echo(f"Wrote {out}: {len(loaded.graph.nodes)} nodes, {edges} edges, as DOT text.")
+@click.option("--text", is_flag=True, help="Print a tree of modules and nodes instead.")
+@capture_options
+@config_option
+@traceback_option
+@click.pass_context
+def draw(context: click.Context, model: str, config: Path | None, **options: Any) -> None:
+    """Draw a model; see `_HELP`."""
+    settings = settings_of(options)
+    out, kind, as_text = (options.pop(name) for name in ("out", "format", "text"))
+    if as_text == (out is not None):
+        raise click.UsageError("Say either where the picture goes, with --out FILE, or --text.")
+    if out is not None:
+        kind = format_of(out, kind)
+    module = captured_module(context, model, manager=manager_for(config), **options)
+    if as_text:
+        _print_tree(module, settings)
+        return
+    draw_picture(module, out, kind, **settings)
+    edges = sum(len(node.all_input_nodes) for node in module.graph.nodes)
+    what = "as DOT text" if kind == "dot" else f"as {kind.upper()}"
+    click.echo(f"Wrote {out}: {len(module.graph.nodes)} nodes, {edges} edges, {what}.")
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a file completely, or leave what was there."""
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        half.write_text(text, encoding="utf-8", newline="\n")
-        half.replace(path)
-    except OSError as error:
-        half.unlink(missing_ok=True)
-        raise StorageError(
-            f"Cannot write the picture to {str(path)!r}: {error.strerror or error}. Name a file in a folder that "
-            f"exists and can be written to."
-        ) from error
+def _print_tree(module: GraphModule, settings: dict[str, Any]) -> None:
+    screen = Console(markup=False, highlight=False, emoji=False)
+    if screen.is_terminal:
+        screen.print(rich_tree(module, **settings))
+    else:
+        click.echo(tree_text(module, **settings))

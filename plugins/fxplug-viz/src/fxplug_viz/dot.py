@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Literal, get_args
+import itertools
+from typing import TYPE_CHECKING, Any
 
-from fxplug.analyze import shape_text
-from fxplug.errors import ConfigError, InvalidArgumentError
+from fxplug.errors import InvalidArgumentError
 from fxplug.execute import GraphModule
-from fxplug.ir import Graph, qualified_name
+from fxplug.ir import Graph, find_structure_faults
+from fxplug_viz.clusters import Cluster, cluster_lines, cluster_tree
+from fxplug_viz.colours import COLOURS, Colouring
+from fxplug_viz.escaping import html_text, identifier, quoted, record, tooltip
+from fxplug_viz.labels import is_missing, label_rows, source_text
+from fxplug_viz.options import Direction, DrawOptions
+from fxplug_viz.selection import columns_of, shown_edges, shown_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Unpack
 
     from fxplug.ir import Node
+    from fxplug_viz.options import DrawSettings
+    from fxplug_viz.selection import Edge
 
-__all__ = ["COLOURS", "Direction", "dot_text"]
+__all__ = ["COLOURS", "Direction", "dot_lines", "dot_text", "graph_attributes", "html_label", "parts_of"]
 
-Direction = Literal["TB", "LR"]
-"""Where the graph goes: from top to bottom, or from left to right."""
-
-COLOURS = {
-    "placeholder": "#cfe8fc",
-    "get_attr": "#e6e0f3",
-    "call_function": "#fdf0c8",
-    "call_method": "#fbdcc4",
-    "call_module": "#d5efd3",
-    "output": "#f7cfd3",
-}
-"""Opcode -> background of its nodes; text on all of them is black."""
-
-_LONGEST = 80
-# What a record label gives a meaning to. Backslash is among them, and so is the ampersand, which begins an entity.
-_MEANINGFUL = {**{sign: f"\\{sign}" for sign in '\\"{}|<>'}, "&": "&amp;"}
-# Graphviz drops these: a space at an end of a field, and one that follows another.
-_DROPPED_SPACE = re.compile(r"^ | $|(?<= ) ")
+_TOOLTIP = 1000
+_MOST_FAULTS = 3
+_ATTRIBUTES = (
+    (
+        'node [shape="record", style="filled,rounded", fontname="Helvetica", fontsize="10", color="#555555", '
+        'margin="0.08,0.04", height="0.3"];'
+    ),
+    'edge [color="#555555", fontname="Helvetica", fontsize="9", arrowsize="0.6"];',
+)
 
 
-def dot_text(
-    module_or_graph: GraphModule | Graph, *, title: str | None = None, direction: Direction = "TB"
-) -> str:
+def dot_text(module_or_graph: GraphModule | Graph, **settings: Unpack[DrawSettings]) -> str:
     """Return a picture of a graph in the DOT language.
 
-    Every node of the graph is one record with its opcode, name, target and, where shapes were propagated,
-    dtype and shape; one edge goes from a node to each node that uses its value. Names and targets of any kind
-    are shown as they are, never interpreted; what is longer than 80 characters is cut. The same graph always
-    gives the same text.
+    Every node of the graph is one record with its opcode, name, target, arguments, parameters, users and, where shapes
+    were propagated, dtype and shape; one edge goes from a node to each node that uses its value. Names and targets of
+    any kind are shown as they are, never interpreted; what is too long is cut. The same graph always gives the
+    same text.
 
     Args:
-        module_or_graph: What is drawn. Only a module lets the picture name the classes of its submodules.
-        title: Stands above the picture; by default the class of the module.
-        direction: Where the graph goes.
+        module_or_graph: What is drawn. Only a module lets the picture name parameters and the classes of submodules.
+        **settings: See `DrawOptions`.
 
     Returns:
         The text, ending in a newline.
 
     Raises:
         InvalidArgumentError: Something else than a graph was given.
-        ConfigError: There is no such direction.
+        ConfigError: A setting makes no sense.
 
     Example:
         ::
@@ -65,69 +62,130 @@ def dot_text(
             graph_module = fxplug.symbolic_trace(model)
             Path("model.dot").write_text(dot_text(graph_module), encoding="utf-8")
     """
-    module, graph = _parts_of(module_or_graph)
-    if direction not in get_args(Direction):
-        raise ConfigError(f"Cannot draw the graph with direction {direction!r}. Use 'TB' or 'LR'.")
-    if title is None:
-        title = "graph" if module is None else repr(module).partition("(")[0]
-    return "\n".join(_lines(graph, module, title, direction)) + "\n"
+    return "\n".join(["digraph {", *dot_lines(module_or_graph, DrawOptions.of(settings)), "}"]) + "\n"
 
 
-def _parts_of(module_or_graph: object) -> tuple[GraphModule | None, Graph]:
+def dot_lines(module_or_graph: GraphModule | Graph, options: DrawOptions) -> list[str]:
+    """Return the statements inside the braces of `dot_text`."""
+    module, graph = parts_of(module_or_graph)
+    nodes = shown_nodes(graph, module, options.hide)
+    return list(_Picture(graph, module, nodes, options).lines())
+
+
+def parts_of(module_or_graph: object) -> tuple[GraphModule | None, Graph]:
+    """Return module and graph of what is to be drawn.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
     if isinstance(module_or_graph, GraphModule):
         return module_or_graph, module_or_graph.graph
     if isinstance(module_or_graph, Graph):
-        return None, module_or_graph
+        owner = module_or_graph.owning_module
+        return owner if isinstance(owner, GraphModule) else None, module_or_graph
     raise InvalidArgumentError(
         f"Cannot draw a {type(module_or_graph).__name__}: only a GraphModule or a Graph has nodes to draw. Capture it "
         f"first: dot_text(fxplug.symbolic_trace(module))."
     )
 
 
-def _lines(graph: Graph, module: GraphModule | None, title: str, direction: str) -> Iterator[str]:
-    yield "digraph {"
-    yield f'  graph [label={_quoted(title)}, labelloc="t", rankdir="{direction}", fontname="Helvetica"];'
-    yield '  node [shape="record", style="filled,rounded", fontname="Helvetica", fontsize="10", color="#555555"];'
-    yield '  edge [color="#555555"];'
-    for node in graph.nodes:
-        yield f'  "{node.name}" [label={_record(_fields(node, module))}, fillcolor="{COLOURS[node.op]}"];'
-    for node in graph.nodes:
-        for source in node.all_input_nodes:
-            yield f'  "{source.name}" -> "{node.name}";'
-    yield "}"
+def graph_attributes(label: str, direction: str, *, is_brief: bool) -> list[str]:
+    """Return the statements that a picture begins with.
+
+    Args:
+        label: See `html_label`.
+        direction: Where the graph goes.
+        is_brief: Whether nodes are small, and so stand closer.
+    """
+    distance = 'nodesep="0.15", ranksep="0.2"' if is_brief else 'nodesep="0.25", ranksep="0.3"'
+    graph = f'label={label}, labelloc="t", rankdir="{direction}", fontname="Helvetica", {distance}'
+    return [f"graph [{graph}];", *_ATTRIBUTES]
 
 
-def _fields(node: Node, module: GraphModule | None) -> list[str]:
-    target = node.target if isinstance(node.target, str) else qualified_name(node.target)
-    if node.op == "call_module" and module is not None:
-        target = f"{target} ({type(module.get_submodule(node.target)).__name__})"
-    texts = [f"{node.op}: {node.name}", target, shape_text(node)]
-    return [text for text in texts if text]
+def html_label(title: str, notes: Sequence[str], legend: dict[str, str], longest: int) -> str:
+    """Return a label for a picture: its title, what is wrong with it, and what the colours say.
+
+    Args:
+        title: Any text, as are the next ones.
+        notes: Shown in red.
+        legend: Text -> colour.
+        longest: What is longer is cut.
+    """
+    rows = (
+        [f'<TR><TD BORDER="0"><FONT POINT-SIZE="16">{html_text(title, longest)}</FONT></TD></TR>']
+        if title
+        else []
+    )
+    for note in notes:
+        text = html_text(note, max(longest, 200))
+        rows.append(f'<TR><TD BORDER="0"><FONT COLOR="#b00020" POINT-SIZE="11">{text}</FONT></TD></TR>')
+    cells = [
+        f'<TD BGCOLOR="{colour}" BORDER="1" COLOR="#555555" CELLPADDING="4"><FONT POINT-SIZE="10">'
+        f"{html_text(text, longest)}</FONT></TD>"
+        for text, colour in legend.items()
+        if text
+    ]
+    for start in range(0, len(cells), 6):
+        table = f'<TABLE BORDER="0" CELLSPACING="4"><TR>{"".join(cells[start : start + 6])}</TR></TABLE>'
+        rows.append(f'<TR><TD BORDER="0">{table}</TD></TR>')
+    return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0">{"".join(rows)}</TABLE>>' if rows else '""'
 
 
-# -- escaping ---------------------------------------------------------------------------------------------------
+class _Picture:
+    def __init__(
+        self, graph: Graph, module: GraphModule | None, nodes: list[Node], options: DrawOptions
+    ) -> None:
+        self.graph, self.module, self.nodes, self.options = graph, module, nodes, options
+        self.is_brief = options.is_brief(len(nodes))
+        self.colouring = Colouring(nodes, module, options.color_by)
+        self._numbers = itertools.count()
 
+    def lines(self) -> Iterator[str]:
+        for statement in graph_attributes(self._label(), self.options.direction, is_brief=self.is_brief):
+            yield f"  {statement}"
+        edges = shown_edges(self.nodes, self.options.hide)
+        columns = columns_of(self.nodes, edges, self.options.column_length(len(self.nodes)))
+        for column in columns:
+            yield from self._column(column)
+        place = {node: index for index, column in enumerate(columns) for node in column}
+        for edge in edges:
+            yield self._edge(edge, breaks=place[edge.source] != place[edge.user])
 
-def _record(fields: list[str]) -> str:
-    """Return the fields below each other, as a label for a node whose shape is ``record``."""
-    return '"{' + "|".join(_escape(_shortened(field)) for field in fields) + '}"'
+    def _label(self) -> str:
+        title = self.options.title
+        if title is None:
+            title = "graph" if self.module is None else repr(self.module).partition("(")[0]
+        faults = list(itertools.islice(find_structure_faults(self.graph, self.module), _MOST_FAULTS + 1))
+        notes = [f"Not sound: {fault}" for fault in faults[:_MOST_FAULTS]]
+        notes += ["Not sound: and more"] * (len(faults) > _MOST_FAULTS)
+        notes += ["There are no nodes."] * (not self.nodes)
+        legend = self.colouring.legend if self.options.legend else {}
+        return html_label(title, notes, legend, self.options.longest)
 
+    def _column(self, nodes: list[Node]) -> Iterator[str]:
+        tree = cluster_tree(nodes) if self.options.clusters else Cluster(nodes=nodes)
+        yield from cluster_lines(tree, self._node, self._numbers, self.options.longest)
 
-def _quoted(text: str) -> str:
-    """Return a quoted text that stands for itself where no record is meant."""
-    visible = _visible(_shortened(text)).replace("&", "&amp;")
-    return '"' + visible.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    def _node(self, node: Node) -> str:
+        rows = label_rows(
+            node, self.module, brief=self.is_brief, constants="constants" not in self.options.hide
+        )
+        attributes = [
+            f"label={record(rows, self.options.longest)}",
+            f'fillcolor="{self.colouring.colour(node)}"',
+        ]
+        source = source_text(node)
+        if source:
+            attributes.append(f"tooltip={tooltip(source, _TOOLTIP)}")
+        if is_missing(node, self.module):
+            attributes.append('color="#b00020", penwidth="2"')
+        return f"{identifier(node.name)} [{', '.join(attributes)}];"
 
-
-def _escape(text: str) -> str:
-    literal = "".join(_MEANINGFUL.get(sign, sign) for sign in _visible(text))
-    return _DROPPED_SPACE.sub(r"\\ ", literal)
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _visible(text: str) -> str:
-    """Return `text` with what a picture cannot show, line ends among it, in the form of Python's escapes."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    def _edge(self, edge: Edge, *, breaks: bool) -> str:
+        attributes: list[str] = []
+        if edge.label:
+            attributes.append(f"label={quoted(edge.label, self.options.longest)}")
+        if breaks:
+            attributes.append('constraint="false", style="dashed"')
+        shown: Any = f" [{', '.join(attributes)}]" if attributes else ""
+        return f"  {identifier(edge.source.name)} -> {identifier(edge.user.name)}{shown};"

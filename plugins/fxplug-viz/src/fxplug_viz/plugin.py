@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PLUGIN_PROGRAMS", "fxplug_register_commands", "fxplug_represent"]
 
-PLUGIN_PROGRAMS = {"dot": "makes pictures of what 'fxplug draw' writes; it is part of Graphviz"}
+PLUGIN_PROGRAMS = {"dot": "makes the pictures of 'fxplug draw' and 'fxplug diff'; it is part of Graphviz"}
 
 
 @hookimpl
 def fxplug_register_commands() -> Iterable[CommandRecord]:
-    """Offer ``fxplug draw``."""
-    return [CommandRecord("draw", _make_draw, "Draw the graph of a saved module as DOT text.")]
+    """Offer ``fxplug draw`` and ``fxplug diff``."""
+    return [
+        CommandRecord("draw", _make_draw, "Draw the graph of a model: as a picture, or as a tree of text."),
+        CommandRecord("diff", _make_diff, "Show what became of a graph, as text or as a picture."),
+    ]
 
 
 def _make_draw() -> Command:
@@ -31,11 +34,17 @@ def _make_draw() -> Command:
     return draw
 
 
-@hookimpl
-def fxplug_represent(graph_module: GraphModule, format: str) -> str | None:  # noqa: A002 - the hook's name for it
-    """Show a module as DOT text."""
-    if format != "dot":
-        return None
-    from fxplug_viz.dot import dot_text  # noqa: PLC0415
+def _make_diff() -> Command:
+    from fxplug_viz.diff_command import diff  # noqa: PLC0415
 
-    return dot_text(graph_module)
+    return diff
+
+
+@hookimpl
+def fxplug_represent(graph_module: GraphModule, format: str) -> str | bytes | None:  # noqa: A002 - the hook's name for it
+    """Show a module as DOT text, as a picture, or as a picture in a page."""
+    if format not in {"dot", "svg", "png", "pdf", "html"}:
+        return None
+    from fxplug_viz.notebook import represent  # noqa: PLC0415
+
+    return represent(graph_module, format)
