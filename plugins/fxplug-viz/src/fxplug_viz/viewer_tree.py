@@ -84,7 +84,9 @@ def _scopes(node: Node) -> Iterable[tuple[str, str]]:
     scope = node.origins[0].module if node.origins else None
     if scope is not None:
         stack = scope.stack().values()
-        return [(path, _class_name(kind)) for path, kind in stack if path]
+        # A module that is one node is no group besides.
+        own = node.target if node.op == "call_module" else None
+        return [(path, _class_name(kind)) for path, kind in stack if path and path != own]
     if node.op in ("call_module", "get_attr") and isinstance(node.target, str):
         atoms = node.target.split(".")[:-1]
         return [(".".join(atoms[: count + 1]), "") for count in range(len(atoms))]

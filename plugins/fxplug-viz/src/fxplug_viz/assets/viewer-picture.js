@@ -16,7 +16,7 @@ class Picture {
       this.transform = event.transform;
       this.draw();
     });
-    this.zoom.filter((event) => !event.button && event.type !== "dblclick" && (event.type !== "wheel" || !event.ctrlKey || true));
+    this.zoom.filter((event) => !event.button && event.type !== "dblclick");
     vendor.select(canvas).call(this.zoom).on("dblclick.zoom", null);
     canvas.addEventListener("click", (event) => select(this.at(event.offsetX, event.offsetY)));
     canvas.addEventListener("dblclick", (event) => {
@@ -126,6 +126,7 @@ class Picture {
     const open = boxes.filter((box) => box.open).sort((a, b) => a.depth - b.depth);
     for (const box of open) this.paintOpen(box);
     this.paintEdges(scene.edges.search(view));
+    if (transform.k >= 0.25) for (const box of open) this.paintHead(box);
     for (const box of boxes) if (!box.open) this.paintBox(box);
     this.drawn = boxes.length;
   }
@@ -137,7 +138,7 @@ class Picture {
     return { minX, minY, maxX, maxY };
   }
 
-  paintOpen({ id, minX, minY, maxX, maxY, depth }) {
+  paintOpen({ id, minX, minY, maxX, maxY }) {
     const { context, colours, transform } = this;
     context.fillStyle = colours.group;
     context.strokeStyle = id === this.selected ? colours.accent : colours["group-line"];
@@ -145,19 +146,32 @@ class Picture {
     this.rounded(minX, minY, maxX - minX, maxY - minY, 8);
     context.fill();
     context.stroke();
-    if (transform.k < 0.25) return;
+  }
+
+  /** Writes what an unfolded group is called, over the edges that lead into it. */
+  paintHead({ id, minX, minY, maxX }) {
+    const { context, colours } = this;
     context.textAlign = "left";
     context.textBaseline = "middle";
     const room = maxX - minX - 40;
-    context.fillStyle = colours.ink;
     context.font = TITLE_FONT;
     const label = this.fitted(TITLE_FONT, `▾ ${this.model.label(id)}`, room);
+    context.font = TITLE_FONT;
+    context.strokeStyle = colours.picture;
+    context.lineWidth = 4;
+    context.lineJoin = "round";
+    context.strokeText(label, minX + 12, minY + 16);
+    context.fillStyle = colours.ink;
     context.fillText(label, minX + 12, minY + 16);
     const used = context.measureText(label).width + 8;
     context.fillStyle = colours.dim;
     context.font = NOTE_FONT;
     const note = this.model.repeats(id) ? `×${this.model.repeats(id)}  ${this.model.note(id)}` : this.model.note(id);
-    if (room - used > 40) context.fillText(this.fitted(NOTE_FONT, note, room - used), minX + 12 + used, minY + 17);
+    if (room - used > 40) {
+      const text = this.fitted(NOTE_FONT, note, room - used);
+      context.strokeText(text, minX + 12 + used, minY + 17);
+      context.fillText(text, minX + 12 + used, minY + 17);
+    }
   }
 
   paintEdges(edges) {
