@@ -56,28 +56,28 @@ def run_fxplug(manager, monkeypatch):
 # -- what it offers ---------------------------------------------------------------------------------------------
 
 
-def test_it_offers_one_command():
-    (record,) = plugin.fxplug_register_commands()
+def test_it_offers_its_commands():
+    records = list(plugin.fxplug_register_commands())
 
-    assert record.name == "draw"
-    assert isinstance(record.factory(), click.Command)
+    assert [record.name for record in records] == ["draw", "view"]
+    assert all(isinstance(record.factory(), click.Command) for record in records)
 
 
 def test_the_host_takes_the_plugin(manager):
     (info,) = manager.plugin_infos()
 
     assert info.status == "active"
-    assert info.hooks == ("fxplug_register_commands", "fxplug_represent")
-    assert info.commands == ("viz:draw",)
+    assert info.hooks == ("fxplug_register_commands", "fxplug_register_report_sections", "fxplug_represent")
+    assert info.commands == ("viz:draw", "viz:view")
 
 
-def test_the_plugin_needs_neither_click_nor_graphviz_until_it_is_called():
+def test_the_plugin_needs_neither_click_nor_jinja_nor_graphviz_until_it_is_called():
     program = """
 import sys
-for name in ("click", "rich", "graphviz"):
+for name in ("click", "rich", "graphviz", "jinja2"):
     sys.modules[name] = None
 from fxplug_viz import dot_text, plugin
-(record,) = plugin.fxplug_register_commands()
+record, _ = plugin.fxplug_register_commands()
 import fxplug
 assert dot_text(fxplug.symbolic_trace(lambda x: x + 1, manager=fxplug.plugins.PluginManager(candidates=[])))
 try:

@@ -1,4 +1,4 @@
-"""``report.html``: what ``fxplug optimize`` did and measured, as a page that reads from top to bottom, also on paper."""
+"""``report.html``: what ``fxplug optimize`` did and measured, as a page to read from top to bottom, also on paper."""
 
 from __future__ import annotations
 
@@ -95,19 +95,29 @@ def number_text(value: float | None) -> str:
 def _prefixed(value: float, unit: str, steps: Sequence[tuple[float, str]]) -> str:
     factor, prefix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     scaled = value / factor
-    digits = 0 if scaled == 0 or float(scaled).is_integer() else max(0, 2 - math.floor(math.log10(abs(scaled))))
+    digits = (
+        0 if scaled == 0 or float(scaled).is_integer() else max(0, 2 - math.floor(math.log10(abs(scaled))))
+    )
     return f"{scaled:.{min(digits, 2)}f}{'' if not unit else ' '}{prefix}{unit}".rstrip()
 
 
 def _shortened(text: object) -> str:
     shown = str(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}… ({len(shown) - _LONGEST:,} more characters)"
+    return (
+        shown
+        if len(shown) <= _LONGEST
+        else f"{shown[:_LONGEST]}… ({len(shown) - _LONGEST:,} more characters)"
+    )
 
 
 def _ratio_text(ratio: float) -> str:
     if abs(ratio - 1) < 0.02:
         return "as fast as the original, within what can be told apart"
-    return f"{ratio:.2f} times as fast as the original" if ratio > 1 else f"{1 / ratio:.2f} times slower than the original"
+    return (
+        f"{ratio:.2f} times as fast as the original"
+        if ratio > 1
+        else f"{1 / ratio:.2f} times as slow as the original"
+    )
 
 
 # -- parts ------------------------------------------------------------------------------------------------------
@@ -119,9 +129,11 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
         yield "How fast the result is was not measured."
     else:
         yield (
-            f"One call takes {time_text(latency['optimised_seconds'])} instead of {time_text(latency['eager_seconds'])}: the "
-            f"result is {_ratio_text(latency['ratio'])}."
+            f"One call takes {time_text(latency['optimised_seconds'])} instead of {time_text(latency['eager_seconds'])}: "
+            f"the result is {_ratio_text(latency['ratio'])}."
         )
+        if abs(math.log(latency["ratio"] or 1)) < max(latency["eager_spread"], latency["optimised_spread"]):
+            yield "Single calls vary by about as much, so do not rely on it: measure again on a machine that is idle."
     if check["max_abs_error"] == 0:
         yield "Its outputs are equal to those of the original, bit by bit."
     else:
@@ -155,13 +167,18 @@ def _latency_bars(latency: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 def _pass_row(entry: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     most = max([data["nodes"]["traced"], *(one["nodes_before"] for one in data["passes"])]) or 1
-    counts = [(entry["nodes_made"], "made"), (entry["nodes_erased"], "erased"), (entry["nodes_edited"], "edited")]
+    counts = [
+        (entry["nodes_made"], "made"),
+        (entry["nodes_erased"], "erased"),
+        (entry["nodes_edited"], "edited"),
+    ]
     before, after = entry["bytes_before"], entry["bytes_after"]
     return {
         "name": entry["name"],
         "provider": entry["provider"],
         "failed": bool(entry["error"]),
-        "did": entry["error"] or (f"did not run: {entry['skipped']}" if entry["skipped"] else entry["summary"]),
+        "did": entry["error"]
+        or (f"did not run: {entry['skipped']}" if entry["skipped"] else entry["summary"]),
         "before": entry["nodes_before"],
         "after": entry["nodes_after"],
         "share_before": entry["nodes_before"] / most,

@@ -79,7 +79,9 @@ def viewer_html(graphs: Sequence[Mapping[str, Any]], *, title: str) -> str:
     """
     scripts = {
         "vendor": asset("vendor/vendor.min.js"),
-        "viewer": "\n".join(asset(f"viewer-{part}.js") for part in ("model", "layout", "picture", "panes", "main")),
+        "viewer": "\n".join(
+            asset(f"viewer-{part}.js") for part in ("model", "layout", "picture", "panes", "main")
+        ),
     }
     worker = {"script": asset("vendor/dagre.min.js") + "\n" + asset("viewer-worker.js")}
     data = {"format": "fxplug-view", "version": 1, "title": title, "graphs": list(graphs)}

@@ -42,8 +42,12 @@ path.py:callable, which is captured. With an example the page shows shapes and w
     help="Where the page goes; an older file is replaced.  [default: the name of MODEL, in the working directory]",
 )
 @click.option("--title", help="Stands above the picture; by default the class of the module.")
-@click.option("--profile", "measure", is_flag=True, help="Also measure the time of every node on the example.")
-@click.option("--runs", type=click.IntRange(min=1), default=10, show_default=True, help="How often, with --profile.")
+@click.option(
+    "--profile", "measure", is_flag=True, help="Also measure the time of every node on the example."
+)
+@click.option(
+    "--runs", type=click.IntRange(min=1), default=10, show_default=True, help="How often, with --profile."
+)
 @click.option(
     "--device-name",
     metavar="NAME",
@@ -74,7 +78,9 @@ def view(context: click.Context, reference: str, out: Path | None, title: str | 
     manager = manager_for(options["config"])
     inputs = example_inputs(context, examples, example_from)
     if inputs is None and (options["measure"] or options["device_name"]):
-        raise click.UsageError("--profile and --device-name need inputs: --example 1x3x224x224 (once per input).")
+        raise click.UsageError(
+            "--profile and --device-name need inputs: --example 1x3x224x224 (once per input)."
+        )
     module = _captured(context, reference, inputs, options, manager)
     overlays = {} if inputs is None else _numbers(module, inputs, options, manager)
     overlays.update({path.stem: _read_table(path) for path in options["tables"]})
@@ -95,7 +101,9 @@ def _captured(
     else:
         model = load_model(context, reference)
         model.eval()
-        module = fxplug.trace(model, None if inputs is None else tuple(inputs), mode=options["mode"], manager=manager)
+        module = fxplug.trace(
+            model, None if inputs is None else tuple(inputs), mode=options["mode"], manager=manager
+        )
     if inputs is not None:
         propagate_shapes(module, *inputs)
     return module
@@ -123,17 +131,21 @@ def _read_table(path: Path) -> dict[str, dict[str, float | str]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             head, *rows = [row for row in csv.reader(file) if row] or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise StorageError(f"Cannot read the table {str(path)!r}: {error}. Name a file of comma-separated values.") from error
+        raise StorageError(
+            f"Cannot read the table {str(path)!r}: {error}. Name a file of comma-separated values."
+        ) from error
     if len(head) < 2:
         raise ConfigError(
-            f"Cannot lay the table {str(path)!r} over the graph: its first line names {len(head)} columns. It needs one for "
-            f"the names of nodes and one for each number or text: name,seconds."
+            f"Cannot lay the table {str(path)!r} over the graph: its first line names {len(head)} columns. It needs one "
+            f"for the names of nodes and one for each number or text: name,seconds."
         )
     at = head.index("name") if "name" in head else 0
     table: dict[str, dict[str, float | str]] = {}
     for row in rows:
         cells = {column: _cell(text) for column, text in zip(head, row, strict=False) if text}
-        table[row[at] if at < len(row) else ""] = {key: cell for key, cell in cells.items() if key != head[at]}
+        table[row[at] if at < len(row) else ""] = {
+            key: cell for key, cell in cells.items() if key != head[at]
+        }
     return table
 
 

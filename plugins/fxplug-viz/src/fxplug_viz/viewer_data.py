@@ -18,7 +18,9 @@ __all__ = ["graph_data"]
 _LONGEST = 50_000
 
 
-def graph_data(module_or_graph: GraphModule | Graph, *, key: str = "graph", title: str | None = None) -> dict[str, Any]:
+def graph_data(
+    module_or_graph: GraphModule | Graph, *, key: str = "graph", title: str | None = None
+) -> dict[str, Any]:
     """Return what a page shows of a graph, in values that JSON knows.
 
     Args:
@@ -57,7 +59,9 @@ def graph_data(module_or_graph: GraphModule | Graph, *, key: str = "graph", titl
         "nodes": data,
         "groups": groups,
         "code": code,
-        "guards": [] if module is None else [[guard.text, guard.line, guard.source] for guard in module.guards],
+        "guards": []
+        if module is None
+        else [[guard.text, guard.line, guard.source] for guard in module.guards],
         "overlays": [],
     }
 
@@ -130,14 +134,19 @@ def _effect_of(node: Node, module: GraphModule | None) -> Effect | None:
 def _effect_text(effect: Effect | None) -> str:
     if effect is None:
         return ""
-    parts = [f"writes {', '.join(f'argument {key}' if key != 'state' else 'state' for key in sorted(map(str, effect.writes)))}"]
+    written = ["state" if key == "state" else f"argument {key}" for key in sorted(map(str, effect.writes))]
     told = {
         "reads state": effect.reads_state,
         "draws random numbers": effect.random,
         "acts outside the program": effect.outside,
         "unknown": effect.unknown,
     }
-    return ", ".join([*(parts if effect.writes else []), *(text for text, holds in told.items() if holds)])
+    return ", ".join(
+        [
+            *([f"writes {', '.join(written)}"] if written else []),
+            *(text for text, holds in told.items() if holds),
+        ]
+    )
 
 
 def _region_text(entry: RegionEntry) -> str:

@@ -44,7 +44,11 @@ class Overlay:
             positions: Name of each node -> its position.
         """
         words = self.is_category
-        values = {positions[name]: str(value) if words else value for name, value in self.values.items() if name in positions}
+        values = {
+            positions[name]: str(value) if words else value
+            for name, value in self.values.items()
+            if name in positions
+        }
         return {
             "title": self.title,
             "unit": self.unit,
@@ -77,10 +81,14 @@ def _matched(overlay: Overlay, known: set[str]) -> Overlay:
     unmatched = tuple(name for name in overlay.values if name not in known)
     if unmatched and len(unmatched) == len(overlay.values):
         raise InvalidArgumentError(
-            f"Cannot lay {overlay.title!r} over the graph: no node is called {unmatched[0]!r}, nor like any other of the "
-            f"{len(unmatched)} names of the table. Make the table from the module that is shown."
+            f"Cannot lay {overlay.title!r} over the graph: no node is called {unmatched[0]!r}, nor like any other of "
+            f"the {len(unmatched)} names of the table. Make the table from the module that is shown."
         )
-    values = {name: value for name, value in overlay.values.items() if isinstance(value, str) or math.isfinite(value)}
+    values = {
+        name: value
+        for name, value in overlay.values.items()
+        if isinstance(value, str) or math.isfinite(value)
+    }
     return Overlay(overlay.title, values, overlay.unit, overlay.aggregate, unmatched)
 
 
@@ -102,8 +110,8 @@ def _read(title: str, table: Any) -> Iterator[Overlay]:
         yield Overlay(f"{title}: support by {table.backend}", words)
     else:
         raise InvalidArgumentError(
-            f"Cannot lay {title!r} over the graph: it is a {type(table).__name__}. Give a mapping from names of nodes to "
-            f"numbers or texts, or what fxplug.cost, fxplug.profile or fxplug.estimate returns."
+            f"Cannot lay {title!r} over the graph: it is a {type(table).__name__}. Give a mapping from names of nodes "
+            f"to numbers or texts, or what fxplug.cost, fxplug.profile or fxplug.estimate returns."
         )
 
 
@@ -138,6 +146,6 @@ def _value(title: str, name: str, value: Any) -> Value:
         return float(value)
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            f"Cannot lay {title!r} over the graph: for node {name!r} it holds a {type(value).__name__}, not a number or "
-            f"a text. Leave the node out, or give its value as a number."
+            f"Cannot lay {title!r} over the graph: for node {name!r} it holds a {type(value).__name__}, not a number "
+            f"or a text. Leave the node out, or give its value as a number."
         ) from None

@@ -7,13 +7,15 @@ import hashlib
 import json
 import os
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from fxplug.errors import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["asset", "embedded_json", "page", "write_page"]
 
@@ -30,7 +32,7 @@ def embedded_json(data: Any) -> Markup:
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)  # noqa: S704 - what HTML gives a meaning to is escaped
+    return Markup(text)  # What HTML gives a meaning to is escaped.
 
 
 def page(template: str, *, scripts: dict[str, str], style: str, **values: Any) -> str:
@@ -42,7 +44,9 @@ def page(template: str, *, scripts: dict[str, str], style: str, **values: Any) -
         style: The style sheet.
         values: What else the template shows; text is escaped.
     """
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     policy = [
         "default-src 'none'",
         f"script-src {' '.join(map(_hash, scripts.values()))}" if scripts else "script-src 'none'",
@@ -52,9 +56,13 @@ def page(template: str, *, scripts: dict[str, str], style: str, **values: Any) -
         "base-uri 'none'",
         "form-action 'none'",
     ]
-    ours = {name: Markup(text) for name, text in scripts.items()}  # noqa: S704 - our own files
+    # Files that the plugin brings along are no text to be escaped.
     return environment.from_string(asset(template)).render(
-        **values, scripts=ours, style=Markup(style), policy="; ".join(policy), licences=asset("vendor/LICENSES.txt")  # noqa: S704 - as above
+        **values,
+        scripts={name: Markup(text) for name, text in scripts.items()},
+        style=Markup(style),
+        policy="; ".join(policy),
+        licences=asset("vendor/LICENSES.txt"),
     )
 
 
@@ -76,6 +84,6 @@ def write_page(path: Path, text: str) -> None:
     except OSError as error:
         half.unlink(missing_ok=True)
         raise StorageError(
-            f"Cannot write the page to {str(path)!r}: {error.strerror or error}. Name a file in a folder that exists and "
-            f"can be written to."
+            f"Cannot write the page to {str(path)!r}: {error.strerror or error}. Name a file in a folder that exists "
+            f"and can be written to."
         ) from error

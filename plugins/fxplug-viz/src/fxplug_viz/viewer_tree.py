@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["SECTION", "tree_of"]
 
 SECTION = 60
-"""How many things lie side by side at the most; more are cut into sections. Layered layouts grow faster than linearly."""
+"""How many things lie side by side; much more is cut into sections, as layered layouts grow faster than linearly."""
 
 _Path = tuple[str, ...]
 
@@ -154,7 +154,7 @@ def _cut_sections(group: _Group) -> None:
             section = _Group("section", "", path=group.path)
             section.children = group.children[start : start + SECTION]
             first, last = _first(section), _last(section)
-            section.label = f"{first + 1} – {last + 1}"
+            section.label = f"{first + 1} … {last + 1}"
             children.append(section)
         group.children = children
 

@@ -361,7 +361,7 @@ class Colouring {
   }
 
   numbers(isDark) {
-    this.ramp = (part) => vendor.interpolateViridis(isDark ? 0.15 + 0.85 * part : 1 - 0.85 * part);
+    this.ramp = (part) => (isDark ? vendor.interpolateViridis(0.15 + 0.85 * part) : vendor.interpolateYlGnBu(0.95 * part));
     this.setRange(this.overlay.values.map(([id]) => id));
     return (value) => this.scaled(Math.max(this.low, Math.min(value, this.high)));
   }
