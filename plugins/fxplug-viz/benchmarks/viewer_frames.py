@@ -95,8 +95,8 @@ def pan(page: Page, what: str) -> None:
     gaps, paints = sorted(result["gaps"]), sorted(result["paints"])
     print(
         f"  panning, {what}: {result['drawn']} boxes in sight; a frame every {statistics.median(gaps):.1f} ms "
-        f"(95 %: {gaps[int(0.95 * len(gaps))]:.1f}, longest {gaps[-1]:.1f}), painting {statistics.median(paints):.1f} ms "
-        f"(longest {paints[-1]:.1f})"
+        f"(95 %: {gaps[int(0.95 * len(gaps))]:.1f}, longest {gaps[-1]:.1f}), painting "
+        f"{statistics.median(paints):.1f} ms (longest {paints[-1]:.1f})"
     )
 
 

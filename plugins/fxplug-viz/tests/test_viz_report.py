@@ -89,7 +89,8 @@ def test_optimize_leaves_a_report_that_reads_from_top_to_bottom(optimised):
 
     expected = [
         "Small, optimised", "float32[1, 3, 8, 8]", "One call takes", "the program went from 5 to 4 steps.",
-        "Time of one call", "original", "optimised", "What was captured", "5 steps, called nodes", "What the passes did",
+        "Time of one call", "original", "optimised", "What was captured", "5 steps, called nodes",
+        "What the passes did",
         "fuse-conv-bn", "folded 1 batch norm", "5 → 4", "How far the result is from the original", "passed",
         "Biggest nodes", "Conv2d", "3.89 thousand", "What to do with it", "PyTorch",
     ]  # fmt: skip

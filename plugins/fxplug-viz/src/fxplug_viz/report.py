@@ -129,8 +129,8 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
         yield "How fast the result is was not measured."
     else:
         yield (
-            f"One call takes {time_text(latency['optimised_seconds'])} instead of {time_text(latency['eager_seconds'])}: "
-            f"the result is {_ratio_text(latency['ratio'])}."
+            f"One call takes {time_text(latency['optimised_seconds'])} instead of "
+            f"{time_text(latency['eager_seconds'])}: the result is {_ratio_text(latency['ratio'])}."
         )
         if abs(math.log(latency["ratio"] or 1)) < max(latency["eager_spread"], latency["optimised_spread"]):
             yield "Single calls vary by about as much, so do not rely on it: measure again on a machine that is idle."
@@ -138,8 +138,8 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
         yield "Its outputs are equal to those of the original, bit by bit."
     else:
         yield (
-            f"Its outputs differ from those of the original by {number_text(check['max_abs_error'])} at the most, which "
-            f"{'is within' if check['passed'] else 'is MORE than'} what was allowed."
+            f"Its outputs differ from those of the original by {number_text(check['max_abs_error'])} at the "
+            f"most, which {'is within' if check['passed'] else 'is MORE than'} what was allowed."
         )
     changed = [entry["name"] for entry in data["passes"] if entry["modified"]]
     did = f"{len(changed)} of {len(data['passes'])} passes changed it" if data["passes"] else "No pass ran"

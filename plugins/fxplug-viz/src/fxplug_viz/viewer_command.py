@@ -136,8 +136,8 @@ def _read_table(path: Path) -> dict[str, dict[str, float | str]]:
         ) from error
     if len(head) < 2:
         raise ConfigError(
-            f"Cannot lay the table {str(path)!r} over the graph: its first line names {len(head)} columns. It needs one "
-            f"for the names of nodes and one for each number or text: name,seconds."
+            f"Cannot lay the table {str(path)!r} over the graph: its first line names {len(head)} columns. It needs "
+            f"one for the names of nodes and one for each number or text: name,seconds."
         )
     at = head.index("name") if "name" in head else 0
     table: dict[str, dict[str, float | str]] = {}
