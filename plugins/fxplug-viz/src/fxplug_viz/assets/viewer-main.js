@@ -83,6 +83,7 @@ class App {
     model.expanded = new Set(open ? model.allGroups() : []);
     if (this.selected >= 0 && !model.isVisible(this.selected)) this.select(-1);
     await this.lay();
+    this.details.show(this.selected);
     this.picture.fit();
   }
 

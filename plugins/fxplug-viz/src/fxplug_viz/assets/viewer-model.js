@@ -151,7 +151,10 @@ class Model {
     return found.map((id) => [rank(id), id]).sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([, id]) => id);
   }
 
-  name(id) { return this.isGroup(id) ? this.group(id).t || this.label(id) : this.nodes[id].n; }
+  name(id) {
+    if (!this.isGroup(id)) return this.nodes[id].n;
+    return (this.group(id).k === "module" && this.group(id).t) || this.label(id);
+  }
 
   searchText(id) {
     if (this.isGroup(id)) return `${this.group(id).t} ${this.label(id)} ${this.group(id).c}`.toLowerCase();

@@ -82,7 +82,7 @@ class Tree {
       chip,
       element("span", { class: "label" }, printable(model.label(id).slice(0, 200))),
       model.repeats(id) ? element("span", { class: "badge" }, `×${model.repeats(id)}`) : null,
-      element("span", { class: "note" }, value || printable(isGroup ? model.note(id) : model.nodes[id].n === model.label(id) ? "" : model.nodes[id].n)),
+      element("span", { class: value ? "note value" : "note" }, value || printable(isGroup ? model.note(id) : model.nodes[id].n === model.label(id) ? "" : model.nodes[id].n)),
     );
     row.style.paddingLeft = `${6 + depth * 14}px`;
     row.addEventListener("click", (event) => {
@@ -209,7 +209,7 @@ class Details {
     const { code } = this.app.model.data;
     const block = element("pre", { class: "code" });
     for (let line = Math.max(1, node.c - 2); line <= Math.min(code.length, node.c + 2); line += 1) {
-      block.append(element("span", { class: line === node.c ? "here" : "" }, `${String(line).padStart(4)}  ${code[line - 1].slice(0, 2000)}\n`));
+      block.append(element("span", { class: line === node.c ? "here" : "" }, `${String(line).padStart(4)}  ${code[line - 1].slice(0, 2000)}`));
     }
     return block;
   }
@@ -237,7 +237,7 @@ class Details {
     return [
       element("h2", {}, model.name(id)),
       element("p", { class: "kind" }, this.swatch("folded"), { module: "module", repeat: `${model.repeats(id)} blocks that are the same`, section: "section of a long program" }[group.k] ?? ""),
-      this.facts([["class", group.c], ["nodes", model.sizes[id].toLocaleString("en")]]),
+      this.facts([["class", group.c], ["module", model.path(id)], ["nodes", model.sizes[id].toLocaleString("en")]]),
       element("p", {}, element("button", { onclick: () => this.app.toggle(id) }, open ? "Fold" : "Unfold")),
       this.values(id),
       this.section(`Inside (${model.children[id].length})`, this.links(model.children[id])),

@@ -50,7 +50,7 @@ class Picture {
       return known.get(key);
     };
     for (let id = 0; id < model.parents.length; id += 1) {
-      const badge = model.repeats(id) ? 44 : model.isGroup(id) ? 22 : 0;
+      const badge = model.repeats(id) ? 64 : model.isGroup(id) ? 22 : 0;
       const width = Math.max(measure(TITLE_FONT, model.label(id)) + badge, measure(NOTE_FONT, model.note(id)));
       sizes[2 * id] = Math.min(300, Math.max(80, Math.ceil(width) + 24));
       sizes[2 * id + 1] = model.note(id) ? 44 : 30;
@@ -240,7 +240,7 @@ class Picture {
     const text = `${model.isGroup(id) ? "▸ " : ""}${model.label(id)}`;
     context.font = TITLE_FONT;
     const middle = minY + height / 2 + shift;
-    context.fillText(this.fitted(TITLE_FONT, text, width - 24 - (badge ? 30 : 0)), minX + 12, note ? middle - 8 : middle);
+    context.fillText(this.fitted(TITLE_FONT, text, width - 24 - (badge ? 44 : 0)), minX + 12, note ? middle - 8 : middle);
     if (badge) {
       context.textAlign = "right";
       context.fillText(badge, maxX - 18, middle - 8);
