@@ -434,6 +434,18 @@ def test_viewing_changes_nothing(module, tmp_path):
     assert module.graph.version == version
 
 
+def test_a_graph_with_errors_is_shown_all_the_same(module, tmp_path):
+    broken = fxplug.GraphModule(nn.Module(), fxplug.Graph())
+    graph = broken.graph
+    gone = graph.call_module("no.such.module", (graph.placeholder("x"),))
+    graph.call_function(torch.add, (gone, gone))
+
+    data = graph_data(broken)
+
+    assert [node["n"] for node in data["nodes"]] == ["x", gone.name, "add"]
+    assert view(broken, tmp_path / "broken.html").exists()
+
+
 def test_fused_nodes_name_their_origins_and_who_made_them():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     result = fxplug.optimize(model, (torch.randn(1, 3, 8, 8),), measure=False)

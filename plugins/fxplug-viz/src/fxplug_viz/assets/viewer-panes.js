@@ -209,7 +209,7 @@ class Details {
     const { code } = this.app.model.data;
     const block = element("pre", { class: "code" });
     for (let line = Math.max(1, node.c - 2); line <= Math.min(code.length, node.c + 2); line += 1) {
-      block.append(element("span", { class: line === node.c ? "here" : "" }, `${String(line).padStart(4)}  ${code[line - 1].slice(0, 2000)}`));
+      block.append(element("span", { class: line === node.c ? "here" : "" }, `${String(line).padStart(4)}  ${code[line - 1].replace(/^ {4}/, "").slice(0, 2000)}`));
     }
     return block;
   }

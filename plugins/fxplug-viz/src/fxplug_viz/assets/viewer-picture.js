@@ -53,7 +53,7 @@ class Picture {
       const badge = model.repeats(id) ? 64 : model.isGroup(id) ? 22 : 0;
       const width = Math.max(measure(TITLE_FONT, model.label(id)) + badge, measure(NOTE_FONT, model.note(id)));
       sizes[2 * id] = Math.min(300, Math.max(80, Math.ceil(width) + 24));
-      sizes[2 * id + 1] = model.note(id) ? 44 : 30;
+      sizes[2 * id + 1] = (model.note(id) ? 44 : 30) + (model.repeats(id) ? 8 : 0);
     }
     return sizes;
   }
