@@ -12,7 +12,7 @@ class Picture {
     this.selected = -1;
     this.overlay = null;
     this.frames = [];
-    this.zoom = vendor.zoom().scaleExtent([0.005, 4]).on("zoom", (event) => {
+    this.zoom = vendor.zoom().scaleExtent([0.0005, 4]).on("zoom", (event) => {
       this.transform = event.transform;
       this.draw();
     });
@@ -300,7 +300,7 @@ class Picture {
 
   fit() {
     const { width, height } = this.scene;
-    const scale = Math.max(0.005, Math.min(1.2, 0.94 * Math.min(this.width / width, this.height / height)));
+    const scale = Math.max(0.0005, Math.min(1.2, 0.94 * Math.min(this.width / width, this.height / height)));
     // A picture that is long and thin is read from its beginning.
     const readable = Math.max(scale, Math.min(0.55, (0.94 * this.width) / width));
     const top = readable * height > this.height ? 16 : (this.height - readable * height) / 2;
@@ -309,7 +309,7 @@ class Picture {
 
   fitAll() {
     const { width, height } = this.scene;
-    const scale = Math.max(0.005, Math.min(1.2, 0.94 * Math.min(this.width / width, this.height / height)));
+    const scale = Math.max(0.0005, Math.min(1.2, 0.94 * Math.min(this.width / width, this.height / height)));
     this.moveTo(
       vendor.zoomIdentity.translate((this.width - scale * width) / 2, (this.height - scale * height) / 2).scale(scale));
   }
