@@ -279,7 +279,8 @@ def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator
     if out is None:
         yield "written", "nothing; --out DIR writes the module and reports"
         return
-    files = ", ".join(f"{name} ({size_text((out / name).stat().st_size)})" for name in FILES)
+    others = sorted({entry.name for entry in out.iterdir()} - set(FILES))
+    files = ", ".join(f"{name} ({size_text((out / name).stat().st_size)})" for name in (*FILES, *others))
     yield "written", f"{out}{os.sep}: {files}"
     yield "to use it", f"fxplug.load({str(out / FILES[0])!r})"
 

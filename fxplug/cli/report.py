@@ -75,10 +75,12 @@ def write_files(
     save(result.graph_module, module_file, allow=allow, manager=manager)
     source_file.write_text(_source(job, result), encoding="utf-8")
     data = _report(job, result)
-    sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data))
+    sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data, folder))
     data["sections"] = [section.entry for section in sections]
+    others = sorted({entry.name for entry in folder.iterdir()} - set(FILES))
+    data["files"] = [*FILES, *others]
     json_file.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    markdown_file.write_text("\n".join(_markdown(job, result, sections)) + "\n", encoding="utf-8")
+    markdown_file.write_text("\n".join(_markdown(job, result, sections, others)) + "\n", encoding="utf-8")
     return [section.error for section in sections if section.error]
 
 
@@ -215,7 +217,9 @@ def _plain(value: Any) -> Any:
 # -- report.md ---------------------------------------------------------------------------------------------------
 
 
-def _markdown(job: Job, result: OptimizationResult, sections: Sequence[Section]) -> Iterator[str]:
+def _markdown(
+    job: Job, result: OptimizationResult, sections: Sequence[Section], others: Sequence[str]
+) -> Iterator[str]:
     where = environment()
     yield f"# {job.class_name}, optimised"
     yield ""
@@ -264,6 +268,8 @@ def _markdown(job: Job, result: OptimizationResult, sections: Sequence[Section])
     yield "- `module.fxplug`: the module with its weights; `fxplug.load` restores it, running nothing"
     yield "- `module.py`: the program as Python, to be read"
     yield "- `report.json`: this report for programs"
+    for name in others:
+        yield f"- `{name}`: from a section above"
 
 
 def _markdown_backend(report: LoweringReport) -> Iterator[str]:

@@ -15,6 +15,7 @@ from fxplug.storage import StorageTargetRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
+    from pathlib import Path
 
     from fxplug.execute import GraphModule
     from fxplug.ir.effects import Effect, EffectRule
@@ -70,6 +71,9 @@ class ReportContext:
     """Its inputs."""
     data: Mapping[str, Any]
     """The report so far, as ``report.json`` holds it."""
+    folder: Path | None = None
+    """Where the report is being written. A section may leave files of its own there, under names that are new; None
+    where no report is written."""
 
 
 @dataclass(frozen=True)

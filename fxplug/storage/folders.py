@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import StorageError
 
@@ -132,20 +132,24 @@ class OutputFolder:
             names = sorted(entry.name for entry in self._target.iterdir())
         except OSError as error:
             raise self._refused(error) from error
-        foreign = [name for name in names if name not in self._files]
-        if names and (foreign or not self._is_ours()):
+        report = self._own_report()
+        listed = [] if report is None else report.get("files")
+        ours = {*self._files, *(map(str, listed) if isinstance(listed, list) else ())}
+        foreign = [name for name in names if name not in ours]
+        if names and (foreign or report is None):
             shown = ", ".join(foreign[:3] or names[:3]) + (", …" if len(foreign) > 3 else "")
             raise OutputError(
                 f"Cannot write to {str(self.path)!r}: it holds what fxplug did not write there ({shown}). "
                 f"Name a folder that is new or empty, or one that an earlier run wrote."
             )
 
-    def _is_ours(self) -> bool:
+    def _own_report(self) -> dict[str, Any] | None:
+        """Return the report of an earlier run, which may list files of plugins; None where there is none of ours."""
         try:
-            report = json.loads((self._target / "report.json").read_text(encoding="utf-8"))
+            report: Any = json.loads((self._target / "report.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            return False
-        return isinstance(report, dict) and report.get("format") == self._format
+            return None
+        return report if isinstance(report, dict) and report.get("format") == self._format else None
 
     def _refused(self, error: OSError) -> OutputError:
         reason = error.strerror or str(error)

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 ALLOWED_SUFFIXES = {".py", ".pyi", ".typed"}
 TEMPLATE = "fxplug/cli/template/"
 METADATA_FILES = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+# The pages of fxplug-viz carry libraries of others.
+ASSETS = "fxplug_viz/assets/"
+ASSET_SUFFIXES = {".css", ".j2", ".js", ".txt"}
+BUNDLED_LICENCES = {"fxplug-viz": "licenses/src/fxplug_viz/assets/vendor/LICENSES.txt"}
+LICENCES = {"fxplug-viz": "Apache-2.0 AND BSD-3-Clause AND ISC AND MIT"}
+BESIDES_THE_CORE = {"fxplug-viz": ["jinja2>=3.1"]}
 
 
 def test_the_wheel_holds_the_package_and_its_metadata_and_nothing_else(distribution):
@@ -27,11 +33,14 @@ def test_the_wheel_holds_the_package_and_its_metadata_and_nothing_else(distribut
         for path in distribution.package_folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    metadata = {f"{distribution.info}/{name}" for name in METADATA_FILES}
+    bundled = BUNDLED_LICENCES.get(distribution.name)
+    metadata = {f"{distribution.info}/{name}" for name in (*METADATA_FILES, *([bundled] if bundled else []))}
     assert names == package | metadata
     assert f"{distribution.package}/py.typed" in names
     template = {name for name in package if name.startswith(TEMPLATE)}
-    assert {Path(name).suffix for name in package - template} <= ALLOWED_SUFFIXES
+    assets = {name for name in package if name.startswith(ASSETS)}
+    assert {Path(name).suffix for name in assets} <= ASSET_SUFFIXES
+    assert {Path(name).suffix for name in package - template - assets} <= ALLOWED_SUFFIXES
     assert {Path(name).suffix for name in template} == ({".tmpl"} if distribution.name == "fxplug" else set())
     assert not [name for name in names if "/test_" in name or "/tests/" in name or "conftest" in name]
 
@@ -58,22 +67,22 @@ def test_the_metadata_is_complete(distribution):
 
     assert metadata["Name"] == distribution.name
     assert metadata["Version"] == distribution.version
-    assert metadata["License-Expression"] == "Apache-2.0"
-    assert metadata["License-File"] == "LICENSE"
+    assert metadata["License-Expression"] == LICENCES.get(distribution.name, "Apache-2.0")
+    assert "LICENSE" in metadata.get_all("License-File")
     assert metadata["Requires-Python"] == ">=3.10"
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Summary"]
     assert "Typing :: Typed" in metadata.get_all("Classifier")
 
 
-def test_plugins_need_the_core_and_nothing_else_and_the_core_needs_no_plugin(distribution):
+def test_plugins_need_the_core_and_little_else_and_the_core_needs_no_plugin(distribution):
     requirements = read_metadata(distribution).get_all("Requires-Dist")
     needed = [line for line in requirements if "extra ==" not in line]
 
     if distribution.name == "fxplug":
         assert not [line for line in needed if line.startswith("fxplug")]
     else:
-        assert needed == ["fxplug<0.2,>=0.1"]
+        assert needed == ["fxplug<0.2,>=0.1", *BESIDES_THE_CORE.get(distribution.name, [])]
 
 
 def test_the_entry_points_name_the_command_or_the_plugin_module(distribution):

@@ -305,6 +305,35 @@ def test_register_devices(load_example):
         fxplug.estimate(nn.Linear(1000, 10), inputs, "npu", manager=NONE)
 
 
+def test_a_report_section_may_leave_a_file_that_a_later_run_replaces(tmp_path):
+    from fxplug.cli.output import OutputError, OutputFolder
+    from fxplug.cli.report import Job, write_files
+
+    def leave(context):
+        (context.folder / "own.txt").write_text("mine")
+        return "see own.txt"
+
+    leaving = ModuleType("example_leaving")
+    leaving.fxplug_register_report_sections = fxplug.hookimpl(specname="fxplug_register_report_sections")(
+        lambda: [fxplug.ReportSectionRecord("leaves", leave, "It leaves a file")]
+    )
+    manager = manager_with(leaving)
+    model, inputs = nn.Sequential(nn.Linear(2, 2)).eval(), (torch.ones(1, 2),)
+    result = fxplug.optimize(model, inputs, manager=manager, measure=False)
+    job = Job("model", "Sequential", 6, inputs, ("float32[1, 2]",), None)
+    folder = OutputFolder(tmp_path / "out")
+
+    for _ in range(2):
+        with folder.writing() as place:
+            write_files(place, job, result, (), manager)
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    assert report["files"] == ["module.fxplug", "module.py", "report.json", "report.md", "own.txt"]
+    assert "- `own.txt`: from a section above" in (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    (tmp_path / "out" / "foreign.txt").write_text("of the user")
+    with pytest.raises(OutputError, match=r"foreign\.txt"):
+        folder.check()
+
+
 def test_register_report_sections(load_example, tmp_path):
     from fxplug.cli.report import Job, write_files
 

@@ -95,7 +95,7 @@ def run_fxplug(manager, monkeypatch):
 def test_it_offers_commands():
     records = list(plugin.fxplug_register_commands())
 
-    assert {"draw", "diff"} <= {record.name for record in records}
+    assert [record.name for record in records] == ["draw", "diff", "view"]
     assert all(isinstance(record.factory(), click.Command) for record in records)
 
 
@@ -103,14 +103,14 @@ def test_the_host_takes_the_plugin(manager):
     (info,) = manager.plugin_infos()
 
     assert info.status == "active"
-    assert {"fxplug_register_commands", "fxplug_represent"} <= set(info.hooks)
-    assert {"viz:draw", "viz:diff"} <= set(info.commands)
+    assert info.hooks == ("fxplug_register_commands", "fxplug_register_report_sections", "fxplug_represent")
+    assert info.commands == ("viz:draw", "viz:diff", "viz:view")
 
 
-def test_the_plugin_needs_neither_click_nor_graphviz_until_it_is_called():
+def test_the_plugin_needs_neither_click_nor_jinja_nor_graphviz_until_it_is_called():
     program = """
 import sys
-for name in ("click", "rich", "graphviz"):
+for name in ("click", "rich", "graphviz", "jinja2"):
     sys.modules[name] = None
 from fxplug_viz import dot_text, plugin
 record = next(iter(plugin.fxplug_register_commands()))

@@ -1,4 +1,4 @@
-"""Pictures of fxplug graphs, made by Graphviz, and as text."""
+"""Pictures of fxplug graphs: made by Graphviz, as text, and as pages for a browser."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from fxplug_viz.errors import DrawingError
     from fxplug_viz.options import DrawOptions
     from fxplug_viz.tree import rich_tree, tree_text
+    from fxplug_viz.viewer import view
+    from fxplug_viz.viewer_overlays import Overlay
 
-# Loaded when they are first used: only pictures need the package graphviz.
+# Loaded when they are first used: only pictures need the package graphviz, and only pages Jinja.
 _HOMES = {
     "DrawOptions": "options",
     "DrawingError": "errors",
     "GraphDifference": "difference",
     "GraphDrawer": "drawer",
     "NodeChange": "difference",
+    "Overlay": "viewer_overlays",
     "diff": "difference",
     "diff_dot_text": "difference_picture",
     "dot_text": "dot",
@@ -29,6 +32,7 @@ _HOMES = {
     "draw_diff": "difference_picture",
     "rich_tree": "tree",
     "tree_text": "tree",
+    "view": "viewer",
 }
 
 __all__ = [
@@ -37,6 +41,7 @@ __all__ = [
     "GraphDifference",
     "GraphDrawer",
     "NodeChange",
+    "Overlay",
     "diff",
     "diff_dot_text",
     "dot_text",
@@ -44,6 +49,7 @@ __all__ = [
     "draw_diff",
     "rich_tree",
     "tree_text",
+    "view",
 ]
 
 

@@ -1,0 +1,239 @@
+"""``report.html`` and ``fxplug view``: what they say, and that nothing in them is interpreted."""
+
+from __future__ import annotations
+
+import json
+from html import unescape
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from torch import nn
+
+import fxplug
+import fxplug.cli
+from fxplug.plugins import PluginCandidate, PluginManager, ReportContext
+from fxplug_viz import plugin
+from fxplug_viz.report import report_html
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+import torch
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.bn = nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.bn(self.conv(x)).relu()
+
+def build():
+    return Small()
+"""
+
+
+class Text(HTMLParser):
+    """The text of a page, without its style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.parts: list[str] = []
+        self.tags: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        if self.tags and self.tags[-1] != "style":
+            self.parts.append(data)
+
+    def __str__(self) -> str:
+        return " ".join(" ".join(self.parts).split())
+
+
+@pytest.fixture
+def run_fxplug(monkeypatch, tmp_path):
+    manager = PluginManager(candidates=[PluginCandidate.of_module(plugin, "viz")], environ={})
+    monkeypatch.setattr("fxplug.plugins.default_manager", lambda: manager)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(fxplug.cli.main, [str(argument) for argument in arguments])
+
+    return run
+
+
+@pytest.fixture
+def optimised(run_fxplug, tmp_path) -> Path:
+    result = run_fxplug("optimize", "model.py:build", "--example", "1x3x8x8", "--out", "out", "--runs", "2")
+    assert result.exit_code == 0, result.output
+    assert "report.html (" in result.output
+    return tmp_path / "out"
+
+
+# -- the report -------------------------------------------------------------------------------------------------
+
+
+def test_optimize_leaves_a_report_that_reads_from_top_to_bottom(optimised):
+    html = (optimised / "report.html").read_text(encoding="utf-8")
+    page = Text(html)
+    text = str(page)
+
+    expected = [
+        "Small, optimised", "float32[1, 3, 8, 8]", "One call takes", "the program went from 5 to 4 steps.",
+        "Time of one call", "original", "optimised", "What was captured", "5 steps, called nodes",
+        "What the passes did",
+        "fuse-conv-bn", "folded 1 batch norm", "5 → 4", "How far the result is from the original", "passed",
+        "Biggest nodes", "Conv2d", "3.89 thousand", "What to do with it", "PyTorch",
+    ]  # fmt: skip
+    place = 0
+    for words in expected:
+        place = text.find(words, place)
+        assert place >= 0, words
+        place += len(words)
+    assert "script" not in page.tags
+    assert "@media print" in html
+    assert "default-src 'none'" in unescape(html)
+
+
+def test_the_other_reports_name_the_page(optimised):
+    report = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
+
+    assert report["files"] == ["module.fxplug", "module.py", "report.json", "report.md", "report.html"]
+    assert "- `report.html`: from a section above" in (optimised / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_folder_with_the_page_is_replaced_and_one_with_a_stranger_is_not(optimised, run_fxplug):
+    again = ("optimize", "model.py:build", "--example", "1x3x8x8", "--out", "out", "--no-measure")
+    result = run_fxplug(*again)
+    assert result.exit_code == 0, result.output
+    assert "was not measured" in (optimised / "report.html").read_text(encoding="utf-8")
+
+    (optimised / "mine.txt").write_text("mine")
+    result = run_fxplug(*again)
+    assert result.exit_code == 1
+    assert "mine.txt" in result.output
+
+
+def test_nothing_in_a_report_is_interpreted(optimised):
+    data = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
+    nasty = "<script>alert(1)</script>{{ 7 * 7 }}\"'&amp;\n🎉"
+    data["model"]["class"] = data["model"]["reference"] = nasty
+    data["passes"][0].update(name=nasty, summary=nasty, error=nasty)
+    data["warnings"] = [nasty, "long" * 2500]
+    data["check"]["values"][0].update(path=nasty, max_abs_error=None)
+    module = fxplug.symbolic_trace(nn.ReLU())
+
+    page = Text(report_html(ReportContext(module, (torch.ones(1),), data)))
+
+    assert "script" not in page.tags
+    assert str(page).count("<script>alert(1)</script>{{ 7 * 7 }}\"'&amp; 🎉") >= 6
+    assert "(8,000 more characters)" in str(page)
+    assert "not a number" in str(page)
+
+
+def test_guards_and_a_backend_are_reported(optimised):
+    def program(x):
+        return x + 1 if x.shape[0] > 1 else x
+
+    data = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
+    unsupported = [
+        {"node": f"n{at}", "target": "t", "reason": "no converter", "source": "m.py:1"} for at in range(50)
+    ]
+    data["backend"] = {
+        "name": "engine", "runs_the_module": False, "fallback": "too small", "coverage": 0.25,
+        "unsupported": unsupported,
+    }  # fmt: skip
+    module = fxplug.trace(program, (torch.ones(2),))
+
+    text = str(Text(report_html(ReportContext(module, (torch.ones(2),), data))))
+
+    assert "shape[0]" in text
+    assert "test_viz_report.py" in text
+    assert "Backend engine" in text
+    assert "25.0%" in text
+    assert "10 more are in report.json." in text
+
+
+def test_no_page_is_written_where_no_report_is():
+    (record,) = plugin.fxplug_register_report_sections()
+
+    assert record.factory(ReportContext(fxplug.symbolic_trace(nn.ReLU()), (), {})) is None
+
+
+# -- the command ------------------------------------------------------------------------------------------------
+
+
+def test_view_takes_a_file(run_fxplug, optimised):
+    result = run_fxplug("view", "out/module.fxplug")
+
+    assert result.exit_code == 0, result.output
+    assert result.output == "Wrote module.html: 4 nodes. Open it in a browser.\n"
+    assert "fuse-conv-bn" in (optimised.parent / "module.html").read_text(encoding="utf-8")
+
+
+def test_view_captures_a_program_and_lays_numbers_over_it(run_fxplug, tmp_path):
+    (tmp_path / "own.csv").write_text("name,error,note\nconv,0.5,bad\nbn,0.25,\n", encoding="utf-8")
+
+    result = run_fxplug(
+        "view", "model.py:build", "--example", "1x3x8x8", "--profile", "--runs", "1", "--table", "own.csv",
+        "--out", "a.html", "--title", "Mine", "--device-name", "nvidia-h200-sxm",
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "a.html").read_text(encoding="utf-8")
+    (graph,) = json.loads(text.partition('id="data">')[2].partition("</script>")[0])["graphs"]
+    assert graph["title"] == "Mine"
+    titles = [overlay["title"] for overlay in graph["overlays"]]
+    expected = [
+        "cost: multiply-adds",
+        "profile: measured time",
+        "nvidia-h200-sxm: predicted time",
+        "own: error",
+        "own: note",
+    ]
+    assert set(expected) <= set(titles)
+    errors = graph["overlays"][titles.index("own: error")]
+    assert [(graph["nodes"][at]["n"], value) for at, value in errors["values"]] == [
+        ("conv", 0.5),
+        ("bn", 0.25),
+    ]
+
+
+def test_view_without_an_example_captures_symbolically(run_fxplug, tmp_path):
+    result = run_fxplug("view", "model.py:build")
+
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "build.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.fxplug"], "there is no such file"),
+        (["model.py:build", "--profile"], "--profile and --device-name need inputs"),
+        (["model.py:build", "--out", "missing/a.html"], "Cannot write the page to"),
+        (["model.py:build", "--table", "model.py"], "no node is called"),
+        (["model.py:build", "--table", "one.csv"], "its first line names 1 columns"),
+    ],
+)
+def test_view_says_what_is_wrong(run_fxplug, tmp_path, arguments, message):
+    (tmp_path / "one.csv").write_text("name\nconv\n")
+    if "model.py" in arguments:
+        (tmp_path / "model.csv").write_text("name,x\nother,1\n")
+        arguments = [*arguments[:-1], "model.csv"]
+
+    result = run_fxplug("view", *arguments)
+
+    assert result.exit_code != 0
+    assert message in " ".join(result.output.split())
+    assert not list(tmp_path.glob("*.html"))
