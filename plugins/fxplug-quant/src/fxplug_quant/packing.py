@@ -1,0 +1,96 @@
+"""What engines read, made from the state of a module when it is first needed."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fxplug_quant.affine import Affine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+__all__ = ["Packing", "PackingModule", "version_of"]
+
+_KEPT = 4
+"""How many things a packing keeps; a convolution makes one for each shape of its input."""
+
+
+class Packing:
+    """What was made from one state of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.state = tuple(module._buffers.values())
+        self.versions = tuple(map(version_of, self.state))
+        self.affine = {
+            name: self._affine_of(module, name)
+            for name in ("input", "output", "other")
+            if isinstance(module._buffers.get(f"{name}_scale"), Tensor)
+        }
+        self._made: dict[Hashable, Any] = {}
+
+    @staticmethod
+    def _affine_of(module: nn.Module, name: str) -> Affine:
+        return Affine(
+            float(getattr(module, f"{name}_scale")), int(getattr(module, f"{name}_zero_point"))
+        )
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Return whether the module still has the state that this was made from."""
+        state = module._buffers.values()
+        return (
+            len(state) == len(self.state)
+            and not any(map(operator.is_not, self.state, state))
+            and self.versions == tuple(map(version_of, state))
+        )
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned for this key."""
+        try:
+            return self._made[key]
+        except KeyError:
+            made = self._made
+            if len(made) >= _KEPT:
+                made.pop(next(iter(made)), None)
+            made[key] = value = make()
+            return value
+
+
+class PackingModule(nn.Module):
+    """A module whose buffers are its state, and what engines read is a cache that is never copied or stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packing: Packing | None = None
+
+    def packing(self) -> Packing:
+        """Return what belongs to the state as it is now."""
+        packing = self._packing
+        if packing is None or not packing.is_of(self):
+            packing = self._packing = Packing(self)
+        return packing
+
+    def register_affine(self, name: str, affine: Affine | None) -> None:
+        """Register what steps of input or output mean as buffers, None where they are float32."""
+        self.register_buffer(f"{name}_scale", None if affine is None else torch.tensor(affine.scale))
+        self.register_buffer(
+            f"{name}_zero_point",
+            None if affine is None else torch.tensor(affine.zero_point, dtype=torch.int32),
+        )
+
+    def affine(self, name: str) -> Affine | None:
+        """Return what steps of ``"input"``, ``"output"`` or ``"other"`` mean; None where they are float32."""
+        return self.packing().affine.get(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packing": None}
+
+
+def version_of(tensor: Tensor | None) -> int:
+    """Return a number that grows when the tensor is changed in place; tensors made in inference mode have none."""
+    if tensor is None or tensor.is_inference():
+        return 0
+    return tensor._version
