@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from fxplug_quant.config import QuantConfig
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.observers import Observer, make_observer
 from fxplug_quant.plan import Plan
-from fxplug_quant.planning import Draft, as_inputs, capture, draft
+from fxplug_quant.planning import Draft, as_inputs, capture, draft, state_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -99,11 +100,11 @@ class Prepared:
         total = total if limit is None else limit if total is None else min(limit, total)
         runner = _Observing(self.module, self.observers)
         done = 0
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), state_kept(self.module):
             for batch in loader:
                 if limit is not None and done == limit:
                     break
-                runner.run(*_inputs_of(batch, runner.inputs))
+                runner.run(*copy.deepcopy(_inputs_of(batch, runner.inputs)))
                 done += 1
                 self.batches += 1
                 if progress is not None:

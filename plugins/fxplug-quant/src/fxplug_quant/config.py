@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import ConfigError, UnknownNameError
-from fxplug_quant.calls import WEIGHTED, Call, place_of
+from fxplug_quant.calls import Call, place_of
+from fxplug_quant.engine import ENGINES
 from fxplug_quant.observers import make_observer
 
 if TYPE_CHECKING:
@@ -129,7 +130,9 @@ class QuantConfig:
         if self.mode not in MODES:
             raise UnknownNameError("quantization mode", self.mode, MODES)
         make_observer(self.observer)
-        rules = tuple(Rule(**rule) if isinstance(rule, Mapping) else rule for rule in self.rules)
+        if self.engine not in ENGINES:
+            raise UnknownNameError("quantized engine", self.engine, ENGINES)
+        rules = tuple(_rule(rule) if isinstance(rule, Mapping) else rule for rule in self.rules)
         object.__setattr__(self, "rules", rules)
 
     @staticmethod
@@ -149,6 +152,9 @@ class QuantConfig:
         return asdict(self)
 
 
-def is_weighted(call: Call) -> bool:
-    """Return whether a call has weights that can be rounded."""
-    return call.kind in WEIGHTED
+def _rule(given: Mapping[str, Any]) -> Rule:
+    known = [field.name for field in fields(Rule)]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("part of a rule", name, known)
+    return Rule(**given)

@@ -57,6 +57,7 @@ class _Converter:
         self._floats: dict[Node, Node] = {}
         self._put_paths: set[str] = set()
         self._old: list[Node] = []
+        self._names: dict[Node, str] = {}
         layers = {fused.layer.node for fused in self._flow.fused}
         self._kept = Kept(self._module, layers | set(self._others))
         self._place = {node: index for index, node in enumerate(self._flow.calls)}
@@ -76,6 +77,8 @@ class _Converter:
                 self._keep(node)
         for node in reversed(self._old):
             self._graph.erase_node(node)
+        for fresh, name in self._names.items():
+            fresh.name = name
 
     def _replace(self, node: Node, fresh: Node) -> None:
         fresh.region, fresh.origins = node.region, node.origins
@@ -84,6 +87,8 @@ class _Converter:
         else:
             self._floats[node] = fresh
         self._old.append(node)
+        # Rules and plans know values by name.
+        self._names[fresh] = node.name
 
     def _keep(self, node: Node) -> None:
         """Give a node that stays the values that it needs."""
@@ -156,6 +161,7 @@ class _Converter:
         options = {
             **meaning,
             "post": fused.post,
+            "takes_steps": not self._rounds_itself(fused),
             "keeps_other": not self._may_overwrite(fused),
             "engine": self._config.engine,
         }

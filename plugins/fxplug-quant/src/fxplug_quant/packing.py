@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,12 +39,13 @@ class Packing:
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still has the state that this was made from."""
-        state = module._buffers.values()
-        return (
-            len(state) == len(self.state)
-            and not any(map(operator.is_not, self.state, state))
-            and self.versions == tuple(map(version_of, state))
-        )
+        now = module._buffers.values()
+        if len(now) != len(self.state):
+            return False
+        for tensor, version, found in zip(self.state, self.versions, now, strict=True):
+            if found is not tensor or (version >= 0 and tensor._version != version):  # pyright: ignore[reportOptionalMemberAccess]
+                return False
+        return True
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` returned for this key."""
@@ -90,7 +90,7 @@ class PackingModule(nn.Module):
 
 
 def version_of(tensor: Tensor | None) -> int:
-    """Return a number that grows when the tensor is changed in place; tensors made in inference mode have none."""
+    """Return a number that grows when the tensor is changed in place; -1 for one made in inference mode, which has none."""
     if tensor is None or tensor.is_inference():
-        return 0
+        return -1
     return tensor._version

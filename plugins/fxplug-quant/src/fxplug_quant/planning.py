@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import fxplug
 from fxplug.errors import TraceError
 from fxplug.ir import Node
 from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
-from fxplug_quant.calls import WEIGHTED, Call, place_of, read_calls
+from fxplug_quant.calls import WEIGHTED, Call, place_of, read_calls, writes_in_place
 from fxplug_quant.config import QuantConfig
 from fxplug_quant.edges import AsIntegers
 from fxplug_quant.engine import activation_levels, check_engine
@@ -24,11 +25,11 @@ from fxplug_quant.packing import PackingModule
 from fxplug_quant.plan import Plan, PlanEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from fxplug import GraphModule
 
-__all__ = ["Draft", "as_inputs", "capture", "draft", "plan", "see"]
+__all__ = ["Draft", "as_inputs", "capture", "draft", "plan", "see", "state_kept"]
 
 
 def plan(
@@ -98,9 +99,23 @@ def see(module: GraphModule, inputs: tuple[Any, ...]) -> dict[Node, Seen]:
             return value
 
     inputs = copy.deepcopy(inputs)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), state_kept(module):
         Watching(module).run(*inputs)
     return found
+
+
+@contextmanager
+def state_kept(module: GraphModule) -> Generator[None]:
+    """Put parameters and buffers back that calls write, so that running a module on data leaves no trace in it."""
+    writes = any(writes_in_place(module, call) for call in read_calls(module).values())
+    tensors = [*module.parameters(), *module.buffers()] if writes else []
+    former = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, values in zip(tensors, former, strict=True):
+                tensor.copy_(values)
 
 
 @dataclass(frozen=True)

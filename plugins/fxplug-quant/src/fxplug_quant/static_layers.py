@@ -49,6 +49,7 @@ class _Int8Layer(PackingModule):
         output_affine: What steps of the output mean; None for a float32 output.
         other_affine: What steps of a second input mean, which is added before the post-operation.
         post: A key of `POST_OPERATIONS`.
+        takes_steps: Whether the input is uint8 steps, and not float32.
         keeps_other: Whether the memory of the second input must not be written.
         engine: One of `fxplug_quant.engine.ENGINES`.
     """
@@ -67,6 +68,7 @@ class _Int8Layer(PackingModule):
         output_affine: Affine | None = None,
         other_affine: Affine | None = None,
         post: str = "none",
+        takes_steps: bool = False,
         keeps_other: bool = True,
         engine: str = "x86",
     ) -> None:
@@ -78,6 +80,7 @@ class _Int8Layer(PackingModule):
         self.register_affine("output", output_affine)
         self.register_affine("other", other_affine)
         self.post = post
+        self.takes_steps = takes_steps
         self.keeps_other = keeps_other
         self.engine = engine
 
@@ -85,25 +88,22 @@ class _Int8Layer(PackingModule):
         """Return the layer's output: uint8 steps, or float32 where it has no scale for its output.
 
         Raises:
-            QuantizationError: The input is neither float32 nor uint8, or not on the CPU.
+            QuantizationError: The input is not what the layer takes, or not on the CPU.
         """
-        if input.dtype is torch.uint8:
-            return self.compute(input, other)
-        if input.dtype is not torch.float32 or input.device.type != "cpu":
+        wanted = torch.uint8 if self.takes_steps else torch.float32
+        if input.dtype is not wanted or input.device.type != "cpu":
             raise QuantizationError(
                 f"Cannot run {self}: its input is {str(input.dtype).removeprefix('torch.')} on {input.device}. Give it "
-                f"float32 on the CPU.",
+                f"{str(wanted).removeprefix('torch.')} on the CPU.",
                 code="FXP-Q002",
             )
+        if self.takes_steps:
+            return self.compute(input, other)
         return without_backward(self, lambda values: self.compute(values, other), input)
 
     def compute(self, values: Tensor, other: Tensor | None) -> Tensor:
         """Return the output without a gradient."""
         raise NotImplementedError
-
-    def _affines(self) -> tuple[Affine, Affine | None]:
-        affine = self.packing().affine
-        return affine["input"], affine.get("output")
 
     def _own(self, other: Tensor | None) -> Tensor | None:
         """Return the second input in memory that may be written."""
@@ -115,7 +115,8 @@ class _Int8Layer(PackingModule):
     def _details(self) -> str:
         given = self.output_scale is not None
         return (
-            f"bias={self.bias is not None}, weight=int8 per channel, input={_text(self, 'input')}, "
+            f"bias={self.bias is not None}, weight=int8 per channel, "
+            f"input={'' if self.takes_steps else 'float32 as '}{_text(self, 'input')}, "
             f"output={_text(self, 'output') if given else 'float32'}"
             + (f", plus={_text(self, 'other')}" if self.other_scale is not None else "")
             + (f", then={self.post}" if self.post != "none" else "")
