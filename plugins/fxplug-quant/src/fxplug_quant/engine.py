@@ -114,7 +114,7 @@ def run_linear(
         weight_zero_point: int32 zeros, one per output feature.
         bias: float32.
     """
-    return torch.ops.onednn.qlinear_pointwise(
+    return torch.ops.onednn.qlinear_pointwise.default(
         activations,
         scale,
         zero_point,
@@ -155,7 +155,7 @@ def run_linear_into(
     dtype = torch.float32 if output is None else torch.uint8
     post = "relu" if relu else "none"
     if other is None or other_affine is None:
-        return torch.ops.onednn.qlinear_pointwise(
+        return torch.ops.onednn.qlinear_pointwise.default(
             activations,
             affine.scale,
             affine.zero_point,
@@ -223,9 +223,9 @@ def run_fused_linear(values: Tensor, affine: Affine, packed: Any, *, relu: bool 
     """
     operators = torch.ops.quantized
     operator = (
-        operators.linear_with_input_q_dq_qweight_dq_relu_output_fp32
+        operators.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default
         if relu
-        else operators.linear_with_input_q_dq_qweight_dq_output_fp32
+        else operators.linear_with_input_q_dq_qweight_dq_output_fp32.default
     )
     if values.dim() == 1:
         return operator(values[None], affine.scale, affine.zero_point, packed)[0]
@@ -282,7 +282,7 @@ def run_conv(
         )
     # oneDNN's operator for three dimensions has no ReLU. Steps that begin at 0 cut off what is negative by themselves.
     fused = relu and len(geometry.stride) < 3
-    result = torch.ops.onednn.qconv_pointwise(
+    result = torch.ops.onednn.qconv_pointwise.default(
         *before, weights.bias, *shape, "relu" if fused else "none", [], None
     )
     if relu and not fused:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Packing", "PackingModule", "version_of"]
 
-_KEPT = 4
+_KEPT = 6
 """How many things a packing keeps; a convolution makes one for each shape of its input."""
 
 

@@ -105,9 +105,9 @@ class _Int8Layer(PackingModule):
         """Return the output without a gradient."""
         raise NotImplementedError
 
-    def _own(self, other: Tensor | None) -> Tensor | None:
+    def _own(self, other: Tensor) -> Tensor:
         """Return the second input in memory that may be written."""
-        return other.clone() if other is not None and self.keeps_other else other
+        return other.clone() if self.keeps_other else other
 
     def _finished(self, result: Tensor, *, has_relu: bool) -> Tensor:
         return result if has_relu else POST_OPERATIONS[self.post](result)
@@ -146,7 +146,7 @@ class Int8Linear(_Int8Layer):
             FloatToFloat.weights(self, packing),
             output=output,
             relu=relu,
-            other=self._own(other),
+            other=None if other is None else self._own(other),
             other_affine=packing.affine.get("other"),
         )
         return self._finished(result, has_relu=relu or output is not None)
@@ -168,30 +168,32 @@ class Int8Conv(_Int8Layer):
         self.stride, self.padding = geometry.stride, geometry.padding
         self.dilation, self.groups = geometry.dilation, geometry.groups
 
+    def _geometry(self) -> Geometry:
+        return Geometry(self.stride, self.padding, self.dilation, self.groups)
+
     def compute(self, values: Tensor, other: Tensor | None) -> Tensor:
         """Return the output without a gradient."""
         packing = self.packing()
         affine, output = packing.affine["input"], packing.affine.get("output")
-        relu = self.post == "relu"
         if values.dtype is torch.float32:
             values = quantize(self._arranged(values), affine, activation_levels())
-        batched = values.dim() == len(self.stride) + 2
-        values = values if batched else values[None]
+        rank = len(self.stride) + 2
+        if values.dim() != rank:
+            return self.compute(values[None], other if other is None else other[None])[0]
         if other is not None:
             other = self._own(other).contiguous(memory_format=torch.channels_last)
-        geometry = Geometry(self.stride, self.padding, self.dilation, self.groups)
+        post = self.post
         result = run_conv(
             self._arranged(values),
             affine,
-            packing.get(values.shape, lambda: self._pack(affine, geometry, values.shape)),
-            geometry,
+            packing.get(values.shape, lambda: self._pack(affine, values.shape)),
+            packing.get("geometry", self._geometry),
             output=output,
-            relu=relu,
+            relu=post == "relu",
             other=other,
             other_affine=packing.affine.get("other"),
         )
-        result = result if batched else result[0]
-        return self._finished(result, has_relu=relu or output is not None)
+        return result if output is not None or post in {"none", "relu"} else POST_OPERATIONS[post](result)
 
     @staticmethod
     def _arranged(values: Tensor) -> Tensor:
@@ -199,10 +201,10 @@ class Int8Conv(_Int8Layer):
             return values.contiguous(memory_format=torch.channels_last)
         return values.contiguous()
 
-    def _pack(self, affine: Affine, geometry: Geometry, shape: torch.Size) -> Weights:
+    def _pack(self, affine: Affine, shape: torch.Size) -> Weights:
         scale = self.weight_scale.float()
         return Weights(
-            pack_conv(self.int_weight, scale, affine, geometry, shape),
+            pack_conv(self.int_weight, scale, affine, self._geometry(), shape),
             scale,
             torch.zeros(len(scale), dtype=torch.int32),
             None if self.bias is None else cast("Tensor", self.bias).float(),
