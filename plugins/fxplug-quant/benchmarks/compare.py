@@ -41,7 +41,9 @@ def ratings(rows: int, seed: int) -> torch.Tensor:
 def images(rows: int, seed: int) -> torch.Tensor:
     """Return random images, each with structure and a contrast of its own so that they differ in more than noise."""
     generator = torch.Generator().manual_seed(seed)
-    coarse = torch.randn(rows, 3, 14, 14, generator=generator) * torch.rand(rows, 3, 1, 1, generator=generator) * 2
+    coarse = (
+        torch.randn(rows, 3, 14, 14, generator=generator) * torch.rand(rows, 3, 1, 1, generator=generator) * 2
+    )
     wide = nn.functional.interpolate(coarse, size=224, mode="bilinear")
     return wide + 0.3 * torch.randn(rows, 3, 224, 224, generator=generator)
 
@@ -72,7 +74,9 @@ def ao_variant(model: nn.Module, batches: list[torch.Tensor], *, static: bool) -
     except ImportError:
         return None
     torch.backends.quantized.engine = "x86"
-    mapping = get_default_qconfig_mapping("x86") if static else QConfigMapping().set_global(default_dynamic_qconfig)
+    mapping = (
+        get_default_qconfig_mapping("x86") if static else QConfigMapping().set_global(default_dynamic_qconfig)
+    )
     prepared = prepare_fx(copy.deepcopy(model), mapping, (batches[0],))
     with torch.no_grad():
         for batch in batches if static else ():
@@ -125,14 +129,18 @@ def main() -> None:
         "torch.ao static": ao_variant(model, data, static=True),
     }
     if not is_resnet:
-        variants["dynamic"] = fxplug_quant.convert(fxplug_quant.prepare(model, {"mode": "dynamic-int8"}, data[0]))
+        variants["dynamic"] = fxplug_quant.convert(
+            fxplug_quant.prepare(model, {"mode": "dynamic-int8"}, data[0])
+        )
         variants["torch.ao dynamic"] = ao_variant(model, data, static=False)
     usable = {name: variant for name, variant in variants.items() if variant is not None}
     fresh = make(8, 99)
     with torch.inference_mode():
         expected = model(fresh)
         likeness = nn.functional.cosine_similarity(expected[0], expected[1], dim=0)
-        print(f"{options.model}, {options.threads} thread(s), PyTorch {torch.__version__}, cosine {likeness:.2f}")
+        print(
+            f"{options.model}, {options.threads} thread(s), PyTorch {torch.__version__}, cosine {likeness:.2f}"
+        )
         for name, variant in usable.items():
             if name != "float":
                 print(f"  {name:18} {signal_to_noise(expected, variant(fresh)):6.1f} dB")
@@ -143,7 +151,9 @@ def main() -> None:
         for name, found in times.items():
             median = statistics.median(found)
             low, _, high = statistics.quantiles(found, n=4)
-            print(f"  {name:18} {median:9.2f} ms  quartiles {low:8.2f} to {high:8.2f}  {base / median:5.2f} x float")
+            print(
+                f"  {name:18} {median:9.2f} ms  quartiles {low:8.2f} to {high:8.2f}  {base / median:5.2f} x float"
+            )
 
 
 if __name__ == "__main__":

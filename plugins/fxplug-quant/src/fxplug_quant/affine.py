@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import warnings
 from dataclasses import dataclass
@@ -9,7 +10,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["SMALLEST_SCALE", "Affine", "affine_of", "as_integers", "as_quantized", "dequantize", "expect_quantized_tensors", "quantize"]
+__all__ = [
+    "SMALLEST_SCALE",
+    "Affine",
+    "affine_of",
+    "as_integers",
+    "as_quantized",
+    "dequantize",
+    "expect_quantized_tensors",
+    "quantize",
+]
 
 SMALLEST_SCALE = 1e-30
 
@@ -29,7 +39,7 @@ def affine_of(low: float, high: float, levels: int) -> Affine:
     """
     low, high = min(low, 0.0), max(high, 0.0)
     # As float32 keeps it: that is what the state of a module holds.
-    scale = float(torch.tensor(max((high - low) / levels, SMALLEST_SCALE)))
+    scale = ctypes.c_float(max((high - low) / levels, SMALLEST_SCALE)).value
     return Affine(scale, min(max(round(-low / scale), 0), levels))
 
 
@@ -48,8 +58,8 @@ def dequantize(steps: Tensor, affine: Affine) -> Tensor:
 def as_quantized(steps: Tensor, affine: Affine) -> Tensor:
     """Return uint8 steps as a tensor of the type ``torch.quint8``, in the same memory."""
     expect_quantized_tensors()
-    empty = torch._empty_affine_quantized(
-        [0], scale=affine.scale, zero_point=affine.zero_point, dtype=torch.quint8
+    empty = torch.ops.aten._empty_affine_quantized.default(
+        [0], dtype=torch.quint8, scale=affine.scale, zero_point=affine.zero_point
     )
     return empty.set_(steps.untyped_storage(), steps.storage_offset(), steps.shape, steps.stride())
 

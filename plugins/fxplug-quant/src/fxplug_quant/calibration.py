@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import fxplug
-from fxplug.ir import Node
 from fxplug_quant.calls import operation_of, place_of
 from fxplug_quant.config import QuantConfig
 from fxplug_quant.errors import QuantizationError
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fxplug import GraphModule
+    from fxplug import GraphModule, Node
 
 __all__ = ["Prepared", "calibration", "current_calibration", "prepare", "prepare_captured"]
 
@@ -129,8 +128,8 @@ class Prepared:
         names = {node.name for node in self.observers}
         if names != set(state):
             raise QuantizationError(
-                f"Cannot go on with calibration: {sorted(names ^ set(state))} are observed in one of the two only. Prepare "
-                f"the same module with the same plan.",
+                f"Cannot go on with calibration: {sorted(names ^ set(state))} are observed in one of the two only. "
+                f"Prepare the same module with the same plan.",
                 code="FXP-Q006",
             )
         for node, observer in self.observers.items():
@@ -186,8 +185,8 @@ def _fault(node: Node, found: str, remedy: str) -> QuantizationError:
     line = place_of(node)
     where = f" (line {line})" if line else ""
     return QuantizationError(
-        f"Cannot quantize the value of node {node.name!r}, {operation_of(node)}{where}: {found}. {remedy}, or leave the "
-        f"call that uses it in float: a rule with mode = 'float'.",
+        f"Cannot quantize the value of node {node.name!r}, {operation_of(node)}{where}: {found}. {remedy}, or leave "
+        f"the call that uses it in float: a rule with mode = 'float'.",
         code="FXP-Q008",
     )
 

@@ -15,7 +15,15 @@ from fxplug.ir import Node, effects
 if TYPE_CHECKING:
     from fxplug.execute import GraphModule
 
-__all__ = ["WEIGHTED", "Call", "only_writes_first", "place_of", "read_calls", "reason_to_stay", "writes_in_place"]
+__all__ = [
+    "WEIGHTED",
+    "Call",
+    "only_writes_first",
+    "place_of",
+    "read_calls",
+    "reason_to_stay",
+    "writes_in_place",
+]
 
 # Exact classes only: a subclass may compute something else.
 _WEIGHTED_MODULES: dict[type[nn.Module], str] = {
@@ -206,7 +214,11 @@ def reason_to_stay(node: Node, called: Any) -> str:
         if isinstance(called.padding, str):
             return f"padding={called.padding!r} (give numbers)"
     for tensor in called.parameters(recurse=False):
-        if type(tensor) is not nn.Parameter or tensor.dtype is not torch.float32 or tensor.device.type != "cpu":
+        if (
+            type(tensor) is not nn.Parameter
+            or tensor.dtype is not torch.float32
+            or tensor.device.type != "cpu"
+        ):
             return "weights that are not plain float32 on the CPU"
         if not bool(tensor.isfinite().all()):
             return "weights that are not finite"

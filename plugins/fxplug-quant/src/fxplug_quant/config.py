@@ -72,7 +72,9 @@ class Rule:
             wanted = getattr(self, name)
             known = [text for text in (_property(name, call) for call in calls) if text]
             if wanted is not None and not any(_agrees(name, wanted, text) for text in known):
-                raise UnknownNameError(_KINDS[name], wanted, known, note=f"It stands in {self}, which matches nothing.")
+                raise UnknownNameError(
+                    _KINDS[name], wanted, known, note=f"It stands in {self}, which matches nothing."
+                )
         raise ConfigError(f"Cannot use {self}: no call agrees with all of it. Take a selector away.")
 
     def __str__(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-
 from fxplug.ir import Node, map_arg
 from fxplug_quant.calls import WEIGHTED
 from fxplug_quant.edges import AsIntegers, AsQuantized, Dequantize, Int8Add, Quantize, ReluOfSteps
@@ -57,7 +56,7 @@ class _Converter:
         self._floats: dict[Node, Node] = {}
         self._put_paths: set[str] = set()
         self._old: list[Node] = []
-        self._names: dict[Node, str] = {}
+        self._fresh: dict[Node, Node] = {}
         layers = {fused.layer.node for fused in self._flow.fused}
         self._kept = Kept(self._module, layers | set(self._others))
         self._place = {node: index for index, node in enumerate(self._flow.calls)}
@@ -76,9 +75,12 @@ class _Converter:
             else:
                 self._keep(node)
         for node in reversed(self._old):
+            name = node.name
+            # A graph remembers the names of erased nodes. Rules and plans know values by name, so they go on.
+            node.name = f"{name}_replaced"
             self._graph.erase_node(node)
-        for fresh, name in self._names.items():
-            fresh.name = name
+            if node in self._fresh:
+                self._fresh[node].name = name
 
     def _replace(self, node: Node, fresh: Node) -> None:
         fresh.region, fresh.origins = node.region, node.origins
@@ -87,8 +89,7 @@ class _Converter:
         else:
             self._floats[node] = fresh
         self._old.append(node)
-        # Rules and plans know values by name.
-        self._names[fresh] = node.name
+        self._fresh[node] = fresh
 
     def _keep(self, node: Node) -> None:
         """Give a node that stays the values that it needs."""
@@ -101,7 +102,7 @@ class _Converter:
 
         # Most nodes use nothing that has changed.
         if any(value in self._steps or value in self._floats for value in node.all_input_nodes):
-            node.args, node.kwargs = map_arg(node.args, use), map_arg(node.kwargs, use)  # pyright: ignore[reportAttributeAccessIssue]
+            node.args, node.kwargs = map_arg(node.args, use), map_arg(node.kwargs, use)
         if node in self._others:
             node.target = self._put(str(node.target), self._other_layer(node))
 
@@ -179,7 +180,8 @@ class _Converter:
     def _may_overwrite(self, fused: Fused) -> bool:
         """Return whether nobody reads the second input of a layer after it, and its memory is nobody else's."""
         other = fused.other
-        if other is None or self._flow.calls[other].kind == "shape":
+        # A layer that reads what it adds to would read its own output.
+        if other is None or other is fused.layer.inputs[0] or self._flow.calls[other].kind == "shape":
             return False
         place = self._place[fused.tail]
         users = [user for user in other.users if user not in fused.nodes]

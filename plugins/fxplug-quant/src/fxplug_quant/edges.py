@@ -14,6 +14,12 @@ from fxplug_quant.packing import PackingModule
 __all__ = ["AsIntegers", "AsQuantized", "Dequantize", "Int8Add", "Quantize", "ReluOfSteps"]
 
 
+def affine_text(module: PackingModule, name: str) -> str:
+    """Return what steps mean, for ``repr``."""
+    affine = module.affine(name)
+    return "float32" if affine is None else f"scale={affine.scale:.4g}, zero_point={affine.zero_point}"
+
+
 class Quantize(PackingModule):
     """Rounds float32 values to uint8 steps."""
 
@@ -41,7 +47,7 @@ class Quantize(PackingModule):
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows between the brackets."""
-        return f"scale={float(self.output_scale):.4g}, zero_point={int(self.output_zero_point)}"
+        return affine_text(self, "output")
 
 
 class _OfSteps(PackingModule):
@@ -51,7 +57,7 @@ class _OfSteps(PackingModule):
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows between the brackets."""
-        return f"scale={float(self.input_scale):.4g}, zero_point={int(self.input_zero_point)}"
+        return affine_text(self, "input")
 
 
 class Dequantize(_OfSteps):
@@ -121,4 +127,4 @@ class Int8Add(PackingModule):
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows between the brackets."""
-        return f"scale={float(self.output_scale):.4g}, zero_point={int(self.output_zero_point)}, relu={self.relu}"
+        return f"{affine_text(self, 'output')}, relu={self.relu}"

@@ -81,7 +81,7 @@ def check_engine(engine: str) -> None:
     if engine == "fbgemm" and engine not in supported:
         raise QuantizationError(
             f"Cannot compute with the engine {engine!r}: PyTorch {torch.__version__} on this machine has only "
-            f"{', '.join(supported) or 'none'}. Choose engine = \"x86\", which takes what there is.",
+            f'{", ".join(supported) or "none"}. Choose engine = "x86", which takes what there is.',
             code="FXP-Q001",
         )
 
@@ -129,6 +129,7 @@ def run_linear(
         [],
         "",
     )
+
 
 def run_linear_into(
     activations: Tensor,
@@ -204,7 +205,7 @@ def pack_fused_linear(int_weight: Tensor, weight_scale: Tensor, bias: Tensor | N
         torch.backends.quantized.engine = "fbgemm"
         try:
             expect_quantized_tensors()
-            weight = torch._make_per_channel_quantized_tensor(
+            weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
                 int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
             )
             return torch.ops.quantized.linear_prepack(weight, bias)
@@ -232,7 +233,9 @@ def run_fused_linear(values: Tensor, affine: Affine, packed: Any, *, relu: bool 
     return operator(values, affine.scale, affine.zero_point, packed)
 
 
-def pack_conv(int_weight: Tensor, weight_scale: Tensor, affine: Affine, geometry: Geometry, shape: Any) -> Tensor:
+def pack_conv(
+    int_weight: Tensor, weight_scale: Tensor, affine: Affine, geometry: Geometry, shape: Any
+) -> Tensor:
     """Return the int8 weights of a convolution in the layout that is fastest for inputs of one shape."""
     return torch.ops.onednn.qconv_prepack(
         int_weight,
@@ -247,7 +250,7 @@ def pack_conv(int_weight: Tensor, weight_scale: Tensor, affine: Affine, geometry
     )
 
 
-def run_conv(
+def run_conv(  # noqa: PLR0913 - those of the operator
     activations: Tensor,
     affine: Affine,
     weights: Weights,

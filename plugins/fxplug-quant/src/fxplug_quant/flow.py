@@ -64,7 +64,11 @@ class Flow:
     """
 
     def __init__(
-        self, module: GraphModule, calls: Mapping[Node, Call], modes: Mapping[Node, str], seen: Mapping[Node, Seen]
+        self,
+        module: GraphModule,
+        calls: Mapping[Node, Call],
+        modes: Mapping[Node, str],
+        seen: Mapping[Node, Seen],
     ) -> None:
         self._module, self.calls, self._modes, self._seen = module, calls, modes, seen
         self._gives: set[Node] = set()
@@ -120,7 +124,9 @@ class Flow:
 
     def roots(self) -> list[Node]:
         """Return the values that have to be observed, in order."""
-        wanted = {self.root(value) for value in self.calls if self.has_steps(value) and value not in self.inner}
+        wanted = {
+            self.root(value) for value in self.calls if self.has_steps(value) and value not in self.inner
+        }
         wanted.update(self.quantized_values())
         return [node for node in self.calls if node in wanted]
 

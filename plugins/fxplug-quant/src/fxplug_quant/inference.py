@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["without_backward"]
 
 
-def without_backward(module: nn.Module, compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+def without_backward(module: nn.Module, compute: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
     """Return what `compute` makes of tensors; a backward through it is an error that names the module."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
         return _WithoutBackward.apply(module, compute, *tensors)
     return compute(*tensors)
 
@@ -28,7 +28,9 @@ class _WithoutBackward(torch.autograd.Function):
     """Lets a model run without `torch.no_grad`, and refuses when a gradient is asked for instead of losing it."""
 
     @staticmethod
-    def forward(ctx: Any, module: nn.Module, compute: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, module: nn.Module, compute: Callable[..., Tensor], *tensors: Tensor | None
+    ) -> Tensor:
         ctx.module = module
         return compute(*tensors)
 

@@ -21,7 +21,7 @@ from fxplug_quant.engine import (
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.inference import without_backward
 from fxplug_quant.observers import weight_scale
-from fxplug_quant.packing import Packing, PackingModule
+from fxplug_quant.packing import Packing, PackingModule, tensors_of
 
 __all__ = ["DynamicInt8Linear", "FloatToFloat", "WeightInt8Linear", "rounded_weight", "state_of"]
 
@@ -53,8 +53,8 @@ class FloatToFloat:
     @staticmethod
     def weights(module: nn.Module, packing: Packing) -> Weights:
         """Return weights as oneDNN reads them."""
-        buffers = module._buffers
-        int_weight, scale, bias = (cast("Tensor", buffers[name]) for name in ("int_weight", "weight_scale", "bias"))
+        buffers = tensors_of(module)
+        int_weight, scale, bias = (buffers[name] for name in ("int_weight", "weight_scale", "bias"))
         return packing.get(
             "onednn",
             lambda: Weights(
@@ -67,13 +67,19 @@ class FloatToFloat:
 
     @staticmethod
     def run(
-        module: nn.Module, packing: Packing, values: Tensor, affine: Affine, engine: str, *, relu: bool = False
+        module: nn.Module,
+        packing: Packing,
+        values: Tensor,
+        affine: Affine,
+        engine: str,
+        *,
+        relu: bool = False,
     ) -> Tensor:
         """Return the layer's float32 output for a float32 input that is rounded to the steps of `affine`."""
         levels = activation_levels()
         few = values.numel() <= _FEW_ROWS * values.shape[-1]
         if engine == "fbgemm" or (engine == "x86" and few and levels == 255):
-            buffers = module._buffers
+            buffers = tensors_of(module)
             packed = packing.get(
                 "fbgemm",
                 lambda: pack_fused_linear(buffers["int_weight"], buffers["weight_scale"], buffers["bias"]),
@@ -130,7 +136,9 @@ class DynamicInt8Linear(PackingModule):
         """
         activation_levels()
         int_weight, scale, bias = state_of(linear)
-        layer = DynamicInt8Linear(linear.in_features, linear.out_features, bias=bias is not None, engine=engine)
+        layer = DynamicInt8Linear(
+            linear.in_features, linear.out_features, bias=bias is not None, engine=engine
+        )
         layer.int_weight, layer.weight_scale, layer.bias = int_weight, scale, bias
         return layer.eval()
 
@@ -208,7 +216,9 @@ class WeightInt8Linear(nn.Module):
         bias = None if self.bias is None else self.bias.to(activations.dtype)
         if activations.dtype is torch.bfloat16 and self.in_features % 16 == 0 and activations.numel():
             flat = activations.reshape(-1, self.in_features)
-            result = torch._weight_int8pack_mm(flat, self.int_weight, self.weight_scale.to(torch.bfloat16))
+            result = torch.ops.aten._weight_int8pack_mm.default(
+                flat, self.int_weight, self.weight_scale.to(torch.bfloat16)
+            )
             result = result.view(*activations.shape[:-1], self.out_features)
             return result if bias is None else result.add_(bias)
         # With float32 inputs PyTorch's own operator is slower than this.

@@ -13,7 +13,16 @@ from fxplug_quant.affine import SMALLEST_SCALE, Affine, affine_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["OBSERVERS", "Histogram", "MinMax", "MovingAverage", "Observer", "Percentile", "make_observer", "weight_scale"]
+__all__ = [
+    "OBSERVERS",
+    "Histogram",
+    "MinMax",
+    "MovingAverage",
+    "Observer",
+    "Percentile",
+    "make_observer",
+    "weight_scale",
+]
 
 _BINS = 2048
 

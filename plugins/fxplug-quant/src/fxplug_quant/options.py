@@ -42,8 +42,8 @@ class StaticInt8Options:
     """``"x86"`` takes the faster one of torch's int8 operators for each call, ``"onednn"`` and ``"fbgemm"`` always the
     same. Convolutions are computed by oneDNN."""
     observer: str = "histogram"
-    """What chooses the range of activations: ``"min-max"``, ``"moving-average"``, ``"histogram"`` or ``"percentile"``, the
-    second and the last with a number if you like: ``"percentile:99.9"``."""
+    """What chooses the range of activations: ``"min-max"``, ``"moving-average"``, ``"histogram"`` or ``"percentile"``,
+    the second and the last with a number if you like: ``"percentile:99.9"``."""
     per_channel: bool = True
     """Whether each output feature or channel has a scale of its own for its weights."""
     batches: int = 0

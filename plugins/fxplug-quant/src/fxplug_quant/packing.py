@@ -12,7 +12,7 @@ from fxplug_quant.affine import Affine
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["Packing", "PackingModule", "version_of"]
+__all__ = ["Packing", "PackingModule", "tensors_of", "version_of"]
 
 _KEPT = 6
 """How many things a packing keeps; a convolution makes one for each shape of its input."""
@@ -22,28 +22,26 @@ class Packing:
     """What was made from one state of a module."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.state = tuple(module._buffers.values())
+        self.state = tuple(tensors_of(module).values())
         self.versions = tuple(map(version_of, self.state))
         self.affine = {
             name: self._affine_of(module, name)
             for name in ("input", "output", "other")
-            if isinstance(module._buffers.get(f"{name}_scale"), Tensor)
+            if tensors_of(module).get(f"{name}_scale") is not None
         }
         self._made: dict[Hashable, Any] = {}
 
     @staticmethod
     def _affine_of(module: nn.Module, name: str) -> Affine:
-        return Affine(
-            float(getattr(module, f"{name}_scale")), int(getattr(module, f"{name}_zero_point"))
-        )
+        return Affine(float(getattr(module, f"{name}_scale")), int(getattr(module, f"{name}_zero_point")))
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still has the state that this was made from."""
-        now = module._buffers.values()
+        now = tensors_of(module).values()
         if len(now) != len(self.state):
             return False
         for tensor, version, found in zip(self.state, self.versions, now, strict=True):
-            if found is not tensor or (version >= 0 and tensor._version != version):  # pyright: ignore[reportOptionalMemberAccess]
+            if found is not tensor or (version >= 0 and tensor._version != version):
                 return False
         return True
 
@@ -89,8 +87,13 @@ class PackingModule(nn.Module):
         return {**self.__dict__, "_packing": None}
 
 
+def tensors_of(module: nn.Module) -> dict[str, Any]:
+    """Return name -> buffer, None where there is none; reading them as attributes takes several times as long."""
+    return module.__dict__["_buffers"]
+
+
 def version_of(tensor: Tensor | None) -> int:
-    """Return a number that grows when the tensor is changed in place; -1 for one made in inference mode, which has none."""
+    """Return a number that grows when the tensor is changed in place; -1 for one made in inference mode: it has none."""
     if tensor is None or tensor.is_inference():
         return -1
     return tensor._version

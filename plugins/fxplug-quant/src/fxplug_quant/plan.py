@@ -18,7 +18,18 @@ __all__ = ["Plan", "PlanEntry"]
 
 _FORMAT = "fxplug-quant-plan"
 _VERSION = 1
-_COLUMNS = ("node", "what", "operation", "mode", "dtype", "scheme", "observer", "decided_by", "reason", "line")
+_COLUMNS = (
+    "node",
+    "what",
+    "operation",
+    "mode",
+    "dtype",
+    "scheme",
+    "observer",
+    "decided_by",
+    "reason",
+    "line",
+)
 
 
 @dataclass(frozen=True)
@@ -118,7 +129,8 @@ class Plan:
         rows = [_COLUMNS, *(_cells(entry) for entry in self.entries)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
         return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
         )
 
     # -- JSON --------------------------------------------------------------------------------------------------

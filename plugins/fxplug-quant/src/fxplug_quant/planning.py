@@ -12,7 +12,6 @@ from torch import nn
 
 import fxplug
 from fxplug.errors import TraceError
-from fxplug.ir import Node
 from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
 from fxplug_quant.calls import WEIGHTED, Call, place_of, read_calls, writes_in_place
 from fxplug_quant.config import QuantConfig
@@ -27,7 +26,7 @@ from fxplug_quant.plan import Plan, PlanEntry
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from fxplug import GraphModule
+    from fxplug import GraphModule, Node
 
 __all__ = ["Draft", "as_inputs", "capture", "draft", "plan", "see", "state_kept"]
 
@@ -65,13 +64,14 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     """
     if module.training:
         raise QuantizationError(
-            f"Cannot quantize {type(module).__name__}: it is in training mode. Call eval() first.", code="FXP-Q004"
+            f"Cannot quantize {type(module).__name__}: it is in training mode. Call eval() first.",
+            code="FXP-Q004",
         )
     for path, part in module.named_modules():
         if isinstance(part, (PackingModule, WeightInt8Linear, AsIntegers)):
             raise QuantizationError(
-                f"Cannot quantize {type(module).__name__}: {path or 'it'} is a {type(part).__name__}, so it is quantized "
-                f"already. Start from the float model.",
+                f"Cannot quantize {type(module).__name__}: {path or 'it'} is a {type(part).__name__}, so it is "
+                f"quantized already. Start from the float model.",
                 code="FXP-Q005",
             )
     if isinstance(module, fxplug.GraphModule):
@@ -142,7 +142,7 @@ def draft(
     check_engine(config.engine)
     calls = read_calls(module)
     for rule in config.rules:
-        rule.check(call for call in calls.values() if call.node.op.startswith("call_"))
+        rule.check(call for call in calls.values() if call.node.op not in {"get_attr", "output"})
     seen = see(module, inputs)
     rows = {node: _decide(call, config, seen) for node, call in calls.items()}
     if edited is not None:
@@ -202,7 +202,9 @@ def _decide(call: Call, config: QuantConfig, seen: Mapping[Node, Seen]) -> PlanE
     if call.kind != "linear" and mode in {"dynamic-int8", "weight-int8"}:
         if call.kind == "add":
             return None
-        return _row(call, "call", mode="float", decided_by="backend", reason=f"{mode} is for linear layers alone")
+        return _row(
+            call, "call", mode="float", decided_by="backend", reason=f"{mode} is for linear layers alone"
+        )
     if mode == "weight-int8":
         reason += "; with float32 inputs PyTorch is no faster than in float, with bfloat16 it is"
     return _row(call, "call", mode=mode, decided_by=decided_by, reason=reason)
@@ -211,7 +213,9 @@ def _decide(call: Call, config: QuantConfig, seen: Mapping[Node, Seen]) -> PlanE
 def _wish(call: Call, config: QuantConfig) -> tuple[str, str, str]:
     """Return mode, who decided, and why."""
     found = [
-        (number, rule) for number, rule in enumerate(config.rules) if rule.mode is not None and rule.selects(call)
+        (number, rule)
+        for number, rule in enumerate(config.rules)
+        if rule.mode is not None and rule.selects(call)
     ]
     if not found:
         return config.mode, "default", f"mode = {config.mode}"
@@ -227,9 +231,7 @@ def _weight_rows(call: Call, row: PlanEntry, config: QuantConfig) -> list[PlanEn
     if call.kind not in WEIGHTED:
         return []
     if row.mode == "float":
-        return [
-            _row(call, "weight", dtype="float32", decided_by=row.decided_by, reason=row.reason)
-        ]
+        return [_row(call, "weight", dtype="float32", decided_by=row.decided_by, reason=row.reason)]
     scheme = "per-channel symmetric" if config.per_channel else "per-tensor symmetric"
     return [
         _row(
@@ -244,7 +246,7 @@ def _weight_rows(call: Call, row: PlanEntry, config: QuantConfig) -> list[PlanEn
     ]
 
 
-def _edge(  # noqa: PLR0913, PLR0917
+def _edge(
     node: Node,
     call: Call,
     flow: Flow,
@@ -256,7 +258,13 @@ def _edge(  # noqa: PLR0913, PLR0917
     dtype = str(seen.dtype).removeprefix("torch.")
     is_quantized = node in flow.quantized_set
     if node in flow.inner:
-        return _row(call, "edge", dtype=dtype, decided_by="flow", reason="never made: the next call is part of this one")
+        return _row(
+            call,
+            "edge",
+            dtype=dtype,
+            decided_by="flow",
+            reason="never made: the next call is in this one",
+        )
     if not flow.has_steps(node) and not is_quantized:
         reason = "no int8 call takes steps of it"
         if flow.writer is not None:
@@ -266,7 +274,12 @@ def _edge(  # noqa: PLR0913, PLR0917
     root = flow.root(node)
     if root is not node and not is_quantized:
         return _row(
-            call, "edge", dtype="uint8", scheme=scheme, decided_by="flow", reason=f"the steps of {root.name!r}"
+            call,
+            "edge",
+            dtype="uint8",
+            scheme=scheme,
+            decided_by="flow",
+            reason=f"the steps of {root.name!r}",
         )
     if edited is not None and edited.decided_by == "edited" and edited.observer:
         observer, decided_by, reason = edited.observer, "edited", edited.reason

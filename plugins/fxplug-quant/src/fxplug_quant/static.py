@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug_quant.calibration import Prepared, current_calibration, prepare_captured
 from fxplug_quant.calls import WEIGHTED, read_calls
-from fxplug_quant.config import QuantConfig
 from fxplug_quant.convert import convert
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.options import StaticInt8Options, WeightInt8Options
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fxplug import GraphModule
+    from fxplug_quant.config import QuantConfig
 
 __all__ = ["StaticInt8", "WeightInt8"]
 
@@ -97,8 +97,7 @@ def _data(context: PassContext) -> tuple[tuple[Any, ...], Iterable[Any]]:
             code="FXP-Q007",
         )
     if loader is None:
-        assert examples is not None
-        return examples, [examples]
+        loader = [examples]
     if examples is None:
         batches = iter(loader)
         first = next(batches, None)

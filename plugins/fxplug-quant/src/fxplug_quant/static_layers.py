@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,8 @@ class _Int8Layer(PackingModule):
     int_weight: Tensor
     weight_scale: Tensor
     bias: Tensor | None
+    output_scale: Tensor | None
+    other_scale: Tensor | None
 
     def __init__(  # noqa: PLR0913 - a state, by keyword
         self,
@@ -99,9 +101,10 @@ class _Int8Layer(PackingModule):
             )
         if self.takes_steps:
             return self.compute(input, other)
-        return without_backward(self, lambda values: self.compute(values, other), input)
+        # Steps have no gradient, so that of a second input is no question.
+        return without_backward(self, self.compute, input, other)
 
-    def compute(self, values: Tensor, other: Tensor | None) -> Tensor:
+    def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the output without a gradient."""
         raise NotImplementedError
 
@@ -124,13 +127,15 @@ class _Int8Layer(PackingModule):
 
 
 def _text(module: nn.Module, name: str) -> str:
-    return f"uint8({float(getattr(module, f'{name}_scale')):.4g}, {int(getattr(module, f'{name}_zero_point'))})"
+    return (
+        f"uint8({float(getattr(module, f'{name}_scale')):.4g}, {int(getattr(module, f'{name}_zero_point'))})"
+    )
 
 
 class Int8Linear(_Int8Layer):
     """Computes what ``nn.Linear`` computes, in int8, with an activation behind it where one follows."""
 
-    def compute(self, values: Tensor, other: Tensor | None) -> Tensor:
+    def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the output without a gradient."""
         packing = self.packing()
         affine, output = packing.affine["input"], packing.affine.get("output")
@@ -171,7 +176,7 @@ class Int8Conv(_Int8Layer):
     def _geometry(self) -> Geometry:
         return Geometry(self.stride, self.padding, self.dilation, self.groups)
 
-    def compute(self, values: Tensor, other: Tensor | None) -> Tensor:
+    def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the output without a gradient."""
         packing = self.packing()
         affine, output = packing.affine["input"], packing.affine.get("output")
@@ -207,7 +212,7 @@ class Int8Conv(_Int8Layer):
             pack_conv(self.int_weight, scale, affine, self._geometry(), shape),
             scale,
             torch.zeros(len(scale), dtype=torch.int32),
-            None if self.bias is None else cast("Tensor", self.bias).float(),
+            None if self.bias is None else self.bias.float(),
         )
 
     def extra_repr(self) -> str:
