@@ -74,7 +74,7 @@ class Flow:
         self._gives: set[Node] = set()
         self._wanted: set[Node] = set()
         self.writer = self._find_writer(module)
-        """A call that writes in place, so that no value may become steps and nothing moves; None where there is none."""
+        """A call that writes in place, so that no value may become steps and nothing moves; None without one."""
         if self.writer is None:
             self._find_steps()
         self.fused = self._fuse()

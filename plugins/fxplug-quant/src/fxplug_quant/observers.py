@@ -213,8 +213,8 @@ def make_observer(text: str) -> Observer:
     except (KeyError, ValueError):
         pass
     raise ConfigError(
-        f"Cannot observe with {text!r}: a number may follow percentile (above 50, at most 100) and moving-average (above "
-        f"0, at most 1). Give one of these, or the name alone."
+        f"Cannot observe with {text!r}: a number may follow percentile (above 50, at most 100) and moving-average "
+        f"(above 0, at most 1). Give one of these, or the name alone."
     )
 
 

@@ -93,7 +93,7 @@ def tensors_of(module: nn.Module) -> dict[str, Any]:
 
 
 def version_of(tensor: Tensor | None) -> int:
-    """Return a number that grows when the tensor is changed in place; -1 for one made in inference mode: it has none."""
+    """Return a number that grows when the tensor is changed in place; -1 for one made in inference mode."""
     if tensor is None or tensor.is_inference():
         return -1
     return tensor._version
