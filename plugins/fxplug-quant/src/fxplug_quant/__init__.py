@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxplug_quant.calibration import Prepared, calibration, prepare
+from fxplug_quant.canonical import export_canonical
 from fxplug_quant.config import MODES, QuantConfig, Rule
 from fxplug_quant.convert import convert
 from fxplug_quant.dynamic import DynamicInt8
@@ -35,6 +36,7 @@ __all__ = [
     "WeightInt8Linear",
     "calibration",
     "convert",
+    "export_canonical",
     "plan",
     "prepare",
 ]
