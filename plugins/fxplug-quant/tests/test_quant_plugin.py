@@ -27,10 +27,13 @@ def model() -> nn.Sequential:
 # -- what it offers ---------------------------------------------------------------------------------------------
 
 
-def test_it_offers_one_pass_for_the_quantize_phase():
-    (record,) = plugin.fxplug_register_passes()
+def test_it_offers_passes_for_the_quantize_phase():
+    records = plugin.fxplug_register_passes()
+    record = records[0]
 
-    assert record.name == "dynamic-int8"
+    assert [entry.name for entry in records] == ["dynamic-int8", "static-int8", "weight-int8"]
+    assert {entry.phase for entry in records} == {"quantize"}
+    assert records[1].after == ("fuse-conv-bn", "remove-identities")
     assert record.phase == "quantize"
     assert record.options is DynamicInt8Options
     assert record.pipelines == ()
@@ -45,10 +48,9 @@ def test_int8_layers_are_leaves_and_others_are_no_concern():
 
 
 def test_int8_layers_are_known_to_be_pure():
-    (record,) = plugin.fxplug_register_effects()
+    effects = {record.target: record.effect for record in plugin.fxplug_register_effects()}
 
-    assert record.target is DynamicInt8Linear
-    assert record.effect.is_pure
+    assert effects[DynamicInt8Linear].is_pure
 
 
 def test_a_quantized_module_can_be_saved_and_costs_what_it_did(manager, model, tmp_path):
@@ -79,19 +81,21 @@ def test_the_host_takes_the_plugin(manager):
     assert info.status == "active"
     assert info.hooks == (
         "fxplug_is_leaf_module",
+        "fxplug_register_commands",
         "fxplug_register_effects",
         "fxplug_register_flop_formulas",
         "fxplug_register_passes",
         "fxplug_register_storage_targets",
     )
-    assert info.passes == ("quant:dynamic-int8",)
+    assert info.passes == ("quant:dynamic-int8", "quant:static-int8", "quant:weight-int8")
+    assert info.commands == ("quant:quant",)
 
 
 # -- what follows -----------------------------------------------------------------------------------------------
 
 
 def test_a_pipeline_runs_the_pass(model):
-    (record,) = plugin.fxplug_register_passes()
+    record = plugin.fxplug_register_passes()[0]
     pipeline = Pipeline("small", [PipelineStep("quant:dynamic-int8", record, {"min_features": 16})])
 
     (report,) = pipeline.run(fxplug.symbolic_trace(model))

@@ -97,22 +97,22 @@ def test_the_inference_pipeline_fuses_53_pairs_in_resnet50(resnet):
     difference = diff(*resnet)
 
     assert difference.counts() == {
-        "same": 71,
-        "changed": 0,
+        "same": 5,
+        "changed": 1,  # The last layer is packed.
         "moved": 0,
         "fused": 53,
         "added": 0,
         "removed": 0,
     }
     for change in difference.of_kind("fused"):
-        conv, norm = change.before
+        conv, norm = change.before[:2]  # Behind them the sums and activations that the convolution does, too.
         assert conv.name in difference.line(change)
         assert norm.name in difference.line(change)
         assert [type(resnet[0].get_submodule(node.target)).__name__ for node in (conv, norm)] == [
             "Conv2d",
             "BatchNorm2d",
         ]
-        assert "by fuse-conv-bn of fxplug" in change.details[-1]
+        assert any("fuse-conv-bn of fxplug" in text for text in change.details)
 
 
 def test_both_origins_of_every_fusion_are_in_the_picture(resnet, tmp_path):
@@ -121,7 +121,7 @@ def test_both_origins_of_every_fusion_are_in_the_picture(resnet, tmp_path):
     lines = [text.text.replace("\xa0", " ") for text in ET.parse(path).iter(f"{SVG}text")]
     fused = [line for line in lines if line.startswith("fused from ")]
     assert len(fused) == 53
-    assert all("(Conv2d) + " in line and line.endswith("(BatchNorm2d)") for line in fused)
+    assert all("(Conv2d) + " in line and "(BatchNorm2d)" in line for line in fused)
     assert titles(path, "node") == Counter(node.name for node in resnet[1].graph.nodes)
     assert titles(path, "edge") == edges_of(resnet[1].graph)
 

@@ -450,7 +450,7 @@ def test_fused_nodes_name_their_origins_and_who_made_them():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
     result = fxplug.optimize(model, (torch.randn(1, 3, 8, 8),), measure=False)
 
-    (fused,) = [node for node in graph_data(result.graph_module)["nodes"] if node.get("k") == "Conv2d"]
+    (fused,) = [node for node in graph_data(result.graph_module)["nodes"] if node.get("k") == "FusedConv2d"]
     assert any("fuse-conv-bn" in text for text in fused["h"])
 
 

@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from fxplug_quant.calibration import Prepared, calibration, prepare
+from fxplug_quant.canonical import export_canonical
+from fxplug_quant.config import MODES, QuantConfig, Rule
+from fxplug_quant.convert import convert
 from fxplug_quant.dynamic import DynamicInt8
+from fxplug_quant.edges import Dequantize, Int8Add, Quantize
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.linear import DynamicInt8Linear
+from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
+from fxplug_quant.observers import OBSERVERS
 from fxplug_quant.options import DynamicInt8Options
+from fxplug_quant.plan import Plan, PlanEntry
+from fxplug_quant.planning import plan
+from fxplug_quant.static_layers import Int8Conv, Int8Linear
 
-__all__ = ["DynamicInt8", "DynamicInt8Linear", "DynamicInt8Options", "QuantizationError"]
+__all__ = [
+    "MODES",
+    "OBSERVERS",
+    "Dequantize",
+    "DynamicInt8",
+    "DynamicInt8Linear",
+    "DynamicInt8Options",
+    "Int8Add",
+    "Int8Conv",
+    "Int8Linear",
+    "Plan",
+    "PlanEntry",
+    "Prepared",
+    "QuantConfig",
+    "QuantizationError",
+    "Quantize",
+    "Rule",
+    "WeightInt8Linear",
+    "calibration",
+    "convert",
+    "export_canonical",
+    "plan",
+    "prepare",
+]

@@ -11,6 +11,7 @@ from torch import nn
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug_quant.linear import DynamicInt8Linear
 from fxplug_quant.options import DynamicInt8Options
+from fxplug_quant.paths import Kept, free_path
 
 if TYPE_CHECKING:
     from fxplug.execute import GraphModule
@@ -61,12 +62,12 @@ class DynamicInt8(Pass):
                 chosen.append((node, linear))
         layers = {id(linear): linear for _, linear in chosen}
         quantized = {key: DynamicInt8Linear.from_float(linear) for key, linear in layers.items()}
-        kept = _Kept(module, {node for node, _ in chosen})
+        kept = Kept(module, {node for node, _ in chosen})
         new_paths: dict[str, str] = {}
         for node, linear in chosen:
             path = str(node.target)
             if path not in new_paths:
-                new_paths[path] = _free_path(module, f"{path}_int8") if kept.concerns(path) else path
+                new_paths[path] = free_path(module, f"{path}_int8") if kept.concerns(path) else path
                 module.add_submodule(new_paths[path], quantized[id(linear)])
             if new_paths[path] != path:
                 node.target = new_paths[path]
@@ -96,37 +97,6 @@ class DynamicInt8(Pass):
             if not bool(tensor.isfinite().all()):
                 return "weights that are not finite"
         return ""
-
-
-class _Kept:
-    """The paths that nodes outside `chosen` refer to, so that what stands there must stay."""
-
-    def __init__(self, module: GraphModule, chosen: set[Node]) -> None:
-        self._paths = {
-            str(node.target)
-            for node in module.graph.nodes
-            if node.op in {"call_module", "get_attr"} and node not in chosen
-        }
-        self._holders = {holder for path in self._paths for holder in _upwards(path)}
-
-    def concerns(self, path: str) -> bool:
-        """Return whether the module at `path` is, contains, or is part of something that must stay."""
-        return path in self._holders or any(holder in self._paths for holder in _upwards(path))
-
-
-def _upwards(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-
-
-def _free_path(module: GraphModule, wish: str) -> str:
-    # At the top, so that no module of the user's is added to.
-    wish = wish.replace(".", "_")
-    path, number = wish, 0
-    while hasattr(module, path):
-        number += 1
-        path = f"{wish}_{number}"
-    return path
 
 
 def _summary(quantized: int, left: dict[str, str]) -> str:

@@ -7,16 +7,83 @@ tensors; the older ``torch.ops.quantized`` ones need tensors of the type ``torch
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.errors import UnknownNameError
+from fxplug_quant.affine import expect_quantized_tensors
 from fxplug_quant.errors import QuantizationError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["activation_levels", "pack_weight", "run_linear"]
+    from fxplug_quant.affine import Affine
+
+__all__ = [
+    "ENGINES",
+    "Geometry",
+    "Weights",
+    "activation_levels",
+    "check_engine",
+    "pack_conv",
+    "pack_fused_linear",
+    "pack_weight",
+    "run_conv",
+    "run_fused_linear",
+    "run_linear",
+    "run_linear_into",
+]
+
+ENGINES = ("x86", "onednn", "fbgemm")
+"""Where linear layers are computed: the faster one for each call, or always the same. Convolutions: oneDNN."""
+
+_ENGINE_LOCK = threading.Lock()
+"""torch packs for the engine that a global variable names."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Packed weights and what is needed beside them."""
+
+    packed: Tensor
+    scale: Tensor
+    """float32, one per output feature or channel."""
+    zero_point: Tensor
+    """int32 zeros, one per output feature or channel."""
+    bias: Tensor | None
+    """float32."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a convolution looks; each tuple has a number for each spatial dimension."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def check_engine(engine: str) -> None:
+    """Check that an engine is known, and that this machine has it.
+
+    Raises:
+        UnknownNameError: There is no such engine.
+        QuantizationError: This PyTorch or CPU lacks it.
+    """
+    if engine not in ENGINES:
+        raise UnknownNameError("quantized engine", engine, ENGINES)
+    activation_levels()
+    supported = torch.backends.quantized.supported_engines
+    if engine == "fbgemm" and engine not in supported:
+        raise QuantizationError(
+            f"Cannot compute with the engine {engine!r}: PyTorch {torch.__version__} on this machine has only "
+            f'{", ".join(supported) or "none"}. Choose engine = "x86", which takes what there is.',
+            code="FXP-Q001",
+        )
 
 
 def pack_weight(int_weight: Tensor) -> Tensor:
@@ -47,7 +114,7 @@ def run_linear(
         weight_zero_point: int32 zeros, one per output feature.
         bias: float32.
     """
-    return torch.ops.onednn.qlinear_pointwise(
+    return torch.ops.onednn.qlinear_pointwise.default(
         activations,
         scale,
         zero_point,
@@ -62,6 +129,168 @@ def run_linear(
         [],
         "",
     )
+
+
+def run_linear_into(
+    activations: Tensor,
+    affine: Affine,
+    weights: Weights,
+    *,
+    output: Affine | None = None,
+    relu: bool = False,
+    other: Tensor | None = None,
+    other_affine: Affine | None = None,
+) -> Tensor:
+    """Return a linear layer's output for uint8 activations, as uint8 steps of `output`, or in float32 without it.
+
+    Args:
+        activations: At most `activation_levels`.
+        affine: What steps of the activations mean.
+        weights: What `pack_weight` made, with scales and bias.
+        output: What steps of the output mean.
+        relu: Whether negative results become 0.
+        other: uint8, shaped as the output; it is added before the ReLU, and its memory is written.
+        other_affine: What steps of `other` mean.
+    """
+    scale, zero_point = (1.0, 0) if output is None else (output.scale, output.zero_point)
+    dtype = torch.float32 if output is None else torch.uint8
+    post = "relu" if relu else "none"
+    if other is None or other_affine is None:
+        return torch.ops.onednn.qlinear_pointwise.default(
+            activations,
+            affine.scale,
+            affine.zero_point,
+            weights.packed,
+            weights.scale,
+            weights.zero_point,
+            weights.bias,
+            scale,
+            zero_point,
+            dtype,
+            post,
+            [],
+            "",
+        )
+    return torch.ops.onednn.qlinear_pointwise.binary(
+        activations,
+        affine.scale,
+        affine.zero_point,
+        weights.packed,
+        weights.scale,
+        weights.zero_point,
+        other,
+        weights.bias,
+        scale,
+        zero_point,
+        dtype,
+        other_affine.scale,
+        other_affine.zero_point,
+        "sum",
+        1.0,
+        post,
+        [],
+        "",
+    )
+
+
+def pack_fused_linear(int_weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Any:
+    """Return a linear layer as FBGEMM reads it, None where this PyTorch has no FBGEMM.
+
+    The result is opaque, as that of `pack_weight`.
+    """
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return None
+    with _ENGINE_LOCK:
+        former = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            expect_quantized_tensors()
+            weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
+                int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
+            )
+            return torch.ops.quantized.linear_prepack(weight, bias)
+        finally:
+            torch.backends.quantized.engine = former
+
+
+def run_fused_linear(values: Tensor, affine: Affine, packed: Any, *, relu: bool = False) -> Tensor:
+    """Return a linear layer's float32 output for a float32 input, which FBGEMM rounds to steps by itself.
+
+    Args:
+        values: The input, contiguous.
+        affine: To which steps it is rounded.
+        packed: From `pack_fused_linear`.
+        relu: Whether negative results become 0.
+    """
+    operators = torch.ops.quantized
+    operator = (
+        operators.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default
+        if relu
+        else operators.linear_with_input_q_dq_qweight_dq_output_fp32.default
+    )
+    if values.dim() == 1:
+        return operator(values[None], affine.scale, affine.zero_point, packed)[0]
+    return operator(values, affine.scale, affine.zero_point, packed)
+
+
+def pack_conv(
+    int_weight: Tensor, weight_scale: Tensor, affine: Affine, geometry: Geometry, shape: Any
+) -> Tensor:
+    """Return the int8 weights of a convolution in the layout that is fastest for inputs of one shape."""
+    return torch.ops.onednn.qconv_prepack(
+        int_weight,
+        weight_scale,
+        affine.scale,
+        affine.zero_point,
+        geometry.stride,
+        geometry.padding,
+        geometry.dilation,
+        geometry.groups,
+        list(shape),
+    )
+
+
+def run_conv(  # noqa: PLR0913 - those of the operator
+    activations: Tensor,
+    affine: Affine,
+    weights: Weights,
+    geometry: Geometry,
+    *,
+    output: Affine | None = None,
+    relu: bool = False,
+    other: Tensor | None = None,
+    other_affine: Affine | None = None,
+) -> Tensor:
+    """Return a convolution's output; arguments are as those of `run_linear_into`.
+
+    An `other` is possible with two spatial dimensions only; it has channels last.
+    """
+    scale, zero_point = (1.0, 0) if output is None else (output.scale, output.zero_point)
+    dtype = torch.float32 if output is None else torch.uint8
+    before = (activations, affine.scale, affine.zero_point, weights.packed, weights.scale, weights.zero_point)
+    shape = (geometry.stride, geometry.padding, geometry.dilation, geometry.groups, scale, zero_point, dtype)
+    if other is not None and other_affine is not None:
+        return torch.ops.onednn.qconv2d_pointwise.binary(
+            *before,
+            other,
+            weights.bias,
+            *shape,
+            other_affine.scale,
+            other_affine.zero_point,
+            "sum",
+            1.0,
+            "relu" if relu else "none",
+            [],
+            None,
+        )
+    # oneDNN's operator for three dimensions has no ReLU. Steps that begin at 0 cut off what is negative by themselves.
+    fused = relu and len(geometry.stride) < 3
+    result = torch.ops.onednn.qconv_pointwise.default(
+        *before, weights.bias, *shape, "relu" if fused else "none", [], None
+    )
+    if relu and not fused:
+        return result.relu_() if output is None else result.clamp_(min=zero_point)
+    return result
 
 
 @functools.cache

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fxplug.errors import ConfigError
+from fxplug_quant.config import QuantConfig
 
-__all__ = ["DynamicInt8Options"]
+__all__ = ["DynamicInt8Options", "StaticInt8Options", "WeightInt8Options"]
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,55 @@ class DynamicInt8Options:
                 f"Cannot quantize with min_features={self.min_features}: every layer has at least 1 feature. Give 1 to "
                 f"quantize all layers, or a larger number to leave small ones in float."
             )
+
+
+@dataclass(frozen=True)
+class StaticInt8Options:
+    """Options of ``quant:static-int8``.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    engine: str = "x86"
+    """``"x86"`` takes the faster one of torch's int8 operators for each call, ``"onednn"`` and ``"fbgemm"`` always the
+    same. Convolutions are computed by oneDNN."""
+    observer: str = "histogram"
+    """What chooses the range of activations: ``"min-max"``, ``"moving-average"``, ``"histogram"`` or ``"percentile"``,
+    the second and the last with a number if you like: ``"percentile:99.9"``."""
+    per_channel: bool = True
+    """Whether each output feature or channel has a scale of its own for its weights."""
+    batches: int = 0
+    """How many batches of the calibration data are used at most; 0: all."""
+    rules: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """What differs for some calls: tables with ``path``, ``type``, ``function``, ``line`` or ``node``, and ``mode`` or
+    ``observer``; the last word last."""
+
+    def __post_init__(self) -> None:
+        self.config()
+
+    def config(self) -> QuantConfig:
+        """Return what is wished."""
+        return QuantConfig.of(
+            {
+                "engine": self.engine,
+                "observer": self.observer,
+                "per_channel": self.per_channel,
+                "rules": tuple(self.rules),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class WeightInt8Options:
+    """Options of ``quant:weight-int8``."""
+
+    rules: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """As for ``quant:static-int8``."""
+
+    def __post_init__(self) -> None:
+        self.config()
+
+    def config(self) -> QuantConfig:
+        """Return what is wished."""
+        return QuantConfig.of({"mode": "weight-int8", "rules": tuple(self.rules)})

@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fxplug.ir import PURE
-from fxplug.plugins import EffectRecord, FlopFormulaRecord, PassRecord, StorageTargetRecord, hookimpl
+from fxplug.ir import PURE, writes
+from fxplug.plugins import (
+    CommandRecord,
+    EffectRecord,
+    FlopFormulaRecord,
+    PassRecord,
+    StorageTargetRecord,
+    hookimpl,
+)
 from fxplug_quant.dynamic import DynamicInt8
-from fxplug_quant.linear import DynamicInt8Linear
-from fxplug_quant.options import DynamicInt8Options
+from fxplug_quant.edges import AsIntegers, AsQuantized, Dequantize, Int8Add, Quantize, ReluOfSteps
+from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
+from fxplug_quant.options import DynamicInt8Options, StaticInt8Options, WeightInt8Options
+from fxplug_quant.static import StaticInt8, WeightInt8
+from fxplug_quant.static_layers import Int8Conv, Int8Linear
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from click import Command
     from torch import nn
 
     from fxplug.analyze import OperatorCall
+    from fxplug.ir import Effect, Node
 
 __all__ = [
     "fxplug_is_leaf_module",
+    "fxplug_register_commands",
     "fxplug_register_effects",
     "fxplug_register_flop_formulas",
     "fxplug_register_passes",
     "fxplug_register_storage_targets",
 ]
+
+_LAYERS: dict[str, type[nn.Module]] = {
+    "dynamic-int8-linear": DynamicInt8Linear,
+    "weight-int8-linear": WeightInt8Linear,
+    "int8-linear": Int8Linear,
+    "int8-conv": Int8Conv,
+    "int8-add": Int8Add,
+    "relu-of-steps": ReluOfSteps,
+    "quantize": Quantize,
+    "dequantize": Dequantize,
+    "as-quantized": AsQuantized,
+    "as-integers": AsIntegers,
+}
+"""Name in files -> class."""
+_CLASSES = tuple(_LAYERS.values())
 
 
 @hookimpl
@@ -41,33 +69,78 @@ def fxplug_register_passes() -> Iterable[PassRecord]:
             idempotent=True,
             # Weights and inputs have 8 bits each; layers behind one another add up.
             tolerance=0.05,
-        )
+        ),
+        PassRecord(
+            "static-int8",
+            StaticInt8,
+            "Gives linear layers and convolutions int8 weights, and values between them 8 bits by calibration.",
+            phase="quantize",
+            after=("fuse-conv-bn", "remove-identities"),
+            options=StaticInt8Options,
+            replaces_parameters=True,
+            idempotent=True,
+            tolerance=0.1,
+        ),
+        PassRecord(
+            "weight-int8",
+            WeightInt8,
+            "Gives linear layers int8 weights and computes with them in float.",
+            phase="quantize",
+            options=WeightInt8Options,
+            replaces_parameters=True,
+            idempotent=True,
+            tolerance=0.05,
+        ),
     ]
 
 
 @hookimpl
+def fxplug_register_commands() -> Iterable[CommandRecord]:
+    """Offer ``fxplug quant``."""
+    return [CommandRecord("quant", _make_quant, "Plan the quantization of a model, or quantize it.")]
+
+
+def _make_quant() -> Command:
+    # A trace in somebody's program asks this plugin too, and needs no command line.
+    from fxplug_quant.command import quant  # noqa: PLC0415
+
+    return quant
+
+
+@hookimpl
 def fxplug_register_effects() -> Iterable[EffectRecord]:
-    """Say that an int8 layer does nothing but compute its output, so that an unused one may go."""
-    return [EffectRecord(DynamicInt8Linear, PURE)]
+    """Say that int8 layers do nothing but compute their output, so that an unused one may go."""
+    records = [EffectRecord(kind, PURE) for kind in _CLASSES if kind not in {Int8Linear, Int8Conv}]
+    return [*records, EffectRecord(Int8Linear, _layer_effect), EffectRecord(Int8Conv, _layer_effect)]
+
+
+def _layer_effect(node: Node, module: Any) -> Effect:
+    """Return what a static layer does: one that adds a second input may write its memory."""
+    overwrites = len(node.args) > 1 and not getattr(module, "keeps_other", True)
+    return writes(1) if overwrites else PURE
 
 
 @hookimpl
 def fxplug_register_flop_formulas() -> Iterable[FlopFormulaRecord]:
-    """Count the multiply-adds of an int8 layer, as many as a float layer has."""
-    return [FlopFormulaRecord(DynamicInt8Linear, _multiply_adds)]
+    """Count the multiply-adds of int8 layers, as many as those of float layers are."""
+    return [
+        FlopFormulaRecord(kind, _multiply_adds)
+        for kind in (DynamicInt8Linear, WeightInt8Linear, Int8Linear, Int8Conv)
+    ]
 
 
 def _multiply_adds(call: OperatorCall) -> int | None:
-    return call.elements() * call.module.in_features if isinstance(call.module, DynamicInt8Linear) else None
+    weight = getattr(call.module, "int_weight", None)
+    return None if weight is None else call.elements() * (weight.numel() // max(len(weight), 1))
 
 
 @hookimpl
 def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord]:
     """Name int8 layers in files, so that a quantized module can be saved."""
-    return [StorageTargetRecord("dynamic-int8-linear", DynamicInt8Linear)]
+    return [StorageTargetRecord(name, kind) for name, kind in _LAYERS.items()]
 
 
 @hookimpl
 def fxplug_is_leaf_module(module: nn.Module) -> bool | None:
     """Keep int8 layers whole when a quantized model is traced again."""
-    return True if isinstance(module, DynamicInt8Linear) else None
+    return True if isinstance(module, _CLASSES) else None

@@ -1,0 +1,223 @@
+"""Observing what values a module computes, so that ranges can be chosen."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fxplug
+from fxplug_quant.calls import operation_of, place_of
+from fxplug_quant.config import QuantConfig
+from fxplug_quant.errors import QuantizationError
+from fxplug_quant.observers import Observer, make_observer
+from fxplug_quant.plan import Plan
+from fxplug_quant.planning import Draft, as_inputs, capture, draft, state_kept
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+
+    from torch import nn
+
+    from fxplug import GraphModule, Node
+
+__all__ = ["Prepared", "calibration", "current_calibration", "prepare", "prepare_captured"]
+
+_LOADER: ContextVar[Iterable[Any] | None] = ContextVar("fxplug_quant_calibration", default=None)
+
+
+@contextmanager
+def calibration(loader: Iterable[Any]) -> Generator[None]:
+    """Let the passes that run inside calibrate with this data, and not with the example inputs.
+
+    Args:
+        loader: See `Prepared.calibrate`.
+
+    Example:
+        ::
+
+            with fxplug_quant.calibration(loader):
+                result = fxplug.optimize(model, example, pipeline="int8")
+    """
+    token = _LOADER.set(loader)
+    try:
+        yield
+    finally:
+        _LOADER.reset(token)
+
+
+def current_calibration() -> Iterable[Any] | None:
+    """Return the data of the innermost `calibration`; None outside of one."""
+    return _LOADER.get()
+
+
+class Prepared:
+    """A module that is about to be quantized, with its plan and an observer for each value that becomes steps.
+
+    Made by `prepare`. The module is in float still.
+    """
+
+    def __init__(self, module: GraphModule, made: Draft) -> None:
+        self.module = module
+        """The captured module with its batch norms folded."""
+        self.draft = made
+        self.plan = made.plan
+        """What was decided."""
+        names = {name: entry.observer for name, entry in made.plan.edges().items()}
+        self.observers: dict[Node, Observer] = {
+            node: make_observer(names[node.name] or made.plan.config.observer) for node in made.flow.roots()
+        }
+        """The value that is observed -> what observes it."""
+        self.batches = 0
+        """How many batches were observed."""
+
+    def calibrate(
+        self,
+        loader: Iterable[Any],
+        *,
+        progress: Callable[[int, int | None], None] | None = None,
+        limit: int | None = None,
+    ) -> Prepared:
+        """Run the module on data, and observe. It may be called again with more data.
+
+        Args:
+            loader: Gives batches: a tensor, or a tuple or list of the positional inputs, of which what goes beyond them
+                (labels) is left out.
+            progress: Called after each batch with how many there were, and how many there will be where that is known.
+            limit: How many batches are used at most.
+
+        Returns:
+            Itself.
+
+        Raises:
+            QuantizationError: There is no data, or a value is not finite.
+        """
+        total = len(loader) if hasattr(loader, "__len__") else None  # pyright: ignore[reportArgumentType]
+        total = total if limit is None else limit if total is None else min(limit, total)
+        runner = _Observing(self.module, self.observers)
+        done = 0
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), state_kept(self.module):
+            for batch in loader:
+                if limit is not None and done == limit:
+                    break
+                runner.run(*copy.deepcopy(_inputs_of(batch, runner.inputs)))
+                done += 1
+                self.batches += 1
+                if progress is not None:
+                    progress(done, total)
+        if not done and self.observers:
+            raise QuantizationError(
+                "Cannot calibrate: the loader gave no batch. Give it at least one; a generator can be used only once.",
+                code="FXP-Q007",
+            )
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was observed so far, so that calibration can go on later with `load_state_dict`."""
+        return {node.name: observer.state() for node, observer in self.observers.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            QuantizationError: It is of another module, or another plan.
+        """
+        names = {node.name for node in self.observers}
+        if names != set(state):
+            raise QuantizationError(
+                f"Cannot go on with calibration: {sorted(names ^ set(state))} are observed in one of the two only. "
+                f"Prepare the same module with the same plan.",
+                code="FXP-Q006",
+            )
+        for node, observer in self.observers.items():
+            observer.load_state(state[node.name])
+            self.batches = max(self.batches, observer.seen)
+
+    def check(self) -> None:
+        """Check that each observer saw what a range can be chosen from.
+
+        Raises:
+            QuantizationError: There was no calibration, or a value was never seen or always the same.
+        """
+        if self.observers and not self.batches:
+            raise QuantizationError(
+                "Cannot convert: no calibration data was seen, and static int8 needs the ranges of "
+                f"{len(self.observers)} values. Call calibrate(loader), or choose mode = 'dynamic-int8'.",
+                code="FXP-Q007",
+            )
+        for node, observer in self.observers.items():
+            if not observer.seen:
+                raise _fault(node, "its observer saw nothing", "Calibrate with data that reaches it")
+            if observer.low == observer.high and observer.low == 0:
+                raise _fault(
+                    node,
+                    "it was 0 throughout calibration, so that no range can be chosen",
+                    "Calibrate with other data",
+                )
+
+
+class _Observing(fxplug.Interpreter):
+    """Runs a module, and lets observers see."""
+
+    def __init__(self, module: GraphModule, observers: Mapping[Node, Observer]) -> None:
+        super().__init__(module)
+        self._observers = observers
+        self.inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
+
+    def run_node(self, n: Node) -> Any:
+        value = super().run_node(n)
+        observer = self._observers.get(n)
+        if observer is not None and value.numel():
+            if not bool(value.isfinite().all()):
+                raise _fault(
+                    n,
+                    f"batch {observer.seen} gives values that are not finite (NaN or infinity)",
+                    "Leave such batches out",
+                )
+            observer.observe(value)
+        return value
+
+
+def _fault(node: Node, found: str, remedy: str) -> QuantizationError:
+    line = place_of(node)
+    where = f" (line {line})" if line else ""
+    return QuantizationError(
+        f"Cannot quantize the value of node {node.name!r}, {operation_of(node)}{where}: {found}. {remedy}, or leave "
+        f"the call that uses it in float: a rule with mode = 'float'.",
+        code="FXP-Q008",
+    )
+
+
+def _inputs_of(batch: Any, count: int) -> tuple[Any, ...]:
+    return tuple(batch)[:count] if isinstance(batch, (tuple, list)) else (batch,)
+
+
+def prepare(
+    module: nn.Module,
+    config: QuantConfig | Plan | Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | torch.Tensor = (),
+) -> Prepared:
+    """Return a module ready for calibration; the given one stays as it is.
+
+    Args:
+        module: In evaluation mode.
+        config: What is wished, or a plan, edited or not.
+        example_inputs: Positional inputs of one call, or a single tensor.
+
+    Raises:
+        QuantizationError: The module cannot be quantized, or the plan is of another one.
+    """
+    inputs = as_inputs(example_inputs)
+    return prepare_captured(capture(module, inputs), config, inputs)
+
+
+def prepare_captured(
+    captured: GraphModule, config: QuantConfig | Plan | Mapping[str, Any] | None, inputs: tuple[Any, ...]
+) -> Prepared:
+    """Return a captured module ready for calibration; it is the one that is converted."""
+    if isinstance(config, Plan):
+        return Prepared(captured, draft(captured, config.config, inputs, config))
+    return Prepared(captured, draft(captured, QuantConfig.of(config), inputs))

@@ -1,0 +1,162 @@
+"""What is wished: how calls are quantized, by default and by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from fxplug.errors import ConfigError, UnknownNameError
+from fxplug_quant.calls import Call, place_of
+from fxplug_quant.engine import ENGINES
+from fxplug_quant.observers import make_observer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["MODES", "QuantConfig", "Rule"]
+
+MODES = ("static-int8", "dynamic-int8", "weight-int8", "float")
+"""What can become of a call. ``dynamic-int8`` and ``weight-int8`` are for linear layers alone."""
+
+_SELECTORS = ("path", "type", "function", "line", "node")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Says how some calls are quantized. All selectors that are given must agree; a later rule prevails."""
+
+    path: str | None = None
+    """Glob for the path of the module that is called, e.g. ``"layer1.*"``."""
+    type: str | None = None
+    """Class of the module that is called, e.g. ``"Linear"``."""
+    function: str | None = None
+    """Name of the function or method that is called, e.g. ``"add"``."""
+    line: str | None = None
+    """Line of the program, as the end of its place: ``"model.py:12"``."""
+    node: str | None = None
+    """Name of the node in the graph."""
+    mode: str | None = None
+    """One of `MODES`."""
+    observer: str | None = None
+    """Observer of the value that the call gives; see `fxplug_quant.observers.make_observer`."""
+
+    def __post_init__(self) -> None:
+        if all(getattr(self, name) is None for name in _SELECTORS):
+            raise ConfigError(f"Cannot use {self}: it selects nothing. Give one of {', '.join(_SELECTORS)}.")
+        if self.mode is None and self.observer is None:
+            raise ConfigError(f"Cannot use {self}: it says nothing. Give a mode or an observer.")
+        if self.mode is not None and self.mode not in MODES:
+            raise UnknownNameError("quantization mode", self.mode, MODES)
+        if self.observer is not None:
+            make_observer(self.observer)
+
+    def selects(self, call: Call) -> bool:
+        """Return whether the rule is about a call."""
+        return all(
+            wanted is None or _agrees(name, wanted, _property(name, call))
+            for name, wanted in ((name, getattr(self, name)) for name in _SELECTORS)
+        )
+
+    def check(self, calls: Iterable[Call]) -> None:
+        """Check that the rule is about something.
+
+        Raises:
+            UnknownNameError: It is not; the message has the nearest names.
+        """
+        calls = list(calls)
+        if any(self.selects(call) for call in calls):
+            return
+        for name in _SELECTORS:
+            wanted = getattr(self, name)
+            known = [text for text in (_property(name, call) for call in calls) if text]
+            if wanted is not None and not any(_agrees(name, wanted, text) for text in known):
+                raise UnknownNameError(
+                    _KINDS[name], wanted, known, note=f"It stands in {self}, which matches nothing."
+                )
+        raise ConfigError(f"Cannot use {self}: no call agrees with all of it. Take a selector away.")
+
+    def __str__(self) -> str:
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return f"Rule({', '.join(f'{name}={value!r}' for name, value in parts.items() if value is not None)})"
+
+
+_KINDS = {
+    "path": "called module",
+    "type": "class of called modules",
+    "function": "called function",
+    "line": "line",
+    "node": "node",
+}
+
+
+def _property(name: str, call: Call) -> str:
+    node, called = call.node, call.called
+    return {
+        "path": str(node.target) if called is not None else "",
+        "type": type(called).__name__ if called is not None else "",
+        "function": call.operation if called is None else "",
+        "line": place_of(node),
+        "node": node.name,
+    }[name]
+
+
+def _agrees(name: str, wanted: str, found: str) -> bool:
+    if name == "path":
+        return fnmatchcase(found, wanted)
+    return found.endswith(wanted) if name == "line" else found == wanted
+
+
+@dataclass(frozen=True)
+class QuantConfig:
+    """How a module is quantized.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    mode: str = "static-int8"
+    """One of `MODES`, for all calls that no rule is about."""
+    engine: str = "x86"
+    """Which of torch's int8 operators compute linear layers: ``"x86"`` takes the faster ones for each call,
+    ``"onednn"`` and ``"fbgemm"`` always the same. Convolutions are computed by oneDNN."""
+    observer: str = "histogram"
+    """Chooses the range of activations; see `fxplug_quant.observers.make_observer`."""
+    per_channel: bool = True
+    """Whether each output feature or channel has a scale of its own for its weights."""
+    rules: tuple[Rule, ...] = ()
+    """What differs from that, the last word last."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise UnknownNameError("quantization mode", self.mode, MODES)
+        make_observer(self.observer)
+        if self.engine not in ENGINES:
+            raise UnknownNameError("quantized engine", self.engine, ENGINES)
+        rules = tuple(_rule(rule) if isinstance(rule, Mapping) else rule for rule in self.rules)
+        object.__setattr__(self, "rules", rules)
+
+    @staticmethod
+    def of(config: QuantConfig | Mapping[str, Any] | None) -> QuantConfig:
+        """Return a config that may be given as plain values."""
+        if isinstance(config, QuantConfig):
+            return config
+        given = dict(config or {})
+        known = [field.name for field in fields(QuantConfig)]
+        for name in given:
+            if name not in known:
+                raise UnknownNameError("option of quantization", name, known)
+        return QuantConfig(**given)
+
+    def data(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self)
+
+
+def _rule(given: Mapping[str, Any]) -> Rule:
+    known = [field.name for field in fields(Rule)]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError("part of a rule", name, known)
+    return Rule(**given)

@@ -1,0 +1,99 @@
+"""What engines read, made from the state of a module when it is first needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from fxplug_quant.affine import Affine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+__all__ = ["Packing", "PackingModule", "tensors_of", "version_of"]
+
+_KEPT = 6
+"""How many things a packing keeps; a convolution makes one for each shape of its input."""
+
+
+class Packing:
+    """What was made from one state of a module."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.state = tuple(tensors_of(module).values())
+        self.versions = tuple(map(version_of, self.state))
+        self.affine = {
+            name: self._affine_of(module, name)
+            for name in ("input", "output", "other")
+            if tensors_of(module).get(f"{name}_scale") is not None
+        }
+        self._made: dict[Hashable, Any] = {}
+
+    @staticmethod
+    def _affine_of(module: nn.Module, name: str) -> Affine:
+        return Affine(float(getattr(module, f"{name}_scale")), int(getattr(module, f"{name}_zero_point")))
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Return whether the module still has the state that this was made from."""
+        now = tensors_of(module).values()
+        if len(now) != len(self.state):
+            return False
+        for tensor, version, found in zip(self.state, self.versions, now, strict=True):
+            if found is not tensor or (version >= 0 and tensor._version != version):
+                return False
+        return True
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned for this key."""
+        try:
+            return self._made[key]
+        except KeyError:
+            made = self._made
+            if len(made) >= _KEPT:
+                made.pop(next(iter(made)), None)
+            made[key] = value = make()
+            return value
+
+
+class PackingModule(nn.Module):
+    """A module whose buffers are its state, and what engines read is a cache that is never copied or stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packing: Packing | None = None
+
+    def packing(self) -> Packing:
+        """Return what belongs to the state as it is now."""
+        packing = self._packing
+        if packing is None or not packing.is_of(self):
+            packing = self._packing = Packing(self)
+        return packing
+
+    def register_affine(self, name: str, affine: Affine | None) -> None:
+        """Register what steps of input or output mean as buffers, None where they are float32."""
+        self.register_buffer(f"{name}_scale", None if affine is None else torch.tensor(affine.scale))
+        self.register_buffer(
+            f"{name}_zero_point",
+            None if affine is None else torch.tensor(affine.zero_point, dtype=torch.int32),
+        )
+
+    def affine(self, name: str) -> Affine | None:
+        """Return what steps of ``"input"``, ``"output"`` or ``"other"`` mean; None where they are float32."""
+        return self.packing().affine.get(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_packing": None}
+
+
+def tensors_of(module: nn.Module) -> dict[str, Any]:
+    """Return name -> buffer, None where there is none; reading them as attributes takes several times as long."""
+    return module.__dict__["_buffers"]
+
+
+def version_of(tensor: Tensor | None) -> int:
+    """Return a number that grows when the tensor is changed in place; -1 for one made in inference mode."""
+    if tensor is None or tensor.is_inference():
+        return -1
+    return tensor._version

@@ -1,0 +1,299 @@
+"""Making a plan: the module is captured, batch norms are folded, calls are decided one by one, values follow."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import TraceError
+from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
+from fxplug_quant.calls import WEIGHTED, Call, place_of, read_calls, writes_in_place
+from fxplug_quant.config import QuantConfig
+from fxplug_quant.edges import AsIntegers
+from fxplug_quant.engine import activation_levels, check_engine
+from fxplug_quant.errors import QuantizationError
+from fxplug_quant.flow import Flow, Seen
+from fxplug_quant.linear import WeightInt8Linear
+from fxplug_quant.packing import PackingModule
+from fxplug_quant.plan import Plan, PlanEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from fxplug import GraphModule, Node
+
+__all__ = ["Draft", "as_inputs", "capture", "draft", "plan", "see", "state_kept"]
+
+
+def plan(
+    module: nn.Module,
+    config: QuantConfig | Mapping[str, Any] | None = None,
+    example_inputs: Sequence[Any] | torch.Tensor = (),
+) -> Plan:
+    """Return what would become of every call, weight and value of a module; the module stays as it is.
+
+    Args:
+        module: In evaluation mode; captured already, or not.
+        config: What is wished; a mapping has the fields of `QuantConfig`.
+        example_inputs: Positional inputs of one call, or a single tensor.
+
+    Raises:
+        QuantizationError: The module cannot be quantized, or this machine lacks the engine.
+        UnknownNameError: A rule matches nothing.
+    """
+    inputs = as_inputs(example_inputs)
+    return draft(capture(module, inputs), QuantConfig.of(config), inputs).plan
+
+
+def as_inputs(example_inputs: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
+    """Return inputs as a tuple."""
+    return (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
+
+
+def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
+    """Return a module as a graph with its batch norms folded; the given one stays as it is.
+
+    Raises:
+        QuantizationError: It is in training mode, or quantized already.
+    """
+    if module.training:
+        raise QuantizationError(
+            f"Cannot quantize {type(module).__name__}: it is in training mode. Call eval() first.",
+            code="FXP-Q004",
+        )
+    for path, part in module.named_modules():
+        if isinstance(part, (PackingModule, WeightInt8Linear, AsIntegers)):
+            raise QuantizationError(
+                f"Cannot quantize {type(module).__name__}: {path or 'it'} is a {type(part).__name__}, so it is "
+                f"quantized already. Start from the float model.",
+                code="FXP-Q005",
+            )
+    if isinstance(module, fxplug.GraphModule):
+        captured = copy.deepcopy(module)
+    else:
+        try:
+            captured = fxplug.symbolic_trace(module)
+        except TraceError:
+            captured = fxplug.trace(module, inputs)
+    context = PassContext(inputs, module=captured)
+    for step in (FuseConvBN(), RemoveIdentities()):
+        step.run(captured, context)
+    return captured
+
+
+def see(module: GraphModule, inputs: tuple[Any, ...]) -> dict[Node, Seen]:
+    """Return what the values of a module are on its example inputs."""
+    found: dict[Node, Seen] = {}
+
+    class Watching(fxplug.Interpreter):
+        def run_node(self, n: Node) -> Any:
+            value = super().run_node(n)
+            if isinstance(value, torch.Tensor):
+                found[n] = Seen(value.dtype, tuple(value.shape))
+            return value
+
+    inputs = copy.deepcopy(inputs)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), state_kept(module):
+        Watching(module).run(*inputs)
+    return found
+
+
+@contextmanager
+def state_kept(module: GraphModule) -> Generator[None]:
+    """Put parameters and buffers back that calls write, so that running a module on data leaves no trace in it."""
+    writes = any(writes_in_place(module, call) for call in read_calls(module).values())
+    tensors = [*module.parameters(), *module.buffers()] if writes else []
+    former = [tensor.detach().clone() for tensor in tensors]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, values in zip(tensors, former, strict=True):
+                tensor.copy_(values)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A plan, and what it was made from."""
+
+    plan: Plan
+    flow: Flow
+    levels: int
+    """The greatest step of an activation."""
+
+
+def draft(
+    module: GraphModule, config: QuantConfig, inputs: tuple[Any, ...], edited: Plan | None = None
+) -> Draft:
+    """Decide everything.
+
+    Args:
+        module: From `capture`.
+        config: What is wished.
+        inputs: Example inputs.
+        edited: A plan whose calls and observers prevail.
+    """
+    check_engine(config.engine)
+    calls = read_calls(module)
+    for rule in config.rules:
+        rule.check(call for call in calls.values() if call.node.op not in {"get_attr", "output"})
+    seen = see(module, inputs)
+    rows = {node: _decide(call, config, seen) for node, call in calls.items()}
+    if edited is not None:
+        _follow(edited, rows)
+    modes = {node: row.mode for node, row in rows.items() if row is not None}
+    flow = Flow(module, calls, modes, seen)
+    levels = activation_levels()
+    observers = {} if edited is None else edited.edges()
+    entries: list[PlanEntry] = []
+    for node, call in calls.items():
+        row = rows[node]
+        if row is not None:
+            entries += [row, *_weight_rows(call, row, config)]
+        if node in seen and node.op != "output":
+            entries.append(_edge(node, call, flow, seen[node], config, observers.get(node.name), levels))
+    return Draft(Plan(tuple(entries), config), flow, levels)
+
+
+def _follow(edited: Plan, rows: dict[Node, PlanEntry | None]) -> None:
+    """Take over what a plan says of calls."""
+    wanted = edited.calls()
+    known = {node.name: node for node, row in rows.items() if row is not None}
+    for name, entry in wanted.items():
+        if name not in known:
+            raise QuantizationError(
+                f"Cannot follow the plan: it has a call {name!r} ({entry.operation}, {entry.line or 'line unknown'}), "
+                f"and the module has none. Make the plan anew for this module.",
+                code="FXP-Q006",
+            )
+        former = rows[known[name]]
+        if former is not None and former.decided_by not in {"backend", "program"}:
+            rows[known[name]] = entry
+
+
+def _row(call: Call, what: str, **columns: str) -> PlanEntry:
+    path = str(call.node.target) if call.called is not None else ""
+    return PlanEntry(call.node.name, what, call.operation, path, place_of(call.node), **columns)
+
+
+def _decide(call: Call, config: QuantConfig, seen: Mapping[Node, Seen]) -> PlanEntry | None:
+    """Return what becomes of a call; None where nothing could."""
+    if call.kind not in {*WEIGHTED, "add"}:
+        if not call.reason:
+            return None
+        return _row(call, "call", mode="float", decided_by="backend", reason=call.reason)
+    if call.reason:
+        return _row(call, "call", mode="float", decided_by="program", reason=call.reason)
+    values = [seen.get(value) for value in call.inputs]
+    if any(value is None or value.dtype is not torch.float32 for value in values):
+        if call.kind == "add":
+            return None
+        found = "no tensor" if values[0] is None else str(values[0].dtype).removeprefix("torch.")
+        return _row(
+            call, "call", mode="float", decided_by="program", reason=f"its input is {found}, and not float32"
+        )
+    mode, decided_by, reason = _wish(call, config)
+    if call.kind != "linear" and mode in {"dynamic-int8", "weight-int8"}:
+        if call.kind == "add":
+            return None
+        return _row(
+            call, "call", mode="float", decided_by="backend", reason=f"{mode} is for linear layers alone"
+        )
+    if mode == "weight-int8":
+        reason += "; with float32 inputs PyTorch is no faster than in float, with bfloat16 it is"
+    return _row(call, "call", mode=mode, decided_by=decided_by, reason=reason)
+
+
+def _wish(call: Call, config: QuantConfig) -> tuple[str, str, str]:
+    """Return mode, who decided, and why."""
+    found = [
+        (number, rule)
+        for number, rule in enumerate(config.rules)
+        if rule.mode is not None and rule.selects(call)
+    ]
+    if not found:
+        return config.mode, "default", f"mode = {config.mode}"
+    number, rule = found[-1]
+    mode = str(rule.mode)
+    others = [f"rule {index}" for index, other in found[:-1] if other.mode != rule.mode]
+    if others:
+        return mode, "conflict", f"rule {number} is the last word over {', '.join(others)}"
+    return mode, f"rule {number}", str(rule)
+
+
+def _weight_rows(call: Call, row: PlanEntry, config: QuantConfig) -> list[PlanEntry]:
+    if call.kind not in WEIGHTED:
+        return []
+    if row.mode == "float":
+        return [_row(call, "weight", dtype="float32", decided_by=row.decided_by, reason=row.reason)]
+    scheme = "per-channel symmetric" if config.per_channel else "per-tensor symmetric"
+    return [
+        _row(
+            call,
+            "weight",
+            dtype="int8",
+            scheme=scheme,
+            observer="min-max",
+            decided_by="default",
+            reason=f"per_channel = {str(config.per_channel).lower()}",
+        )
+    ]
+
+
+def _edge(
+    node: Node,
+    call: Call,
+    flow: Flow,
+    seen: Seen,
+    config: QuantConfig,
+    edited: PlanEntry | None,
+    levels: int,
+) -> PlanEntry:
+    dtype = str(seen.dtype).removeprefix("torch.")
+    is_quantized = node in flow.quantized_set
+    if node in flow.inner:
+        return _row(
+            call,
+            "edge",
+            dtype=dtype,
+            decided_by="flow",
+            reason="never made: the next call is in this one",
+        )
+    if not flow.has_steps(node) and not is_quantized:
+        reason = "no int8 call takes steps of it"
+        if flow.writer is not None:
+            reason = f"node {flow.writer.name!r} writes in place, so that all values stay float"
+        return _row(call, "edge", dtype=dtype, decided_by="flow", reason=reason)
+    scheme = "per-tensor affine" if levels == 255 else "per-tensor affine, 7 bits"
+    root = flow.root(node)
+    if root is not node and not is_quantized:
+        return _row(
+            call,
+            "edge",
+            dtype="uint8",
+            scheme=scheme,
+            decided_by="flow",
+            reason=f"the steps of {root.name!r}",
+        )
+    if edited is not None and edited.decided_by == "edited" and edited.observer:
+        observer, decided_by, reason = edited.observer, "edited", edited.reason
+    else:
+        observer, decided_by, reason = _observer(call, config)
+    if levels != 255:
+        reason += "; 7 bits, since sums would overflow on this CPU"
+    return _row(
+        call, "edge", dtype="uint8", scheme=scheme, observer=observer, decided_by=decided_by, reason=reason
+    )
+
+
+def _observer(call: Call, config: QuantConfig) -> tuple[str, str, str]:
+    for number, rule in reversed(list(enumerate(config.rules))):
+        if rule.observer is not None and rule.selects(call):
+            return rule.observer, f"rule {number}", str(rule)
+    return config.observer, "default", f"observer = {config.observer}"
