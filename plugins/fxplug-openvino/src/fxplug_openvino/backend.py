@@ -140,7 +140,8 @@ class OpenVINOBackend(Backend):
             written = fxplug.decompose(part, inputs, to="aten", dynamic=dynamic or None)
         for node in list(written.graph.nodes):
             if node.target is torch.ops.aten.copy_.default:
-                if alone and not node.users:
+                if alone:
+                    node.replace_all_uses_with(node.args[1])
                     written.graph.erase_node(node)
                     continue
                 raise NotConvertibleError(f"it changes {node.args[0]!r} in place, which is seen outside")
