@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxplug
-from fxplug.lower import lower
-from fxplug_openvino import OpenVINOBackend
+from fxplug.lower import lower, plan_lowering
+from fxplug_openvino import ConverterRecord, OpenVINOBackend
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed"
@@ -37,7 +37,7 @@ UNARY = {
 }
 ACTIVATIONS = (
     F.relu, F.gelu, F.silu, F.mish, F.hardswish, F.hardsigmoid, F.hardtanh, F.relu6, F.softplus, F.elu, F.selu, F.celu,
-    F.leaky_relu, F.logsigmoid, F.softsign, lambda x: F.gelu(x, approximate="tanh"), lambda x: F.softmax(x, -1),
+    F.leaky_relu, F.softsign, lambda x: F.gelu(x, approximate="tanh"), lambda x: F.softmax(x, -1),
     lambda x: F.log_softmax(x, 0), lambda x: F.glu(x, 1), lambda x: F.prelu(x, torch.tensor([0.3])),
 )  # fmt: skip
 TWO = {
@@ -86,10 +86,10 @@ ONE = {
     "cumsum": lambda x: x.cumsum(1),
     "logsumexp": lambda x: x.logsumexp(1),
     "norm": lambda x: (x.norm(dim=1), F.normalize(x, dim=1)),
-    "views": lambda x: x.view(2, 12).reshape(-1, 3).t().unsqueeze(0).squeeze(),
-    "permute": lambda x: x.view(2, 2, 6).permute(2, 0, 1).transpose(0, 1),
+    "views": lambda x: (x + 1).view(2, 12).reshape(-1, 3).t().unsqueeze(0).squeeze(),
+    "permute": lambda x: (x + 1).view(2, 2, 6).permute(2, 0, 1).transpose(0, 1),
     "expand": lambda x: x.unsqueeze(1).expand(-1, 3, -1) * 2,
-    "slices": lambda x: (x[1:, ::2], x[:, -1], x[2], x[..., None], x[:, 1:-1]),
+    "slices": lambda x: (x[1:, ::2] + 1, x[:, -1], x[2] * 2, x[..., None] + x.sum(), x[:, 1:-1]),
     "split": lambda x: x.split(4, 1),
     "chunk": lambda x: x.chunk(3, 1)[1],
     "unbind": lambda x: x.unbind(0)[2] + 1,
@@ -98,7 +98,7 @@ ONE = {
     "repeat": lambda x: x.repeat(2, 1, 3),
     "pad": lambda x: F.pad(x, (1, 2, 0, 1), value=3.0),
     "gather": lambda x: x.gather(1, torch.tensor([[0], [1], [5], [2]])),
-    "index": lambda x: (x[torch.tensor([0, -1])], x[torch.tensor([0, 1]), torch.tensor([2, -3])]),
+    "index": lambda x: ((2 * x)[torch.tensor([0, -1])], x[torch.tensor([0, 1]), torch.tensor([2, -3])]),
     "index select": lambda x: x.index_select(1, torch.tensor([3, 1])),
     "likes": lambda x: (torch.zeros_like(x) + x, torch.full_like(x, 2.0) * x),
     "triangles": lambda x: (x.tril(), x.triu(1)),
@@ -140,13 +140,18 @@ LAYERS = {
 }
 
 
-class Program(nn.Module):
+class One(nn.Module):
     def __init__(self, function):
         super().__init__()
         self.function = function
 
-    def forward(self, *inputs):
-        return self.function(*inputs)
+    def forward(self, x):
+        return self.function(x)
+
+
+class Two(One):
+    def forward(self, x, y):
+        return self.function(x, y)
 
 
 def check(model, *inputs):
@@ -160,22 +165,22 @@ def check(model, *inputs):
 @pytest.mark.parametrize("name", [name for names in UNARY for name in names.split()])
 def test_functions_of_one_tensor(name):
     values = next(values for names, values in UNARY.items() if name in names.split())
-    check(Program(lambda x: getattr(torch, name)(x)), values)
+    check(One(lambda x: getattr(torch, name)(x)), values)
 
 
 @pytest.mark.parametrize("function", ACTIVATIONS, ids=[str(number) for number in range(len(ACTIVATIONS))])
 def test_activations(function):
-    check(Program(lambda x: function(x)), 3 * M)
+    check(One(lambda x: function(x)), 3 * M)
 
 
 @pytest.mark.parametrize("name", TWO)
 def test_calls_of_two_tensors(name):
-    check(Program(lambda x, y: TWO[name](x, y)), M, numbers(4, 6, seed=1))
+    check(Two(lambda x, y: TWO[name](x, y)), M, numbers(4, 6, seed=1))
 
 
 @pytest.mark.parametrize("name", ONE)
 def test_calls_of_one_tensor(name):
-    check(Program(lambda x: ONE[name](x)), M)
+    check(One(lambda x: ONE[name](x)), M)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -185,8 +190,86 @@ def test_layers(name):
         if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
             part.running_mean.uniform_(-1, 1)
             part.running_var.uniform_(0.5, 2)
-    check(layer, inputs)
+    check(nn.Sequential(layer), inputs)
 
 
 def test_whole_numbers_and_masks_go_in_and_out():
-    check(Program(lambda x, mask: (x * 2 + 1, x // 2, mask & (x > 3), x.sum(), mask.sum(1))), WHOLE, MASK)
+    check(Two(lambda x, mask: (x * 2 + 1, x // 2, mask & (x > 3), x.sum(), mask.sum(1))), WHOLE, MASK)
+
+
+def test_calls_of_which_none_computes_stay_in_pytorch():
+    module = fxplug.symbolic_trace(lambda x: x.view(-1)[2:])
+
+    lowered = lower(module, OpenVINOBackend(), (M,), name="openvino")
+
+    assert lowered.module is module
+    assert "fewer than min_block_size=1" in lowered.fallback
+
+
+def test_what_is_not_supported_splits_the_module_and_says_why():
+    def program(x):
+        y = torch.linalg.inv(torch.relu(x @ x.t()) + torch.eye(4))
+        return torch.tanh(y) * 2
+
+    model = One(program)
+    lowered = lower(fxplug.symbolic_trace(model), OpenVINOBackend(), (M,), name="openvino")
+
+    (left,) = lowered.report.unsupported
+    assert left.reason.startswith("there is no converter for aten.linalg_inv_ex.default")
+    assert left.source.endswith(f"test_openvino_operators.py:{program.__code__.co_firstlineno + 1}")
+    assert [partition.fallback for partition in lowered.report.partitions] == ["", ""]
+    torch.testing.assert_close(lowered.module(M), model(M), rtol=1e-3, atol=1e-4)
+
+
+def test_the_batch_may_have_any_size_where_it_is_left_open():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
+    backend = OpenVINOBackend(dynamic_batch=True)
+    lowered = lower(fxplug.symbolic_trace(model), backend, (X,), name="openvino", strict=True)
+
+    for count in (1, 2, 7):
+        images = numbers(count, 3, 8, 8, seed=count)
+        torch.testing.assert_close(lowered.module(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_a_dtype_that_openvino_does_not_compute_with_stays_in_pytorch():
+    report = plan_lowering(
+        fxplug.symbolic_trace(lambda x: x + 1), OpenVINOBackend(), "openvino", (M.double(),)
+    )
+
+    assert report.nodes[0].reason == "OpenVINO does not compute with float64"
+
+
+def test_a_converter_of_somebody_else_comes_first():
+    calls = []
+
+    def convert(build, x):
+        calls.append(x.rank)
+        return build.ops.multiply(x.output, build.constant(2.0, x.dtype))
+
+    backend = OpenVINOBackend(converters=[ConverterRecord(torch.ops.aten.relu.default, convert)])
+    lowered = lower(fxplug.symbolic_trace(lambda x: torch.relu(x)), backend, (M,), name="openvino", strict=True)
+
+    assert set(calls) == {2}
+    assert torch.equal(lowered.module(M), 2 * M)
+
+
+def test_a_converter_that_raises_leaves_the_call_in_pytorch():
+    def convert(build, x):
+        raise ValueError("no relu today")
+
+    backend = OpenVINOBackend(converters=[ConverterRecord(torch.ops.aten.relu.default, convert)])
+    report = plan_lowering(
+        fxplug.symbolic_trace(lambda x: torch.relu(x)), backend, "openvino", (M,)
+    )
+
+    assert "the converter of aten.relu.default fails" in report.nodes[0].reason
+    assert report.nodes[0].reason.endswith("ValueError: no relu today")
+
+
+def test_results_of_two_calls_share_no_memory():
+    lowered = lower(fxplug.symbolic_trace(lambda x: x * 2), OpenVINOBackend(), (M,), name="openvino", strict=True)
+    first = lowered.module(M)
+    kept = first.clone()
+    lowered.module(M + 1)
+
+    assert torch.equal(first, kept)

@@ -194,6 +194,19 @@ def _elu(build: Conversion, x: Value, alpha: float = 1.0, scale: float = 1.0, in
     return made if scale == 1 else build.ops.multiply(made, build.constant(scale, x.dtype))
 
 
+def _celu(build: Conversion, x: Value, alpha: float = 1.0) -> Any:
+    return _elu(build, x, alpha, 1.0, 1 / alpha)
+
+
+def _glu(build: Conversion, x: Value, dim: int = -1) -> Any:
+    halves = build.ops.split(x.output, build.constant(x.axis(dim)), 2)
+    return build.ops.multiply(halves.output(0), build.ops.sigmoid(halves.output(1)))
+
+
+def _floor_divide(build: Conversion, x: Any, other: Any) -> Any:
+    return _div(build, x, other, "floor")
+
+
 def _softplus(build: Conversion, x: Value, beta: float = 1.0, threshold: float = 20.0) -> Any:
     scaled = build.ops.multiply(x.output, build.constant(beta, x.dtype))
     made = build.ops.divide(build.ops.softplus(scaled), build.constant(beta, x.dtype))
@@ -305,6 +318,9 @@ _FORMULAS: dict[str, Callable[..., Any]] = {
     "leaky_relu": _leaky_relu,
     "_prelu_kernel": _prelu,
     "elu": _elu,
+    "celu": _celu,
+    "glu": _glu,
+    "floor_divide": _floor_divide,
     "softplus": _softplus,
     "round": _round,
     "trunc": _trunc,
@@ -375,4 +391,5 @@ _OTHERS: list[tuple[Any, Callable[..., Any]]] = [
     (aten.masked_fill.Tensor, _masked_fill),
     (aten.lerp.Tensor, _lerp),
     (aten.lerp.Scalar, _lerp),
+    (aten.floor_divide.Scalar, _floor_divide),
 ]

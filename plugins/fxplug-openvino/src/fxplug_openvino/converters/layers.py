@@ -240,8 +240,8 @@ def _adaptive_avg_pool(build: Conversion, x: Value, spatial: int, size: Any) -> 
 
 
 def _adaptive_max_pool(build: Conversion, x: Value, spatial: int, size: Any) -> tuple[Any, Any]:
-    made = build.ops.adaptive_max_pool(x.output, build.ints(_each(size, spatial)), "i64")
-    return made.output(0), made.output(1)
+    made = build.ops.adaptive_max_pool(x.output, build.ints(_each(size, spatial)), "i32")
+    return made.output(0), build.out(build.ops.convert(made.output(1), "i64"))
 
 
 # -- softmax and attention

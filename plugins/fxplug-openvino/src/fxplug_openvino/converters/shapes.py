@@ -58,7 +58,7 @@ def _expand(build: Conversion, x: Value, size: Sequence[Any], implicit: bool = F
     wanted = [1 if isinstance(part, int) and part == -1 else part for part in size]
     if wanted and all(isinstance(part, int) and part == 1 for part in wanted) and len(wanted) == x.rank:
         return x.output
-    return build.ops.broadcast(x.output, build.ints(wanted), "BIDIRECTIONAL") if wanted else x.output
+    return build.ops.broadcast(x.output, build.ints(wanted), "bidirectional") if wanted else x.output
 
 
 def _cat(build: Conversion, tensors: Sequence[Value], dim: int = 0) -> Any:
@@ -86,9 +86,7 @@ def _slice(
 
 
 def _select(build: Conversion, x: Value, dim: int, index: Any) -> Any:
-    place = build.ops.reshape(build.ints([index]), build.ops.constant([], dtype="i64"), False)
-    if isinstance(index, int):
-        place = build.constant(index)
+    place = build.constant(index) if isinstance(index, int) else build.ops.squeeze(build.ints([index]), build.ints([0]))
     return build.ops.gather(x.output, place, build.constant(x.axis(dim)))
 
 
@@ -174,7 +172,7 @@ def _index(build: Conversion, x: Value, indices: Sequence[Value | None]) -> Any:
     sizes = build.ints(list(shape))
     places = [
         build.ops.unsqueeze(
-            build.ops.broadcast(_counted(build, x, value, given[number]), sizes, "BIDIRECTIONAL"), build.ints([-1])
+            build.ops.broadcast(_counted(build, x, value, given[number]), sizes, "bidirectional"), build.ints([-1])
         )
         for number, value in enumerate(chosen)
     ]
