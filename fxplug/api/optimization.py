@@ -121,8 +121,9 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         pipeline: Name of a pipeline; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline, or mappings of ``name`` and options; an empty sequence
             runs none. They run in the order that they declare, else in the order given.
-        backend: Name of a backend that takes over the parts of the transformed module that it supports. A pipeline then leaves ``onednn-fuse`` out,
-            which is about calls that PyTorch runs itself; name it in `passes` if it shall run.
+        backend: Name of a backend that takes over the parts of the transformed module that it supports. A pipeline
+            then leaves ``onednn-fuse`` out, which is about calls that PyTorch runs itself; name it in `passes` if it
+            shall run.
         manager: Supplies passes, pipelines and backends; by default the installed plugins.
         observer: Told of every stage as it starts and ends.
         rtol: Allowed error relative to the expected value, element by element; by default according to dtype.

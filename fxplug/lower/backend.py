@@ -61,7 +61,9 @@ class LoweringContext:
             return {}
         try:
             described = described_copy(self.module, *self.example_inputs, interpreter=_Values)
-        except Exception:  # Whatever it is: it is an answer to nobody's question, and running the program tells it.
+        except (
+            Exception
+        ):  # Whatever it is: it is an answer to nobody's question, and running the program tells it.
             return {}
         pairs = zip(self.module.graph.nodes, described.graph.nodes, strict=True)
         return {node: copy.meta["val"] for node, copy in pairs if "val" in copy.meta}

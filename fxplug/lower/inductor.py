@@ -40,7 +40,9 @@ class InductorOptions:
     def __post_init__(self) -> None:
         if self.mode not in _MODES:
             known = ", ".join(map(repr, _MODES))
-            raise ConfigError(f"Cannot use mode={self.mode!r} for inductor: it is no mode. Use one of {known}.")
+            raise ConfigError(
+                f"Cannot use mode={self.mode!r} for inductor: it is no mode. Use one of {known}."
+            )
 
 
 class InductorBackend(Backend):
@@ -76,9 +78,8 @@ class InductorBackend(Backend):
             with torch.no_grad():
                 compiled(*example_inputs)
         except Exception as error:
-            raise BackendError(
-                f"Cannot compile with inductor: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            ) from error
+            text = str(error).splitlines()[0] if str(error) else ""
+            raise BackendError(f"Cannot compile with inductor: {type(error).__name__}: {text}") from error
         return compiled
 
     def profile(self, example_inputs: tuple[Any, ...]) -> None:

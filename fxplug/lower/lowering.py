@@ -11,10 +11,10 @@ from fxplug.analyze.isolation import SavedState, copy_values, forked_random_stat
 from fxplug.errors import BackendError, LoweringError
 from fxplug.lower.lowered import LoweredPartition, OnMismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
-from fxplug.lower.report import LoweringReport
 from fxplug.passes.parts import PartStyle, split_into
 
 if TYPE_CHECKING:
+    from fxplug.lower.report import LoweringReport
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn
@@ -62,7 +62,7 @@ def plan_lowering(
     return make_plan(module, backends, example_inputs, choices or Choices()).report
 
 
-def lower(
+def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
     module: GraphModule,
     backend: Backend,
     example_inputs: tuple[Any, ...],
@@ -136,7 +136,9 @@ def lower_to_several(
         return Lowered(module, report, reason)
     if not report.partitions:
         return Lowered(module, report)
-    return _Builder(module, dict(backends), plan, options or {}, on_mismatch).build(example_inputs, strict=strict)
+    return _Builder(module, dict(backends), plan, options or {}, on_mismatch).build(
+        example_inputs, strict=strict
+    )
 
 
 def _why_left(report: LoweringReport) -> str:
@@ -195,13 +197,18 @@ class _Builder:
                         f"Cannot lower the module to {report.backend!r}: {self._failed[name]}"
                     ) from error
                 continue
-            if built is part and len(report.partitions) == 1 and not any(not node.partition for node in report.nodes):
+            if (
+                built is part
+                and len(report.partitions) == 1
+                and not any(not node.partition for node in report.nodes)
+            ):
                 return Lowered(self._module, report)  # It runs as it is.
             split.set_submodule(name, self._wrapped(name, built, part, inputs[name]))
         report = replace(
             report,
             partitions=tuple(
-                replace(partition, fallback=self._failed.get(partition.name, "")) for partition in report.partitions
+                replace(partition, fallback=self._failed.get(partition.name, ""))
+                for partition in report.partitions
             ),
         )
         if len(self._failed) == len(names):
@@ -210,9 +217,13 @@ class _Builder:
 
     def _compiled(self, name: str, part: GraphModule, inputs: Mapping[str, tuple[Any, ...]]) -> nn.Module:
         if name not in inputs:
-            raise BackendError("the partition was not reached with the example inputs, which an engine is built for")
+            raise BackendError(
+                "the partition was not reached with the example inputs, which an engine is built for"
+            )
         backend = self._plan.backends[name]
-        return self._backends[backend].compile(part, copy_values(inputs[name]), dict(self._options.get(backend, {})))
+        return self._backends[backend].compile(
+            part, copy_values(inputs[name]), dict(self._options.get(backend, {}))
+        )
 
     def _wrapped(
         self, name: str, engine: nn.Module, part: GraphModule, inputs: tuple[Any, ...]

@@ -27,10 +27,38 @@ __all__ = ["EAGER_PIN", "Choices", "Plan", "is_compute", "make_plan"]
 EAGER_PIN = ""
 """Pins a node to PyTorch."""
 _LISTED = 20
-_BOOKKEEPING = {operator.getitem, getattr, torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.t}
+_BOOKKEEPING = {
+    operator.getitem,
+    getattr,
+    torch.reshape,
+    torch.flatten,
+    torch.permute,
+    torch.transpose,
+    torch.t,
+}
 _BOOKKEEPING |= {torch.squeeze, torch.unsqueeze}
-_BOOKKEEPING_METHODS = {"size", "dim", "ndimension", "numel", "view", "reshape", "flatten", "permute", "transpose", "t"}
-_BOOKKEEPING_METHODS |= {"squeeze", "unsqueeze", "contiguous", "detach", "expand", "expand_as", "view_as", "__getitem__"}
+_BOOKKEEPING_METHODS = {
+    "size",
+    "dim",
+    "ndimension",
+    "numel",
+    "view",
+    "reshape",
+    "flatten",
+    "permute",
+    "transpose",
+    "t",
+}
+_BOOKKEEPING_METHODS |= {
+    "squeeze",
+    "unsqueeze",
+    "contiguous",
+    "detach",
+    "expand",
+    "expand_as",
+    "view_as",
+    "__getitem__",
+}
 
 
 @dataclass(frozen=True)
@@ -87,7 +115,9 @@ def make_plan(
 
 def _check_choices(choices: Choices, calls: Mapping[str, Node], backends: Collection[str]) -> None:
     if choices.min_block_size < 1:
-        raise ConfigError(f"Cannot use min_block_size={choices.min_block_size!r}: give a positive whole number.")
+        raise ConfigError(
+            f"Cannot use min_block_size={choices.min_block_size!r}: give a positive whole number."
+        )
     for name in (*choices.pins, *(name for names in choices.together for name in names)):
         if name not in calls:
             raise ConfigError(
@@ -127,7 +157,8 @@ class _Planner:
         self._choices = choices
         self._calls = calls
         self._answers = {
-            node: {name: backend.supports(node, context) for name, backend in backends} for node in calls.values()
+            node: {name: backend.supports(node, context) for name, backend in backends}
+            for node in calls.values()
         }
         self._together = [[calls[name] for name in names] for names in choices.together]
         self._together += sharing_sets(module, lambda node: any(self._answers[node].values()))
@@ -171,8 +202,8 @@ class _Planner:
     def _why_small(self, backend: str, nodes: Sequence[Node]) -> str:
         count = sum(map(is_compute, nodes))
         return (
-            f"its partition for {backend!r} would have {count} call{'' if count == 1 else 's'} that compute, fewer than "
-            f"min_block_size={self._choices.min_block_size}"
+            f"its partition for {backend!r} would have {count} call{'' if count == 1 else 's'} that compute, fewer "
+            f"than min_block_size={self._choices.min_block_size}"
         )
 
     def _reason(self, node: Node, backend: str) -> str:
@@ -205,7 +236,11 @@ class _Planner:
         return Plan(tuple(Part(part.name, part.nodes) for part in parts), backends, report)
 
     def _free_names(self) -> Iterator[str]:
-        taken = {str(node.target).partition(".")[0] for node in self._module.graph.nodes if node.op != "call_function"}
+        taken = {
+            str(node.target).partition(".")[0]
+            for node in self._module.graph.nodes
+            if node.op != "call_function"
+        }
         number = 0
         while True:
             if (name := f"submod_{number}") not in taken:
@@ -251,7 +286,7 @@ class _Planner:
             candidates = {node: [] for node in self._calls.values()} | {
                 node: [name for name in self._names if self._answers[node][name]][:1] for node in wanted
             }
-            candidates |= {node: self._names[:1] for node in nodes}
+            candidates |= dict.fromkeys(nodes, self._names[:1])
             groups = [group for group in self._groups(candidates) if self._is_large_enough(group[1])]
             found.append(MissingSupport(text, tuple(node.name for node in nodes), len(groups)))
         yield from sorted(found, key=lambda entry: entry.partitions)
@@ -267,7 +302,9 @@ def _kind(node: Node, module: GraphModule) -> tuple[Any, str]:
 
 
 def _target_text(node: Node) -> str:
-    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", repr(node.target))
+    return (
+        node.target if isinstance(node.target, str) else getattr(node.target, "__name__", repr(node.target))
+    )
 
 
 def _source(node: Node) -> str:

@@ -43,7 +43,9 @@ class InputProfile:
             value.dtype == self.dtype
             and value.device == self.device
             and len(value.shape) == len(self.sizes)
-            and all(wanted is None or size == wanted for size, wanted in zip(value.shape, self.sizes, strict=True))
+            and all(
+                wanted is None or size == wanted for size, wanted in zip(value.shape, self.sizes, strict=True)
+            )
         )
         return "" if fits else f"is {InputProfile.of(value)}, and {self} is expected"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fxplug.ir import Node
 from fxplug.passes.dependences import MemoryClasses, is_call, writers_of
 from fxplug.rewrite.aliases import may_return_argument
 
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Effect, Node
 
 __all__ = ["sharing_sets"]
 
@@ -30,6 +30,18 @@ def sharing_sets(module: GraphModule, is_supported: Callable[[Node], bool]) -> I
     writers = writers_of(module)
     if not writers:
         return
+    written, bases = _by_memory(module, writers)
+    for part, nodes in written.items():
+        if all(map(is_supported, nodes)):
+            nodes.update(dict.fromkeys(bases.get(part, ())))
+        if len(nodes) > 1:
+            yield list(nodes)
+
+
+def _by_memory(
+    module: GraphModule, writers: dict[Node, Effect]
+) -> tuple[dict[Hashable, dict[Node, None]], dict[Hashable, list[Node]]]:
+    """Return, for memory that is written, the calls that write it or make views of it, and those that made it."""
     memory = MemoryClasses(module, writers)
     written: dict[Hashable, dict[Node, None]] = {}
     for node in writers:
@@ -44,8 +56,4 @@ def sharing_sets(module: GraphModule, is_supported: Callable[[Node], bool]) -> I
             written[part][node] = None
         elif node not in written[part]:
             bases.setdefault(part, []).append(node)
-    for part, nodes in written.items():
-        if all(map(is_supported, nodes)):
-            nodes.update(dict.fromkeys(bases.get(part, ())))
-        if len(nodes) > 1:
-            yield list(nodes)
+    return written, bases

@@ -142,7 +142,12 @@ def test_a_supported_module_is_one_partition(module):
     lowered = lower(module, backend, (X,), name="picky", options={"level": 2})
 
     ((part, inputs, options),) = backend.compiled
-    assert [node.name for node in part.graph.nodes if node.op.startswith("call_")] == ["linear", "act", "mul", "add"]
+    assert [node.name for node in part.graph.nodes if node.op.startswith("call_")] == [
+        "linear",
+        "act",
+        "mul",
+        "add",
+    ]
     assert torch.equal(inputs[0], X)
     assert options == {"level": 2}
     assert isinstance(lowered.module.submod_0.engine, nn.Identity)
@@ -282,7 +287,10 @@ def test_pins_and_keep_together(module):
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        (Choices(pins={"acr": ""}), "Cannot decide where node 'acr' runs: the module has no call of this name."),
+        (
+            Choices(pins={"acr": ""}),
+            "Cannot decide where node 'acr' runs: the module has no call of this name.",
+        ),
         (Choices(pins={"act": "other"}), "Cannot pin node 'act' to 'other': it is none of the backends"),
         (Choices(min_block_size=0), "Cannot use min_block_size=0: give a positive whole number."),
     ],
@@ -348,7 +356,9 @@ def test_profiles_look_at_dtypes_ranks_and_plain_values():
     profile = Profile.of((X, 3), open_dimensions=(0,))
 
     assert profile.problem_with((torch.ones(9, 3), 3)) == ""
-    assert profile.problem_with((torch.ones(9, 4), 3)) == "input 0 is float32 9x4, and float32 ?x3 is expected"
+    assert (
+        profile.problem_with((torch.ones(9, 4), 3)) == "input 0 is float32 9x4, and float32 ?x3 is expected"
+    )
     assert profile.problem_with((X.double(), 3)) == "input 0 is float64 2x3, and float32 ?x3 is expected"
     assert profile.problem_with((X, 4)) == "input 1 is 4, and was 3 when it was compiled"
     assert profile.problem_with((X,)) == "there are 1 inputs, and 2 are expected"

@@ -59,7 +59,9 @@ def programs(draw):
             node = graph.call_method("view", (first, 2, 3))
         elif kind == "write":
             # Not to inputs: an engine that copies cannot do that.
-            node = graph.call_method("add_", (draw(st.sampled_from(made)) if made else graph.call_method("clone", (first,)), 1))
+            node = graph.call_method(
+                "add_", (draw(st.sampled_from(made)) if made else graph.call_method("clone", (first,)), 1)
+            )
         else:
             node = graph.call_function(note, (first, number))
         if kind in ("add", "mul", "tanh", "note"):

@@ -49,8 +49,8 @@ TWO = {
     "div": lambda x, y: x / y,
     "floor div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
     "trunc div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
-    "remainder": lambda x, y: torch.remainder(x, y),
-    "fmod": lambda x, y: torch.fmod(x, y),
+    "remainder": torch.remainder,
+    "fmod": torch.fmod,
     "pow": lambda x, y: (x.abs() + 0.1) ** y,
     "square": lambda x, y: x**2 + y,
     "maximum": torch.maximum,
@@ -67,7 +67,7 @@ TWO = {
     "einsum": lambda x, y: torch.einsum("ij,kj->ik", x, y),
     "cat": lambda x, y: torch.cat([x, y], 1),
     "stack": lambda x, y: torch.stack([x, y], -1),
-    "linear": lambda x, y: F.linear(x, y),
+    "linear": F.linear,
     "cosine": lambda x, y: F.cosine_similarity(x, y, dim=1),
     "attention": lambda x, y: F.scaled_dot_product_attention(x[None, None], y[None, None], y[None, None]),
 }
@@ -136,7 +136,10 @@ LAYERS = {
     "replication pad": (nn.ReplicationPad2d(1), X),
     "flatten": (nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), X),
     "encoder": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), numbers(2, 5, 8)),
-    "pre-norm encoder": (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True), numbers(2, 5, 8)),
+    "pre-norm encoder": (
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, norm_first=True),
+        numbers(2, 5, 8),
+    ),
 }
 
 
@@ -165,22 +168,22 @@ def check(model, *inputs):
 @pytest.mark.parametrize("name", [name for names in UNARY for name in names.split()])
 def test_functions_of_one_tensor(name):
     values = next(values for names, values in UNARY.items() if name in names.split())
-    check(One(lambda x: getattr(torch, name)(x)), values)
+    check(One(getattr(torch, name)), values)
 
 
 @pytest.mark.parametrize("function", ACTIVATIONS, ids=[str(number) for number in range(len(ACTIVATIONS))])
 def test_activations(function):
-    check(One(lambda x: function(x)), 3 * M)
+    check(One(function), 3 * M)
 
 
 @pytest.mark.parametrize("name", TWO)
 def test_calls_of_two_tensors(name):
-    check(Two(lambda x, y: TWO[name](x, y)), M, numbers(4, 6, seed=1))
+    check(Two(TWO[name]), M, numbers(4, 6, seed=1))
 
 
 @pytest.mark.parametrize("name", ONE)
 def test_calls_of_one_tensor(name):
-    check(One(lambda x: ONE[name](x)), M)
+    check(One(ONE[name]), M)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -247,7 +250,7 @@ def test_a_converter_of_somebody_else_comes_first():
         return build.ops.multiply(x.output, build.constant(2.0, x.dtype))
 
     backend = OpenVINOBackend(converters=[ConverterRecord(torch.ops.aten.relu.default, convert)])
-    lowered = lower(fxplug.symbolic_trace(lambda x: torch.relu(x)), backend, (M,), name="openvino", strict=True)
+    lowered = lower(fxplug.symbolic_trace(torch.relu), backend, (M,), name="openvino", strict=True)
 
     assert set(calls) == {2}
     assert torch.equal(lowered.module(M), 2 * M)
@@ -258,16 +261,16 @@ def test_a_converter_that_raises_leaves_the_call_in_pytorch():
         raise ValueError("no relu today")
 
     backend = OpenVINOBackend(converters=[ConverterRecord(torch.ops.aten.relu.default, convert)])
-    report = plan_lowering(
-        fxplug.symbolic_trace(lambda x: torch.relu(x)), backend, "openvino", (M,)
-    )
+    report = plan_lowering(fxplug.symbolic_trace(torch.relu), backend, "openvino", (M,))
 
     assert "the converter of aten.relu.default fails" in report.nodes[0].reason
     assert report.nodes[0].reason.endswith("ValueError: no relu today")
 
 
 def test_results_of_two_calls_share_no_memory():
-    lowered = lower(fxplug.symbolic_trace(lambda x: x * 2), OpenVINOBackend(), (M,), name="openvino", strict=True)
+    lowered = lower(
+        fxplug.symbolic_trace(lambda x: x * 2), OpenVINOBackend(), (M,), name="openvino", strict=True
+    )
     first = lowered.module(M)
     kept = first.clone()
     lowered.module(M + 1)

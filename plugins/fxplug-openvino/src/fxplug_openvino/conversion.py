@@ -328,7 +328,8 @@ class _Writer:
     def _wrapped(self, made: Any, like: Any) -> Any:
         if isinstance(made, tuple):
             return tuple(
-                None if part is None else self._wrapped(part, entry) for part, entry in zip(made, like, strict=False)
+                None if part is None else self._wrapped(part, entry)
+                for part, entry in zip(made, like, strict=False)
             )
         if made is None or not isinstance(like, torch.Tensor):
             return made

@@ -59,7 +59,9 @@ class OpenVINOModule(nn.Module):
             request.set_input_tensor(number, self._tensor(tensor))
         request.infer()
         made = [
-            self._copied(request.get_output_tensor(number), self._dtypes[number]) if tensor is None else tensor
+            self._copied(request.get_output_tensor(number), self._dtypes[number])
+            if tensor is None
+            else tensor
             for number, tensor in enumerate(results)
         ]
         self._idle.append(request)

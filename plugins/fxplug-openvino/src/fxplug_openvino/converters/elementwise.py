@@ -16,9 +16,29 @@ __all__ = ["records"]
 
 aten = torch.ops.aten
 
-_SAME_NAME = ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh")
+_SAME_NAME = (
+    "relu",
+    "sigmoid",
+    "tanh",
+    "exp",
+    "log",
+    "sqrt",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+)
 _SAME_NAME += ("cosh", "asinh", "acosh", "atanh", "erf", "floor", "abs", "sign", "mish")
-_OTHER_NAME = {"ceil": "ceiling", "neg": "negative", "silu": "swish", "hardswish": "hswish", "hardsigmoid": "hsigmoid"}
+_OTHER_NAME = {
+    "ceil": "ceiling",
+    "neg": "negative",
+    "silu": "swish",
+    "hardswish": "hswish",
+    "hardsigmoid": "hsigmoid",
+}
 _COMPARISONS = {
     "eq": "equal",
     "ne": "not_equal",
@@ -93,7 +113,11 @@ def _rsub(build: Conversion, x: Any, other: Any, alpha: Any = 1) -> Any:
 
 def _mul(build: Conversion, x: Any, other: Any) -> Any:
     first, second = _both(build, x, other)
-    return build.ops.logical_and(first, second) if build.like.dtype is torch.bool else build.ops.multiply(first, second)
+    return (
+        build.ops.logical_and(first, second)
+        if build.like.dtype is torch.bool
+        else build.ops.multiply(first, second)
+    )
 
 
 def _div(build: Conversion, x: Any, other: Any, rounding_mode: str | None = None) -> Any:
@@ -180,7 +204,9 @@ def _prelu(build: Conversion, x: Value, weight: Value) -> Any:
     return build.ops.add(build.ops.maximum(x.output, zero), below)
 
 
-def _elu(build: Conversion, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
+def _elu(
+    build: Conversion, x: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> Any:
     if input_scale != 1:
         zero = build.constant(0, x.dtype)
         inner = build.ops.multiply(x.output, build.constant(input_scale, x.dtype))

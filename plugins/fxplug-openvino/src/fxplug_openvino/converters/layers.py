@@ -60,7 +60,7 @@ def _linear(build: Conversion, x: Value, weight: Value, bias: Value | None = Non
 # -- convolutions
 
 
-def _convolution(  # noqa: PLR0913 - ATen's signature
+def _convolution(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     x: Value,
     weight: Value,
@@ -113,7 +113,7 @@ def _each(values: Any, count: int) -> list[int]:
 # -- norms
 
 
-def _batch_norm(  # noqa: PLR0913 - ATen's signature
+def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     x: Value,
     weight: Value | None,
@@ -139,7 +139,7 @@ def _layer_norm(
     return build.out(made if bias is None else build.ops.add(made, bias.output)), None, None
 
 
-def _group_norm(  # noqa: PLR0913 - ATen's signature
+def _group_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     x: Value,
     weight: Value | None,
@@ -153,6 +153,25 @@ def _group_norm(  # noqa: PLR0913 - ATen's signature
     gamma = build.tensor(torch.ones(channels, dtype=x.dtype)) if weight is None else weight.output
     beta = build.tensor(torch.zeros(channels, dtype=x.dtype)) if bias is None else bias.output
     return build.out(build.ops.group_normalization(x.output, gamma, beta, groups, eps)), None, None
+
+
+def _batch_norm_of_batch(  # noqa: PLR0913, PLR0917 - ATen's signature
+    build: Conversion,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,  # noqa: FBT001
+    momentum: float,
+    eps: float,
+) -> tuple[Any, None, None]:
+    axes = build.ints([0, *range(2, x.rank)])
+    shape = build.ints([1, -1, *[1] * (x.rank - 2)])
+    made = build.ops.mvn(x.output, axes, True, eps, "inside_sqrt")
+    if weight is not None:
+        made = build.ops.multiply(made, build.ops.reshape(weight.output, shape, False))
+    if bias is not None:
+        made = build.ops.add(made, build.ops.reshape(bias.output, shape, False))
+    return build.out(made), None, None
 
 
 # -- pools
@@ -173,7 +192,7 @@ def _batched(function: Callable[..., Any], spatial: int) -> Callable[..., Any]:
     return convert
 
 
-def _max_pool(  # noqa: PLR0913 - ATen's signature
+def _max_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     x: Value,
     spatial: int,
@@ -206,7 +225,7 @@ def _values_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-def _avg_pool(  # noqa: PLR0913 - ATen's signature
+def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     x: Value,
     spatial: int,
@@ -266,7 +285,7 @@ def _safe_softmax(build: Conversion, x: Value, dim: int, dtype: Any = None) -> A
     )
 
 
-def _attention(  # noqa: PLR0913 - ATen's signature
+def _attention(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     query: Value,
     key: Value,
@@ -295,7 +314,7 @@ def _attention(  # noqa: PLR0913 - ATen's signature
     return (made, *[None] * (len(build.like) - 1))
 
 
-def _multi_head_attention(  # noqa: PLR0913 - ATen's signature
+def _multi_head_attention(  # noqa: PLR0913, PLR0917 - ATen's signature
     build: Conversion,
     query: Value,
     key: Value,
@@ -325,13 +344,59 @@ def _multi_head_attention(  # noqa: PLR0913 - ATen's signature
     if mask is not None:
         scores = _masked(build, scores, mask, mask_type, dtype)
     found = ops.softmax(scores, -1)
-    joined = ops.reshape(ops.transpose(ops.matmul(found, split(value, 2), False, False), order), build.ints([0, 0, width]), True)
+    joined = ops.reshape(
+        ops.transpose(ops.matmul(found, split(value, 2), False, False), order),
+        build.ints([0, 0, width]),
+        True,
+    )
     made = ops.add(ops.matmul(joined, proj_weight.output, False, True), proj_bias.output)
     if not need_weights:
         return build.out(made), None
     return build.out(made), build.out(
         ops.reduce_mean(found, build.ints([1]), False) if average_attn_weights else found
     )
+
+
+def _encoder_layer(  # noqa: PLR0913, PLR0917 - ATen's signature
+    build: Conversion,
+    x: Value,
+    width: int,
+    heads: int,
+    qkv_weight: Value,
+    qkv_bias: Value,
+    proj_weight: Value,
+    proj_bias: Value,
+    use_gelu: bool,  # noqa: FBT001
+    norm_first: bool,  # noqa: FBT001
+    eps: float,
+    *rest: Any,
+) -> Any:
+    weight_1, bias_1, weight_2, bias_2, inner, inner_bias, outer, outer_bias, *masks = rest
+    ops = build.ops
+
+    def norm(value: Value, weight: Value, bias: Value) -> Value:
+        return Value(_layer_norm(build, value, [width], weight, bias, eps)[0], x.like)
+
+    def added(value: Value, other: Any) -> Value:
+        return Value(build.out(ops.add(value.output, other)), x.like)
+
+    def attend(value: Value) -> Any:
+        parts = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        mask, kind = masks[0] if masks else None, masks[1] if len(masks) > 1 else None
+        return _multi_head_attention(
+            build, value, value, value, width, heads, *parts, mask, False, True, kind
+        )[0]
+
+    def feed(value: Value) -> Any:
+        wide = ops.add(ops.matmul(value.output, inner.output, False, True), inner_bias.output)
+        active = ops.gelu(wide, "erf") if use_gelu else ops.relu(wide)
+        return ops.add(ops.matmul(active, outer.output, False, True), outer_bias.output)
+
+    if norm_first:
+        x = added(x, attend(norm(x, weight_1, bias_1)))
+        return added(x, feed(norm(x, weight_2, bias_2))).output
+    x = norm(added(x, attend(x)), weight_1, bias_1)
+    return norm(added(x, feed(x)), weight_2, bias_2).output
 
 
 def _masked(build: Conversion, scores: Any, mask: Value, mask_type: int | None, dtype: torch.dtype) -> Any:
@@ -355,6 +420,8 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.linear.default, _linear),
     (aten.convolution.default, _convolution),
     (aten._native_batch_norm_legit_no_training.default, _batch_norm),
+    (aten._native_batch_norm_legit.no_stats, _batch_norm_of_batch),
+    (aten._transformer_encoder_layer_fwd.default, _encoder_layer),
     (aten.native_layer_norm.default, _layer_norm),
     (aten.native_group_norm.default, _group_norm),
     (aten.max_pool2d_with_indices.default, _batched(_max_pool, 2)),

@@ -1,3 +1,4 @@
+# ruff: noqa: FBT001, FBT002 - ATen's signatures
 """Operators that make one value of several."""
 
 from __future__ import annotations
@@ -24,25 +25,29 @@ def records() -> Iterator[ConverterRecord]:
 
 def axes_of(build: Conversion, x: Value, dims: Any) -> Any:
     """Return the dimensions that are reduced; all where none is given."""
-    given = list(range(x.rank)) if dims is None or dims == [] else ([dims] if isinstance(dims, int) else list(dims))
+    given = (
+        list(range(x.rank))
+        if dims is None or dims == []
+        else ([dims] if isinstance(dims, int) else list(dims))
+    )
     return build.ints([x.axis(dim) for dim in given]) if x.rank else None
 
 
-def _reduced(build: Conversion, operation: str, x: Value, dims: Any, keep: bool, dtype: torch.dtype) -> Any:  # noqa: FBT001
+def _reduced(build: Conversion, operation: str, x: Value, dims: Any, keep: bool, dtype: torch.dtype) -> Any:
     value = build.cast(x, dtype)
     axes = axes_of(build, x, dims)
     return value if axes is None else build.out(getattr(build.ops, operation)(value, axes, keep))
 
 
 def _reduction(operation: str) -> Callable[..., Any]:
-    def convert(build: Conversion, x: Value, dims: Any = None, keep: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
+    def convert(build: Conversion, x: Value, dims: Any = None, keep: bool = False, **_: Any) -> Any:
         return _reduced(build, operation, x, dims, keep, build.like.dtype)
 
     return convert
 
 
 def _logical(operation: str) -> Callable[..., Any]:
-    def convert(build: Conversion, x: Value, dims: Any = None, keep: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def convert(build: Conversion, x: Value, dims: Any = None, keep: bool = False) -> Any:
         found = _reduced(build, operation, x, dims, keep, torch.bool)
         return build.ops.convert(found, build.type_of(build.like.dtype))
 
@@ -50,14 +55,14 @@ def _logical(operation: str) -> Callable[..., Any]:
 
 
 def _extreme(operation: str) -> Callable[..., Any]:
-    def convert(build: Conversion, x: Value, dim: int, keep: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def convert(build: Conversion, x: Value, dim: int, keep: bool = False) -> Any:
         values = _reduced(build, operation, x, dim, keep, x.dtype)
         return values, _position(build, x, dim, keep, operation.removeprefix("reduce_"))
 
     return convert
 
 
-def _position(build: Conversion, x: Value, dim: int, keep: bool, mode: str) -> Any:  # noqa: FBT001
+def _position(build: Conversion, x: Value, dim: int, keep: bool, mode: str) -> Any:
     if not x.rank:
         return build.constant(0)
     found = build.ops.topk(x.output, build.constant(1), x.axis(dim), mode, "value", "i64", True).output(1)
@@ -65,7 +70,7 @@ def _position(build: Conversion, x: Value, dim: int, keep: bool, mode: str) -> A
 
 
 def _arg(mode: str) -> Callable[..., Any]:
-    def convert(build: Conversion, x: Value, dim: int | None = None, keep: bool = False) -> Any:  # noqa: FBT001, FBT002
+    def convert(build: Conversion, x: Value, dim: int | None = None, keep: bool = False) -> Any:
         if dim is not None:
             return _position(build, x, dim, keep, mode)
         if keep:
@@ -77,7 +82,9 @@ def _arg(mode: str) -> Callable[..., Any]:
     return convert
 
 
-def _topk(build: Conversion, x: Value, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> Any:  # noqa: FBT001, FBT002
+def _topk(
+    build: Conversion, x: Value, k: int, dim: int = -1, largest: bool = True, ordered: bool = True
+) -> Any:
     made = build.ops.topk(
         x.output, build.constant(k), x.axis(dim), "max" if largest else "min", "value", "i64", True
     )
@@ -89,7 +96,7 @@ def _cumsum(build: Conversion, x: Value, dim: int, **_: Any) -> Any:
     return build.ops.cum_sum(value, build.constant(x.axis(dim))) if x.rank else value
 
 
-def moments(build: Conversion, x: Value, dims: Any, correction: Any, keep: bool) -> tuple[Any, Any]:  # noqa: FBT001
+def moments(build: Conversion, x: Value, dims: Any, correction: Any, keep: bool) -> tuple[Any, Any]:
     """Return variance and mean."""
     axes = axes_of(build, x, dims)
     if axes is None:
@@ -106,19 +113,21 @@ def moments(build: Conversion, x: Value, dims: Any, correction: Any, keep: bool)
     return build.out(variance), build.out(mean if keep else build.ops.squeeze(mean, axes))
 
 
-def _var(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002
+def _var(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
     return moments(build, x, dims, correction, keepdim)[0]
 
 
-def _std(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002
+def _std(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
     return build.ops.sqrt(moments(build, x, dims, correction, keepdim)[0])
 
 
-def _var_mean(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Any:  # noqa: FBT001, FBT002
+def _var_mean(
+    build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False
+) -> Any:
     return moments(build, x, dims, correction, keepdim)
 
 
-def _logsumexp(build: Conversion, x: Value, dims: Any, keep: bool = False) -> Any:  # noqa: FBT001, FBT002
+def _logsumexp(build: Conversion, x: Value, dims: Any, keep: bool = False) -> Any:
     axes = axes_of(build, x, dims)
     if axes is None:
         return x.output
@@ -127,7 +136,7 @@ def _logsumexp(build: Conversion, x: Value, dims: Any, keep: bool = False) -> An
     return build.ops.add(build.ops.log(total), top if keep else build.ops.squeeze(top, axes))
 
 
-def _norm(build: Conversion, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002
+def _norm(build: Conversion, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Any:
     axes = axes_of(build, x, dims)
     if axes is None or order not in (1, 2):
         raise build.fail(f"norms of order {order} are not supported")

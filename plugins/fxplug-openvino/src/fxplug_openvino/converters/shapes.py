@@ -58,7 +58,11 @@ def _expand(build: Conversion, x: Value, size: Sequence[Any], implicit: bool = F
     wanted = [1 if isinstance(part, int) and part == -1 else part for part in size]
     if wanted and all(isinstance(part, int) and part == 1 for part in wanted) and len(wanted) == x.rank:
         return x.output
-    return build.ops.broadcast(x.output, build.ints(wanted), "bidirectional") if wanted else x.output
+    return (
+        build.ops.broadcast(x.output, build.ints(wanted), broadcast_spec="BIDIRECTIONAL")
+        if wanted
+        else x.output
+    )
 
 
 def _cat(build: Conversion, tensors: Sequence[Value], dim: int = 0) -> Any:
@@ -82,11 +86,17 @@ def _slice(
     last = _END if end is None or (isinstance(end, int) and end >= sys.maxsize) else end
     if isinstance(first, int) and first == 0 and isinstance(last, int) and last == _END and step == 1:
         return x.output
-    return build.ops.slice(x.output, build.ints([first]), build.ints([last]), build.ints([step]), build.ints([axis]))
+    return build.ops.slice(
+        x.output, build.ints([first]), build.ints([last]), build.ints([step]), build.ints([axis])
+    )
 
 
 def _select(build: Conversion, x: Value, dim: int, index: Any) -> Any:
-    place = build.constant(index) if isinstance(index, int) else build.ops.squeeze(build.ints([index]), build.ints([0]))
+    place = (
+        build.constant(index)
+        if isinstance(index, int)
+        else build.ops.squeeze(build.ints([index]), build.ints([0]))
+    )
     return build.ops.gather(x.output, place, build.constant(x.axis(dim)))
 
 
@@ -98,7 +108,9 @@ def _split(build: Conversion, x: Value, size: Any, dim: int = 0) -> tuple[Any, .
 
 def _unbind(build: Conversion, x: Value, dim: int = 0) -> tuple[Any, ...]:
     axis = build.constant(x.axis(dim))
-    return tuple(build.ops.gather(x.output, build.constant(number), axis) for number in range(len(build.like)))
+    return tuple(
+        build.ops.gather(x.output, build.constant(number), axis) for number in range(len(build.like))
+    )
 
 
 def _flip(build: Conversion, x: Value, dims: Sequence[int]) -> Any:
@@ -107,7 +119,11 @@ def _flip(build: Conversion, x: Value, dims: Sequence[int]) -> Any:
     axes = [x.axis(dim) for dim in dims]
     count = len(axes)
     return build.ops.slice(
-        x.output, build.ints([-1] * count), build.ints([-_END] * count), build.ints([-1] * count), build.ints(axes)
+        x.output,
+        build.ints([-1] * count),
+        build.ints([-_END] * count),
+        build.ints([-1] * count),
+        build.ints(axes),
     )
 
 
@@ -172,7 +188,10 @@ def _index(build: Conversion, x: Value, indices: Sequence[Value | None]) -> Any:
     sizes = build.ints(list(shape))
     places = [
         build.ops.unsqueeze(
-            build.ops.broadcast(_counted(build, x, value, given[number]), sizes, "bidirectional"), build.ints([-1])
+            build.ops.broadcast(
+                _counted(build, x, value, given[number]), sizes, broadcast_spec="BIDIRECTIONAL"
+            ),
+            build.ints([-1]),
         )
         for number, value in enumerate(chosen)
     ]
