@@ -14,13 +14,13 @@ from fxplug.lower.planning import Choices, Plan, make_plan
 from fxplug.passes.parts import PartStyle, split_into
 
 if TYPE_CHECKING:
-    from fxplug.lower.report import LoweringReport
     from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.lower.backend import Backend
+    from fxplug.lower.report import LoweringReport
 
 __all__ = ["Lowered", "lower", "lower_to_several", "plan_lowering"]
 

@@ -17,7 +17,7 @@ import fxplug
 import fxplug_openvino
 from fxplug.errors import BackendError, ConfigError, LoweringError
 from fxplug.plugins import PluginCandidate, PluginManager
-from fxplug_openvino import OpenVINOBackend, OpenVINOOptions, backend, plugin
+from fxplug_openvino import OpenVINOBackend, OpenVINOOptions, plugin
 
 MISSING = (
     "Cannot build with OpenVINO: its runtime is not installed. Install it with: "

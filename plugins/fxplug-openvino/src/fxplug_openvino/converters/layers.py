@@ -155,7 +155,7 @@ def _group_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
     return build.out(build.ops.group_normalization(x.output, gamma, beta, groups, eps)), None, None
 
 
-def _batch_norm_of_batch(  # noqa: PLR0913, PLR0917 - ATen's signature
+def _batch_norm_of_batch(
     build: Conversion,
     x: Value,
     weight: Value | None,
@@ -285,7 +285,7 @@ def _safe_softmax(build: Conversion, x: Value, dim: int, dtype: Any = None) -> A
     )
 
 
-def _attention(  # noqa: PLR0913, PLR0917 - ATen's signature
+def _attention(  # noqa: PLR0913 - ATen's signature
     build: Conversion,
     query: Value,
     key: Value,
