@@ -9,6 +9,7 @@ import torch
 
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 from fxplug.errors import BackendError, LoweringError
+from fxplug.lower.backend import Backend
 from fxplug.lower.lowered import LoweredPartition, OnMismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
 from fxplug.passes.parts import PartStyle, split_into
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.execute import GraphModule
-    from fxplug.lower.backend import Backend
     from fxplug.lower.report import LoweringReport
 
 __all__ = ["Lowered", "lower", "lower_to_several", "plan_lowering"]
@@ -58,7 +58,7 @@ def plan_lowering(
     Raises:
         ConfigError: `choices` names what is not there.
     """
-    backends = list(backend) if isinstance(backend, (list, tuple)) else [(name, backend)]
+    backends = [(name, backend)] if isinstance(backend, Backend) else list(backend)
     return make_plan(module, backends, example_inputs, choices or Choices()).report
 
 

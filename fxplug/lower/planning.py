@@ -27,38 +27,26 @@ __all__ = ["EAGER_PIN", "Choices", "Plan", "is_compute", "make_plan"]
 EAGER_PIN = ""
 """Pins a node to PyTorch."""
 _LISTED = 20
-_BOOKKEEPING = {
-    operator.getitem,
-    getattr,
-    torch.reshape,
-    torch.flatten,
-    torch.permute,
-    torch.transpose,
-    torch.t,
-}
-_BOOKKEEPING |= {torch.squeeze, torch.unsqueeze}
-_BOOKKEEPING_METHODS = {
-    "size",
-    "dim",
-    "ndimension",
-    "numel",
-    "view",
-    "reshape",
-    "flatten",
-    "permute",
-    "transpose",
-    "t",
-}
-_BOOKKEEPING_METHODS |= {
-    "squeeze",
-    "unsqueeze",
-    "contiguous",
-    "detach",
-    "expand",
-    "expand_as",
-    "view_as",
-    "__getitem__",
-}
+_RESHAPES = frozenset(
+    {
+        "view",
+        "reshape",
+        "flatten",
+        "permute",
+        "transpose",
+        "t",
+        "squeeze",
+        "unsqueeze",
+        "contiguous",
+        "detach",
+    }
+    | {"expand", "expand_as", "view_as"}
+)
+_READS = frozenset({"size", "dim", "ndimension", "numel", "__getitem__"})
+_FUNCTIONS: tuple[Any, ...] = (
+    *(operator.getitem, getattr, torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.t),
+    *(torch.squeeze, torch.unsqueeze),
+)
 
 
 @dataclass(frozen=True)
@@ -87,8 +75,8 @@ class Plan:
 def is_compute(node: Node) -> bool:
     """Return whether a call computes, instead of reading sizes, taking apart or reshaping."""
     if node.op == "call_method":
-        return node.target not in _BOOKKEEPING_METHODS
-    return node.op == "call_module" or not any(node.target is known for known in _BOOKKEEPING)
+        return node.target not in _RESHAPES | _READS
+    return node.op == "call_module" or not any(node.target is known for known in _FUNCTIONS)
 
 
 def make_plan(

@@ -129,7 +129,7 @@ class OpenVINOBackend(Backend):
 
     def _converted(self, part: GraphModule, inputs: tuple[Any, ...], *, alone: bool = False) -> Converted:
         """Return the model of a part; `alone` is a call that is asked about, whose writes are looked at elsewhere."""
-        dynamic = None
+        dynamic: dict[int | str, dict[int, str]] | None = None
         if self.options.dynamic_batch:
             dynamic = {
                 number: {0: "batch"}

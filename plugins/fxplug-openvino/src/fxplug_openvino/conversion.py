@@ -315,7 +315,7 @@ class _Writer:
 
     def _folded(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Return the value of a call that takes no tensors: it is computed now."""
-        if any(isinstance(used, Node) for used in node.all_input_nodes) or node.op != "call_function":
+        if node.all_input_nodes or node.op != "call_function":
             raise NotConvertibleError(f"there is no converter for {node.target}")
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise NotConvertibleError(f"{node.target} draws random numbers")

@@ -17,21 +17,9 @@ __all__ = ["records"]
 aten = torch.ops.aten
 
 _SAME_NAME = (
-    "relu",
-    "sigmoid",
-    "tanh",
-    "exp",
-    "log",
-    "sqrt",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
+    *("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "sin", "cos", "tan", "asin", "acos", "atan", "sinh"),
+    *("cosh", "asinh", "acosh", "atanh", "erf", "floor", "abs", "sign", "mish"),
 )
-_SAME_NAME += ("cosh", "asinh", "acosh", "atanh", "erf", "floor", "abs", "sign", "mish")
 _OTHER_NAME = {
     "ceil": "ceiling",
     "neg": "negative",

@@ -24,7 +24,7 @@ def records() -> Iterator[ConverterRecord]:
         yield ConverterRecord(target, function)
 
 
-def _view(build: Conversion, x: Value, size: Sequence[Any]) -> Any:
+def _view(build: Conversion, x: Value, size: Sequence[Any], *_: Any) -> Any:
     return build.ops.reshape(x.output, build.ints(list(size)), False)
 
 
@@ -255,7 +255,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.view.default, _view),
     (aten._unsafe_view.default, _view),
     (aten.reshape.default, _view),
-    (aten._reshape_alias.default, lambda build, x, size, stride: _view(build, x, size)),
+    (aten._reshape_alias.default, _view),
     (aten.permute.default, _permute),
     (aten.transpose.int, _transpose),
     (aten.t.default, _t),
