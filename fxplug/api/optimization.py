@@ -30,7 +30,7 @@ from fxplug.lower import Lowered, LoweringReport, lower
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fxplug.execute import GraphModule
     from fxplug.passes import Level, PassReport, Pipeline
@@ -74,7 +74,7 @@ class OptimizationResult:
     lowering: LoweringReport | None
     """What the backend said about each call; None without a backend."""
     fallback: str
-    """Why the module stayed eager although a backend was named; empty when it did not."""
+    """Why the whole module stayed eager although a backend was named; empty when it did not."""
     check: Check
     """The comparison with eager PyTorch."""
     latency: Latency | None
@@ -121,15 +121,16 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         pipeline: Name of a pipeline; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline, or mappings of ``name`` and options; an empty sequence
             runs none. They run in the order that they declare, else in the order given.
-        backend: Name of a backend that takes over the transformed module. A pipeline then leaves ``onednn-fuse`` out,
-            which is about calls that PyTorch runs itself; name it in `passes` if it shall run.
+        backend: Name of a backend that takes over the parts of the transformed module that it supports. A pipeline
+            then leaves ``onednn-fuse`` out, which is about calls that PyTorch runs itself; name it in `passes` if it
+            shall run.
         manager: Supplies passes, pipelines and backends; by default the installed plugins.
         observer: Told of every stage as it starts and ends.
         rtol: Allowed error relative to the expected value, element by element; by default according to dtype.
         atol: Allowed error beside it.
         measure: Whether latency is measured.
         runs: How often each of the two modules is measured; by default as often as a few seconds allow.
-        strict: Whether it is an error when the backend cannot take the module.
+        strict: Whether it is an error when the backend cannot take the module as a whole.
         verify: What is checked after each pass, on the example inputs: ``"structure"``, ``"shape"``, ``"numeric"``,
             ``"gradient"`` or ``"paranoid"`` (see `fxplug.passes.Pipeline`); by default as the pipeline says. A pass
             that moves a value by more than `rtol` and `atol` allow, and it declares, is undone.
@@ -327,6 +328,8 @@ class _Job:
             if lowered.fallback:
                 stage.summary += ", stays eager"
                 self._warnings.append(f"The module stays eager: {lowered.fallback}")
+            else:
+                self._warnings += _what_stays(report)
         return lowered
 
     def _check(self, eager: Run, module: nn.Module) -> Check:
@@ -398,6 +401,20 @@ def example_error(module: nn.Module, inputs: tuple[Any, ...], error: BaseExcepti
 
 def _describe_all(values: Any) -> str:
     return ", ".join(describe(value) for value in tensors_in(values)) or type(values).__name__
+
+
+def _what_stays(report: LoweringReport) -> Iterator[str]:
+    """Yield what the user should know of a module of which a backend runs a part."""
+    for partition in report.partitions:
+        if partition.fallback:
+            yield f"The partition {partition.name!r} stays eager: {partition.fallback}"
+    left = [node for node in report.nodes if not node.partition]
+    if left:
+        at = f" at {left[0].source}" if left[0].source else ""
+        yield (
+            f"{len(left)} of {len(report.nodes)} calls stay in PyTorch, the first is {left[0].name!r}{at}: "
+            f"{left[0].reason or 'no reason given'}"
+        )
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator
     yield "nodes", node_text(result.traced_nodes, result.nodes, arrow())
     if result.lowering is not None:
         supported = len(result.lowering.nodes) - len(result.lowering.unsupported)
-        outcome = "the module stays eager" if result.fallback else "runs the module"
+        outcome = _outcome(result)
         yield (
             "backend",
             f"{job.backend}: {supported} of {len(result.lowering.nodes)} calls supported, {outcome}",
@@ -283,6 +283,15 @@ def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator
     files = ", ".join(f"{name} ({size_text((out / name).stat().st_size)})" for name in (*FILES, *others))
     yield "written", f"{out}{os.sep}: {files}"
     yield "to use it", f"fxplug.load({str(out / FILES[0])!r})"
+
+
+def _outcome(result: OptimizationResult) -> str:
+    if result.fallback or result.lowering is None:
+        return "the module stays eager"
+    if not result.lowering.eager:
+        return "runs the module"
+    built = [partition for partition in result.lowering.partitions if not partition.fallback]
+    return f"runs {len(built)} partition{'' if len(built) == 1 else 's'}"
 
 
 def _warnings(result: OptimizationResult, folder: OutputFolder | None) -> Iterator[str]:

@@ -182,12 +182,23 @@ def _pass_entry(report: PassReport) -> dict[str, Any]:
 def _backend_entry(report: LoweringReport, result: OptimizationResult) -> dict[str, Any]:
     return {
         "name": report.backend,
-        "runs_the_module": not result.fallback,
+        "runs_the_module": not result.fallback and not report.eager,
         "fallback": result.fallback or None,
         "coverage": report.coverage,
         "unsupported": [
             {"node": node.name, "target": node.target, "reason": node.reason, "source": node.source}
             for node in report.unsupported
+        ],
+        "partitions": [
+            {
+                "name": partition.name,
+                "backend": partition.backend,
+                "nodes": list(partition.nodes),
+                "compute_nodes": partition.compute_nodes,
+                "transfer_bytes": partition.transfer_bytes,
+                "fallback": partition.fallback or None,
+            }
+            for partition in report.partitions
         ],
     }
 

@@ -1,25 +1,48 @@
-"""Lowering: backends, what they support, and handing modules to them."""
+"""Lowering: backends, what they support, and handing parts of modules to them."""
 
 from __future__ import annotations
 
 from fxplug.lower.backend import Backend, BackendRecord, LoweringContext, Support
 from fxplug.lower.eager import EagerBackend
-from fxplug.lower.lowering import Lowered, LoweringReport, NodeSupport, lower, plan_lowering
+from fxplug.lower.inductor import InductorBackend, InductorOptions
+from fxplug.lower.lowered import LoweredPartition, OnMismatch, lowered_partitions
+from fxplug.lower.lowering import Lowered, lower, lower_to_several, plan_lowering
+from fxplug.lower.planning import EAGER_PIN, Choices
+from fxplug.lower.profile import InputProfile, Profile
+from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
 
 __all__ = [
     "BUILTIN_BACKENDS",
+    "EAGER_PIN",
     "Backend",
     "BackendRecord",
+    "Choices",
     "EagerBackend",
+    "InductorBackend",
+    "InductorOptions",
+    "InputProfile",
     "Lowered",
+    "LoweredPartition",
     "LoweringContext",
     "LoweringReport",
+    "MissingSupport",
     "NodeSupport",
+    "OnMismatch",
+    "PartitionReport",
+    "Profile",
     "Support",
     "lower",
+    "lower_to_several",
+    "lowered_partitions",
     "plan_lowering",
 ]
 
 BUILTIN_BACKENDS: tuple[BackendRecord, ...] = (
     BackendRecord("eager", EagerBackend, "Runs graphs in PyTorch itself; the reference for all others."),
+    BackendRecord(
+        "inductor",
+        InductorBackend,
+        "Compiles each part of a graph with torch.compile; needs a C++ compiler.",
+        options=InductorOptions,
+    ),
 )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.analyze import described_copy
+from fxplug.execute import Interpreter
+from fxplug.ir import map_aggregate
+from fxplug.lower.profile import Profile
+from fxplug.semantics.internals import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,6 +51,39 @@ class LoweringContext:
         """Return the module that a ``call_module`` node calls, None for other nodes."""
         return self.module.get_submodule(node.target) if node.op == "call_module" else None
 
+    @cached_property
+    def values(self) -> Mapping[Node, Any]:
+        """What nodes return for the example inputs: tensors without data in the places of tensors.
+
+        Empty without example inputs, and where the program does not run without data.
+        """
+        if self.example_inputs is None:
+            return {}
+        try:
+            described = described_copy(self.module, *self.example_inputs, interpreter=_Values)
+        except (
+            Exception
+        ):  # Whatever it is: it is an answer to nobody's question, and running the program tells it.
+            return {}
+        pairs = zip(self.module.graph.nodes, described.graph.nodes, strict=True)
+        return {node: copy.meta["val"] for node, copy in pairs if "val" in copy.meta}
+
+
+class _Values(Interpreter):
+    """Notes what nodes return, without data."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node, and note its value."""
+        value = super().run_node(n)
+        n.meta["val"] = map_aggregate(value, _without_data, frozen=False)
+        return value
+
+
+def _without_data(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    return leaf.detach() if isinstance(leaf, FakeTensor) else leaf.detach().to("meta")
+
 
 class Backend(ABC):
     """Runs graphs on an engine."""
@@ -64,6 +106,13 @@ class Backend(ABC):
         Raises:
             BackendError: The engine is not installed, or refuses. The message says what to install or change.
         """
+
+    def profile(self, example_inputs: tuple[Any, ...]) -> Profile | None:
+        """Return what inputs a module accepts that was compiled for `example_inputs`; None for all.
+
+        By default those of the same dtypes, devices and sizes, and with the same plain values.
+        """
+        return Profile.of(example_inputs)
 
 
 @dataclass(frozen=True)

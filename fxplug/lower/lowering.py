@@ -1,52 +1,30 @@
-"""Handing a module to a backend, with a report that says what it can run and why the rest stays behind."""
+"""Handing a module to backends, with a report that says what they can run and why the rest stays behind."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 from fxplug.errors import BackendError, LoweringError
-from fxplug.lower.backend import Backend, LoweringContext
+from fxplug.lower.backend import Backend
+from fxplug.lower.lowered import LoweredPartition, OnMismatch
+from fxplug.lower.planning import Choices, Plan, make_plan
+from fxplug.passes.parts import PartStyle, split_into
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn
 
     from fxplug.execute import GraphModule
+    from fxplug.lower.report import LoweringReport
 
-__all__ = ["Lowered", "LoweringReport", "NodeSupport", "lower", "plan_lowering"]
+__all__ = ["Lowered", "lower", "lower_to_several", "plan_lowering"]
 
-
-@dataclass(frozen=True)
-class NodeSupport:
-    """What a backend says about one node."""
-
-    name: str
-    target: str
-    ok: bool
-    reason: str
-    source: str
-    """The line of the program that made the node; empty when not known."""
-
-
-@dataclass(frozen=True)
-class LoweringReport:
-    """What a backend can run of a module."""
-
-    backend: str
-    nodes: tuple[NodeSupport, ...]
-    """One entry per call; inputs, outputs and parameters are not counted."""
-
-    @property
-    def coverage(self) -> float:
-        """Share of the calls that the backend supports, from 0 to 1."""
-        return sum(node.ok for node in self.nodes) / len(self.nodes) if self.nodes else 1.0
-
-    @property
-    def unsupported(self) -> tuple[NodeSupport, ...]:
-        """The calls that stay behind."""
-        return tuple(node for node in self.nodes if not node.ok)
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -54,41 +32,37 @@ class Lowered:
     """The result of lowering."""
 
     module: nn.Module
-    """What runs: the backend's module, or the unchanged one."""
+    """What runs: a module that calls partitions, or the unchanged one."""
     report: LoweringReport
     fallback: str = ""
-    """Why the module stayed eager; empty when the backend runs it."""
+    """Why the whole module stayed eager; empty when a backend runs a part of it."""
 
 
 def plan_lowering(
-    module: GraphModule, backend: Backend, name: str, example_inputs: tuple[Any, ...] | None = None
+    module: GraphModule,
+    backend: Backend | Sequence[tuple[str, Backend]],
+    name: str = "",
+    example_inputs: tuple[Any, ...] | None = None,
+    *,
+    choices: Choices | None = None,
 ) -> LoweringReport:
-    """Ask a backend about every call of a module without building anything.
+    """Ask backends about every call of a module, and find partitions, without building anything.
 
     Args:
         module: Not changed.
-        backend: Who is asked.
+        backend: Who is asked; or names and backends, where the first that supports a call runs it.
         name: The backend's name, for the report.
         example_inputs: Inputs of the module, where they are known.
+        choices: What the user decides about partitions.
+
+    Raises:
+        ConfigError: `choices` names what is not there.
     """
-    context = LoweringContext(module, example_inputs)
-    entries: list[NodeSupport] = []
-    for node in module.graph.nodes:
-        if not node.op.startswith("call_"):
-            continue
-        support = backend.supports(node, context)
-        frame = node.origins[0].source() if node.origins else None
-        target = (
-            node.target
-            if isinstance(node.target, str)
-            else getattr(node.target, "__name__", repr(node.target))
-        )
-        source = f"{frame.filename}:{frame.line}" if frame is not None else ""
-        entries.append(NodeSupport(node.name, target, support.ok, support.reason, source))
-    return LoweringReport(name, tuple(entries))
+    backends = [(name, backend)] if isinstance(backend, Backend) else list(backend)
+    return make_plan(module, backends, example_inputs, choices or Choices()).report
 
 
-def lower(
+def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
     module: GraphModule,
     backend: Backend,
     example_inputs: tuple[Any, ...],
@@ -96,45 +70,194 @@ def lower(
     name: str,
     options: Mapping[str, Any] | None = None,
     strict: bool = False,
+    choices: Choices | None = None,
+    on_mismatch: OnMismatch = "error",
 ) -> Lowered:
-    """Let a backend run a module as a whole.
-
-    The backend runs the module only if it supports every call in it; otherwise, or when it cannot build, the
-    module stays eager and the reason is reported.
+    """Let a backend run the parts of a module that it supports; the rest stays eager.
 
     Args:
-        module: Not changed.
+        module: Not changed; what runs in PyTorch shares its parameters.
         backend: Who runs it.
         example_inputs: Inputs of the module.
         name: The backend's name, for reports and errors.
         options: Validated options of the backend.
-        strict: Whether staying eager is an error.
+        strict: Whether it is an error when anything stays eager.
+        choices: What the user decides about partitions.
+        on_mismatch: What a partition does with inputs that it was not compiled for: ``"error"`` raises a
+            `LoweringError`, ``"eager"`` runs it in PyTorch.
 
     Raises:
-        LoweringError: The module would stay eager and `strict` is set.
+        LoweringError: Something would stay eager and `strict` is set.
+        ConfigError: `choices` names what is not there.
     """
-    report = plan_lowering(module, backend, name, example_inputs)
-    missing = report.unsupported
-    if missing:
-        first = missing[0]
-        at = f" at {first.source}" if first.source else ""
-        reason = (
-            f"{len(missing)} of {len(report.nodes)} calls are not supported by {name!r}, the first is "
-            f"{first.name!r}{at}: {first.reason or 'no reason given'}"
-        )
-        return _stay_eager(module, report, reason, None, strict=strict)
-    try:
-        return Lowered(backend.compile(module, example_inputs, dict(options or {})), report)
-    except BackendError as error:
-        return _stay_eager(module, report, error.message, error, strict=strict)
-    except Exception as error:
-        reason = f"the backend failed while it compiled: {type(error).__name__}: {error}"
-        return _stay_eager(module, report, reason, error, strict=strict)
+    return lower_to_several(
+        module,
+        [(name, backend)],
+        example_inputs,
+        options={name: options or {}},
+        strict=strict,
+        choices=choices,
+        on_mismatch=on_mismatch,
+    )
 
 
-def _stay_eager(
-    module: GraphModule, report: LoweringReport, reason: str, cause: Exception | None, *, strict: bool
+def lower_to_several(
+    module: GraphModule,
+    backends: Sequence[tuple[str, Backend]],
+    example_inputs: tuple[Any, ...],
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    strict: bool = False,
+    choices: Choices | None = None,
+    on_mismatch: OnMismatch = "error",
 ) -> Lowered:
-    if strict:
-        raise LoweringError(f"Cannot lower the module to {report.backend!r}: {reason}") from cause
-    return Lowered(module, report, reason)
+    """Let several backends run the parts of a module that they support.
+
+    Args:
+        module: Not changed.
+        backends: Names and backends; where several support a call, the first of them runs it.
+        example_inputs: Inputs of the module.
+        options: Name of a backend -> its validated options.
+        strict: See `lower`.
+        choices: See `lower`.
+        on_mismatch: See `lower`.
+
+    Raises:
+        LoweringError: Something would stay eager and `strict` is set.
+        ConfigError: `choices` names what is not there.
+    """
+    plan = make_plan(module, backends, example_inputs, choices or Choices())
+    report = plan.report
+    left = [node for node in report.nodes if not node.partition]
+    if left and (strict or not report.partitions):
+        reason = _why_left(report)
+        if strict:
+            raise LoweringError(f"Cannot lower the module to {report.backend!r}: {reason}")
+        return Lowered(module, report, reason)
+    if not report.partitions:
+        return Lowered(module, report)
+    return _Builder(module, dict(backends), plan, options or {}, on_mismatch).build(
+        example_inputs, strict=strict
+    )
+
+
+def _why_left(report: LoweringReport) -> str:
+    """Return why the module, or some of it, stays eager."""
+    missing = report.unsupported
+    left = missing or [node for node in report.nodes if not node.partition]
+    first = left[0]
+    at = f" at {first.source}" if first.source else ""
+    verb = "are not supported by" if missing else "are not run by"
+    return (
+        f"{len(left)} of {len(report.nodes)} calls {verb} {report.backend!r}, the first is {first.name!r}{at}: "
+        f"{first.reason or 'no reason given'}"
+    )
+
+
+class _Builder:
+    """Builds the partitions of a plan.
+
+    Args:
+        module: Not changed.
+        backends: Name -> backend.
+        plan: Of this module.
+        options: Name of a backend -> its options.
+        on_mismatch: What partitions do with inputs that they were not compiled for.
+    """
+
+    def __init__(
+        self,
+        module: GraphModule,
+        backends: Mapping[str, Backend],
+        plan: Plan,
+        options: Mapping[str, Mapping[str, Any]],
+        on_mismatch: OnMismatch,
+    ) -> None:
+        self._module = module
+        self._backends = backends
+        self._plan = plan
+        self._options = options
+        self._on_mismatch: OnMismatch = on_mismatch
+        self._failed: dict[str, str] = {}
+
+    def build(self, example_inputs: tuple[Any, ...], *, strict: bool) -> Lowered:
+        """Return the module that calls engines."""
+        report = self._plan.report
+        split = split_into(self._module, self._plan.parts, PartStyle(keep_node_names=True), "lower")
+        names = list(self._plan.backends)
+        inputs = _inputs_of(split, names, example_inputs)
+        for name in names:
+            part: Any = split.get_submodule(name)
+            try:
+                built = self._compiled(name, part, inputs)
+            except Exception as error:  # An engine fails in any way.
+                self._failed[name] = _why_failed(error)
+                if strict:
+                    raise LoweringError(
+                        f"Cannot lower the module to {report.backend!r}: {self._failed[name]}"
+                    ) from error
+                continue
+            if (
+                built is part
+                and len(report.partitions) == 1
+                and not any(not node.partition for node in report.nodes)
+            ):
+                return Lowered(self._module, report)  # It runs as it is.
+            split.set_submodule(name, self._wrapped(name, built, part, inputs[name]))
+        report = replace(
+            report,
+            partitions=tuple(
+                replace(partition, fallback=self._failed.get(partition.name, ""))
+                for partition in report.partitions
+            ),
+        )
+        if len(self._failed) == len(names):
+            return Lowered(self._module, report, "; ".join(dict.fromkeys(self._failed.values())))
+        return Lowered(split, report)
+
+    def _compiled(self, name: str, part: GraphModule, inputs: Mapping[str, tuple[Any, ...]]) -> nn.Module:
+        if name not in inputs:
+            raise BackendError(
+                "the partition was not reached with the example inputs, which an engine is built for"
+            )
+        backend = self._plan.backends[name]
+        return self._backends[backend].compile(
+            part, copy_values(inputs[name]), dict(self._options.get(backend, {}))
+        )
+
+    def _wrapped(
+        self, name: str, engine: nn.Module, part: GraphModule, inputs: tuple[Any, ...]
+    ) -> LoweredPartition:
+        backend = self._plan.backends[name]
+        profile = self._backends[backend].profile(inputs)
+        return LoweredPartition(name, backend, engine, part, profile, self._on_mismatch)
+
+
+def _why_failed(error: Exception) -> str:
+    if isinstance(error, BackendError):
+        return error.message
+    return f"the backend failed while it compiled: {type(error).__name__}: {error}"
+
+
+def _inputs_of(
+    split: GraphModule, names: Iterable[str], example_inputs: tuple[Any, ...]
+) -> dict[str, tuple[Any, ...]]:
+    """Return what reaches each part, without leaving a mark on the module or the inputs."""
+    found: dict[str, tuple[Any, ...]] = {}
+
+    def keep(name: str) -> Any:
+        def hook(_: nn.Module, values: tuple[Any, ...]) -> None:
+            found.setdefault(name, copy_values(values))
+
+        return hook
+
+    state = SavedState(split, buffers_only=True)
+    handles = [split.get_submodule(name).register_forward_pre_hook(keep(name)) for name in names]
+    try:
+        with forked_random_state([*split.parameters(), *tensors_in(example_inputs)]), torch.no_grad():
+            split(*copy_values(example_inputs))
+    finally:
+        for handle in handles:
+            handle.remove()
+        state.restore()
+    return found

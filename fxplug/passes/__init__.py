@@ -24,7 +24,7 @@ from fxplug.passes.normalize import Normalize
 from fxplug.passes.onednn_fuse import OneDnnFuse, OneDnnFuseOptions
 from fxplug.passes.order import order_passes, order_reasons
 from fxplug.passes.original_state import LoadedKeys, load_original_state_dict
-from fxplug.passes.partition import group_nodes, order_partitions, requirements
+from fxplug.passes.partition import group_nodes, group_nodes_by_kind, order_partitions, requirements
 from fxplug.passes.parts import Part, PartStyle, build_part, split_into
 from fxplug.passes.pipeline import Pipeline
 from fxplug.passes.propagate_shapes import PropagateShapes
@@ -95,6 +95,7 @@ __all__ = [
     "fold_batch_norm",
     "fold_submodule",
     "group_nodes",
+    "group_nodes_by_kind",
     "inline_submodule",
     "known_facts",
     "load_original_state_dict",

@@ -12,12 +12,12 @@ from fxplug.errors import PartitionError
 from fxplug.passes.dependences import effect_order, is_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
 
-__all__ = ["group_nodes", "order_partitions", "requirements"]
+__all__ = ["group_nodes", "group_nodes_by_kind", "order_partitions", "requirements"]
 
 _SHOWN = 4
 
@@ -65,16 +65,42 @@ def group_nodes(
     Raises:
         PartitionError: A set of `together` holds something that is no call of this graph.
     """
+    groups = group_nodes_by_kind(module, lambda node: True if predicate(node) else None, together=together)
+    return [nodes for _, nodes in groups if len(nodes) >= min_block_size]
+
+
+def group_nodes_by_kind(
+    module: GraphModule,
+    kind_of: Callable[[Node], Hashable],
+    *,
+    together: Iterable[Collection[Node]] = (),
+) -> list[tuple[Hashable, list[Node]]]:
+    """Return groups of calls of one kind that can each run as one, as `group_nodes` does for a single kind.
+
+    No value and no effect leads out of a group and back into it, by whatever way through other groups.
+
+    Args:
+        module: Not changed.
+        kind_of: Asked once for each call, in the order of the graph; None for calls that come into no group.
+        together: Sets of calls that come into one group or into none; see `group_nodes`.
+
+    Returns:
+        Kind and calls of each group, in an order in which they can run, the calls in the order of the graph.
+
+    Raises:
+        PartitionError: A set of `together` holds something that is no call of this graph.
+    """
     before = requirements(module)
-    chosen = {node for node in before if predicate(node)}
-    units, chosen = _units(before, chosen, together)
+    kinds = {node: kind for node in before if (kind := kind_of(node)) is not None}
+    units, kinds = _units(before, kinds, together)
     levels: dict[Node, int] = {}
-    groups: dict[int, list[Node]] = {}
+    groups: dict[tuple[int, Hashable], list[Node]] = {}
     for unit in units:
+        kind = kinds.get(unit[0])
         # Whoever leaves a group for another call, and comes back, comes back to a later one.
         level = max(
             (
-                levels[used] + (used in chosen and unit[0] not in chosen)
+                levels[used] + (used in kinds and kinds[used] != kind)
                 for node in unit
                 for used in before[node]
                 if used in levels
@@ -83,15 +109,17 @@ def group_nodes(
         )
         for node in unit:
             levels[node] = level
-        if unit[0] in chosen:
-            groups.setdefault(level, []).extend(unit)
-    return [sorted(groups[level]) for level in sorted(groups) if len(groups[level]) >= min_block_size]
+        if kind is not None:
+            groups.setdefault((level, kind), []).extend(unit)
+    found = [(kind, sorted(nodes)) for (_, kind), nodes in groups.items()]
+    place = {id(nodes): key[0] for (_, nodes), key in zip(found, groups, strict=True)}
+    return sorted(found, key=lambda group: (place[id(group[1])], group[1][0]))
 
 
 def _units(
-    before: Mapping[Node, Sequence[Node]], chosen: set[Node], together: Iterable[Collection[Node]]
-) -> tuple[Iterable[Sequence[Node]], set[Node]]:
-    """Return what has to stand on one level, in an order in which it can run, and the calls that may be grouped."""
+    before: Mapping[Node, Sequence[Node]], kinds: dict[Node, Hashable], together: Iterable[Collection[Node]]
+) -> tuple[Iterable[Sequence[Node]], dict[Node, Hashable]]:
+    """Return what has to stand on one level, in an order in which it can run, and the kinds of what may be grouped."""
     sets = [list(dict.fromkeys(nodes)) for nodes in together]
     for nodes in sets:
         for node in nodes:
@@ -100,9 +128,12 @@ def _units(
                     f"Cannot keep {node!r} together with others: it is no call of this graph. Name calls alone."
                 )
     if not sets:
-        return ([node] for node in before), chosen
+        return ([node] for node in before), kinds
     merged = _merge(sets)
-    split = {number for node, number in merged.items() if node not in chosen}
+    found: dict[int, set[Hashable]] = {}
+    for node, number in merged.items():
+        found.setdefault(number, set()).add(kinds.get(node))
+    split = {number for number, several in found.items() if None in several or len(several) > 1}
     loose = {node for node, number in merged.items() if number in split}
     merged = {node: number for node, number in merged.items() if number not in split}
     while True:
@@ -110,14 +141,19 @@ def _units(
         broken = {
             node
             for component in components
-            if len(component) > 1 and not (chosen - loose).issuperset(component)
+            if len(component) > 1 and not _is_one_kind(component, kinds, loose)
             for node in component
             if node in merged
         }
         if not broken:
-            return components, chosen - loose
+            return components, {node: kind for node, kind in kinds.items() if node not in loose}
         loose |= broken
         merged = {node: number for node, number in merged.items() if node not in broken}
+
+
+def _is_one_kind(component: Sequence[Node], kinds: Mapping[Node, Hashable], loose: Collection[Node]) -> bool:
+    found = {None if node in loose else kinds.get(node) for node in component}
+    return None not in found and len(found) == 1
 
 
 def _merge(sets: Iterable[Sequence[Node]]) -> dict[Node, int]:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 from fxplug.analyze.isolation import copy_module, copy_values
 from fxplug.api import Tolerance
 from fxplug.errors import BackendError, LoweringError
-from fxplug.lower import Backend, Support, lower
+from fxplug.lower import Backend, Profile, Support, lower
 from fxplug.lower.backend import LoweringContext
 from fxplug.testing.behaviour import differences
 from fxplug.testing.partitions import single_calls
 from fxplug.testing.subject import reason_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
 
     from fxplug.execute import GraphModule
+    from fxplug.ir import Node
     from fxplug.plugins import BackendOffer
     from fxplug.testing.models import Sample
     from fxplug.testing.report import Findings
@@ -133,18 +136,39 @@ def _calls(backend: Backend, module: GraphModule, sample: Sample) -> list[_Part]
     ]
 
 
+class _Watched(Backend):
+    """A backend, of which is noted whether it changes what it is given: that runs where the engine cannot."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.changed = False
+
+    def supports(self, node: Node, context: LoweringContext) -> Support:
+        return self._backend.supports(node, context)
+
+    def compile(
+        self, subgraph: GraphModule, example_inputs: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> nn.Module:
+        before = (str(subgraph.graph), subgraph.graph.version)
+        made = self._backend.compile(subgraph, example_inputs, options)
+        self.changed |= (str(subgraph.graph), subgraph.graph.version) != before
+        return made
+
+    def profile(self, example_inputs: tuple[Any, ...]) -> Profile | None:
+        return self._backend.profile(example_inputs)
+
+
 def _values(subject: Subject, offer: BackendOffer, backend: Backend, part: _Part) -> tuple[str, str]:
     """Return what is wrong with something that the backend runs, or why it does not run it."""
-    graph = part.module.graph
-    before = (str(graph), graph.version)
+    watched = _Watched(backend)
     inputs, options = copy_values(part.inputs), subject.options_of(offer)
     try:
-        lowered = lower(part.module, backend, inputs, name=offer.name, options=options, strict=True)
+        lowered = lower(part.module, watched, inputs, name=offer.name, options=options, strict=True)
     except LoweringError as error:
         if error.__cause__ is None or isinstance(error.__cause__, BackendError):
             return "", reason_of(error.__cause__ or error)
         return f"{part.where} {reason_of(error)}", ""
-    if (str(graph), graph.version) != before:
+    if watched.changed:
         return f"{part.where} compile() changes the graph that it is given", ""
     try:
         different = differences(lowered.module, part.expected, part.inputs, Tolerance())

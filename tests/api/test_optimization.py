@@ -372,9 +372,10 @@ def test_a_backend_that_cannot_is_a_warning_or_strictly_an_error(model, manager_
     manager = manager_with(fxplug_register_backends=a_backend(Refusing))
     result = run(model, backend="mine", manager=manager)
 
-    assert result.module is result.graph_module
-    assert "no modules here" in result.fallback
-    assert result.warnings[0].startswith("The module stays eager: 1 of 2 calls are not supported by 'mine'")
+    assert result.fallback == ""
+    assert [partition.nodes for partition in result.lowering.partitions] == [("relu",)]
+    assert result.warnings[0].startswith("1 of 2 calls stay in PyTorch, the first is 'conv'")
+    assert result.warnings[0].endswith("no modules here")
     with pytest.raises(LoweringError, match="no modules here"):
         run(model, backend="mine", strict=True, manager=manager)
 

@@ -216,6 +216,16 @@ def test_the_reports_tell_the_same_to_programs_and_to_people(fxplug, folder):
         "fallback": None,
         "coverage": 1.0,
         "unsupported": [],
+        "partitions": [
+            {
+                "name": "submod_0",
+                "backend": "eager",
+                "nodes": ["conv", "relu"],
+                "compute_nodes": 2,
+                "transfer_bytes": report["backend"]["partitions"][0]["transfer_bytes"],
+                "fallback": None,
+            }
+        ],
     }
     for expected in (
         "# Net, optimised",

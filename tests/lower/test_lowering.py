@@ -6,16 +6,21 @@ import pytest
 import torch
 from torch import nn
 
+from fxplug.analyze.isolation import copy_module, copy_values
 from fxplug.capture import Tracer
-from fxplug.errors import BackendError, LoweringError
+from fxplug.errors import BackendError, ConfigError, LoweringError
 from fxplug.execute import GraphModule
 from fxplug.lower import (
     BUILTIN_BACKENDS,
     Backend,
+    Choices,
     EagerBackend,
     LoweringContext,
+    Profile,
     Support,
     lower,
+    lower_to_several,
+    lowered_partitions,
     plan_lowering,
 )
 
@@ -53,6 +58,25 @@ class Picky(Backend):
             raise self.error
         self.compiled.append((subgraph, example_inputs, options))
         return nn.Identity()
+
+
+class Engine(nn.Module):
+    """Runs what it was compiled from; its results share memory with nothing."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = copy_module(part)
+
+    def forward(self, *inputs):
+        return copy_values(self.part(*copy_values(inputs)))
+
+
+class Running(Picky):
+    """Supports everything but what it is told, and runs it."""
+
+    def compile(self, subgraph, example_inputs, options):
+        super().compile(subgraph, example_inputs, options)
+        return Engine(subgraph)
 
 
 @pytest.fixture
@@ -113,25 +137,45 @@ def test_graph_without_calls_is_covered(module):
     assert report.nodes == ()
 
 
-def test_supported_module_is_compiled_as_a_whole(module):
+def test_a_supported_module_is_one_partition(module):
     backend = Picky()
     lowered = lower(module, backend, (X,), name="picky", options={"level": 2})
 
-    assert isinstance(lowered.module, nn.Identity)
-    assert backend.compiled == [(module, (X,), {"level": 2})]
+    ((part, inputs, options),) = backend.compiled
+    assert [node.name for node in part.graph.nodes if node.op.startswith("call_")] == [
+        "linear",
+        "act",
+        "mul",
+        "add",
+    ]
+    assert torch.equal(inputs[0], X)
+    assert options == {"level": 2}
+    assert isinstance(lowered.module.submod_0.engine, nn.Identity)
     assert lowered.fallback == ""
     assert lowered.report.coverage == 1.0
+    assert lowered.report.eager == ()
 
 
-def test_unsupported_call_keeps_the_module_eager(module):
-    backend = Picky("act", "mul")
+def test_unsupported_calls_stay_between_partitions(module):
+    backend = Running("act", "mul")
+    lowered = lower(module, backend, (X,), name="running")
+
+    assert [partition.nodes for partition in lowered.report.partitions] == [("linear",), ("add",)]
+    assert [node.name for node in lowered.report.eager] == ["act", "mul"]
+    assert list(lowered_partitions(lowered.module)) == ["submod_0", "submod_1"]
+    assert torch.equal(lowered.module(X), module(X))
+    assert lowered.fallback == ""
+
+
+def test_a_module_of_which_nothing_is_supported_stays_eager(module):
+    backend = Picky("linear", "act", "mul", "add")
     lowered = lower(module, backend, (X,), name="picky")
 
     assert lowered.module is module
     assert backend.compiled == []
     line = Net.forward.__code__.co_firstlineno + 1
     assert lowered.fallback == (
-        f"2 of 4 calls are not supported by 'picky', the first is 'act' at {__file__}:{line}: act is too hard"
+        f"4 of 4 calls are not supported by 'picky', the first is 'linear' at {__file__}:{line}: linear is too hard"
     )
 
 
@@ -211,7 +255,147 @@ def test_eager_backend_supports_everything_and_changes_nothing(module):
 
 
 def test_eager_backend_is_offered():
-    (record,) = BUILTIN_BACKENDS
-    assert record.name == "eager"
+    record = BUILTIN_BACKENDS[0]
+    assert [each.name for each in BUILTIN_BACKENDS] == ["eager", "inductor"]
     assert isinstance(record.factory(), EagerBackend)
     assert record.requires == ()
+
+
+# -- what the user decides
+
+
+def test_small_partitions_stay_eager_with_the_reason(module):
+    report = plan_lowering(module, Picky("mul"), "picky", choices=Choices(min_block_size=2))
+
+    assert [partition.nodes for partition in report.partitions] == [("linear", "act")]
+    assert report.nodes[3].reason == (
+        "its partition for 'picky' would have 1 call that compute, fewer than min_block_size=2"
+    )
+
+
+def test_pins_and_keep_together(module):
+    report = plan_lowering(module, Picky(), "picky", choices=Choices(pins={"act": ""}))
+    assert report.nodes[1].reason == "it is pinned to PyTorch"
+    assert [partition.nodes for partition in report.partitions] == [("linear",), ("mul", "add")]
+
+    together = Choices(together=(("act", "mul"),))
+    report = plan_lowering(module, Picky("mul"), "picky", choices=together)
+    assert [partition.nodes for partition in report.partitions] == [("linear",), ("add",)]
+    assert "together" in report.nodes[1].reason
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        (
+            Choices(pins={"acr": ""}),
+            "Cannot decide where node 'acr' runs: the module has no call of this name.",
+        ),
+        (Choices(pins={"act": "other"}), "Cannot pin node 'act' to 'other': it is none of the backends"),
+        (Choices(min_block_size=0), "Cannot use min_block_size=0: give a positive whole number."),
+    ],
+    ids=["node", "backend", "size"],
+)
+def test_choices_that_name_nothing_are_refused(module, choices, message):
+    with pytest.raises(ConfigError) as caught:
+        plan_lowering(module, Picky(), "picky", choices=choices)
+
+    assert message in str(caught.value)
+
+
+def test_the_first_backend_that_supports_a_call_runs_it(module):
+    first, second = Running("act", "mul"), Running("mul")
+    lowered = lower_to_several(module, [("first", first), ("second", second)], (X,))
+
+    runs = [(partition.backend, partition.nodes) for partition in lowered.report.partitions]
+    assert runs == [("first", ("linear",)), ("second", ("act",)), ("first", ("add",))]
+    assert lowered.report.nodes[2].reason == "first: mul is too hard; second: mul is too hard"
+    assert torch.equal(lowered.module(X), module(X))
+
+
+# -- what is known before anything is built
+
+
+def test_the_report_says_what_moves_and_what_more_support_would_merge(module):
+    report = plan_lowering(module, Picky("act"), "picky", (X,))
+
+    assert [partition.transfer_bytes for partition in report.partitions] == [2 * 24, 2 * 24]
+    (missing,) = report.missing
+    assert (missing.target, missing.nodes, missing.partitions) == ("Tanh", ("act",), 1)
+    line = Net.forward.__code__.co_firstlineno + 1
+    assert str(report).splitlines() == [
+        "picky: 3 of 4 calls supported (75%)",
+        "partitions: 2",
+        "  submod_0 (picky): 1 calls, of which 1 compute, 48 bytes in and out",
+        "  submod_1 (picky): 2 calls, of which 2 compute, 48 bytes in and out",
+        "in PyTorch: 1",
+        f"  act (act) at {__file__}:{line}: act is too hard",
+        "with Tanh supported: 1 partitions",
+    ]
+
+
+# -- what partitions are called with
+
+
+def test_other_inputs_are_an_error_or_run_in_pytorch(module):
+    lowered = lower(module, Running(), (X,), name="running")
+    with pytest.raises(LoweringError) as caught:
+        lowered.module(torch.randn(5, 3))
+    assert str(caught.value) == (
+        "Cannot run partition 'submod_0' on 'running': input 0 is float32 5x3, and float32 2x3 is expected. Lower the "
+        "module for such inputs, let the backend leave sizes open where it can, or lower with on_mismatch='eager'. "
+        "[FXP-L003]"
+    )
+
+    lowered = lower(module, Running(), (X,), name="running", on_mismatch="eager")
+    other = torch.randn(5, 3)
+    assert torch.equal(lowered.module(other), module(other))
+
+
+def test_profiles_look_at_dtypes_ranks_and_plain_values():
+    profile = Profile.of((X, 3), open_dimensions=(0,))
+
+    assert profile.problem_with((torch.ones(9, 3), 3)) == ""
+    assert (
+        profile.problem_with((torch.ones(9, 4), 3)) == "input 0 is float32 9x4, and float32 ?x3 is expected"
+    )
+    assert profile.problem_with((X.double(), 3)) == "input 0 is float64 2x3, and float32 ?x3 is expected"
+    assert profile.problem_with((X, 4)) == "input 1 is 4, and was 3 when it was compiled"
+    assert profile.problem_with((X,)) == "there are 1 inputs, and 2 are expected"
+
+
+# -- what cannot be built
+
+
+def test_one_partition_that_cannot_be_built_stays_eager(module):
+    class Half(Running):
+        def compile(self, subgraph, example_inputs, options):
+            if any(node.name == "add" for node in subgraph.graph.nodes):
+                raise BackendError("No additions today.")
+            return super().compile(subgraph, example_inputs, options)
+
+    lowered = lower(module, Half("mul"), (X,), name="half")
+
+    assert [partition.fallback for partition in lowered.report.partitions] == ["", "No additions today."]
+    assert [node.name for node in lowered.report.eager] == ["mul", "add"]
+    assert lowered.fallback == ""
+    assert torch.equal(lowered.module(X), module(X))
+
+
+# -- memory that is shared
+
+
+class Writing(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        z = y.view(-1)
+        z.add_(1)
+        return y.sum() + z, y
+
+
+@pytest.mark.parametrize("refused", [(), ("add_",), ("view",), ("mul",), ("sum_1",)])
+def test_what_is_written_is_seen_through_views(refused):
+    module = GraphModule(nn.Module(), Tracer().trace(Writing()))
+    lowered = lower(module, Running(*refused), (X,), name="running")
+
+    torch.testing.assert_close(lowered.module(X), Writing()(X))

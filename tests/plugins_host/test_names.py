@@ -108,8 +108,8 @@ def test_an_unknown_name_tells_of_plugins_that_are_not_active(manager_of):
         manager.find_backend("own")
 
     assert str(caught.value) == (
-        "There is no backend named 'own'. Available: 'eager'. Installed but not active: 'alpha' (disabled: switched "
-        "off by the argument 'disable'). [FXP-F001]"
+        "There is no backend named 'own'. Available: 'eager', 'inductor'. Installed but not active: 'alpha' (disabled: "
+        "switched off by the argument 'disable'). [FXP-F001]"
     )
 
 

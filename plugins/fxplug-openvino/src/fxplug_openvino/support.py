@@ -12,7 +12,7 @@ from fxplug_openvino.table import MODULES, find_row
 if TYPE_CHECKING:
     from fxplug.lower import LoweringContext
 
-__all__ = ["reason_against"]
+__all__ = ["reason_against", "reason_against_effects"]
 
 # Inside these a forward computes what it computes outside.
 _HARMLESS_REGIONS: tuple[Any, ...] = (
@@ -38,6 +38,16 @@ def reason_against(node: Node, context: LoweringContext) -> str:
         return ""
     if find_row(node, context) is None:
         return _not_in_table(node, context)
+    return reason_against_effects(node, context)
+
+
+def reason_against_effects(node: Node, context: LoweringContext) -> str:
+    """Return why a call cannot run in OpenVINO for what it does besides computing; empty when it can.
+
+    Args:
+        node: A call of the module in `context`.
+        context: Knows the module.
+    """
     for entry in node.region:
         if entry.context not in _HARMLESS_REGIONS:
             return f"it runs inside {qualified_name(entry.context)}, whose rules OpenVINO does not follow"

@@ -1,0 +1,74 @@
+"""A module whose partitions run on engines, and what is between them in PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from fxplug.errors import LoweringError
+
+if TYPE_CHECKING:
+    from fxplug.execute import GraphModule
+    from fxplug.lower.profile import Profile
+
+__all__ = ["LoweredPartition", "OnMismatch", "lowered_partitions"]
+
+OnMismatch = Literal["error", "eager"]
+"""What happens when a partition gets inputs that it was not compiled for."""
+
+
+class LoweredPartition(nn.Module):
+    """A partition that an engine runs.
+
+    Args:
+        name: The path of the partition.
+        backend: The name of the backend that compiled it.
+        engine: What the backend returned.
+        eager: The same in PyTorch.
+        profile: What inputs the engine accepts; None for all.
+        on_mismatch: What happens with others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        engine: nn.Module,
+        eager: GraphModule,
+        profile: Profile | None,
+        on_mismatch: OnMismatch,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.backend = backend
+        self.profile = profile
+        self.on_mismatch: OnMismatch = on_mismatch
+        self.engine = engine
+        # No submodule: what the engine was compiled from is no part of the state of this module.
+        self.__dict__["eager"] = eager
+
+    def forward(self, *inputs: Any) -> Any:
+        """Run the partition.
+
+        Raises:
+            LoweringError: The inputs are others than it was compiled for.
+        """
+        if self.profile is not None and (problem := self.profile.problem_with(inputs)):
+            if self.on_mismatch == "eager":
+                return self.__dict__["eager"](*inputs)
+            raise LoweringError(
+                f"Cannot run partition {self.name!r} on {self.backend!r}: {problem}. Lower the module for such inputs, "
+                "let the backend leave sizes open where it can, or lower with on_mismatch='eager'.",
+                code="FXP-L003",
+            )
+        return self.engine(*inputs)
+
+    def extra_repr(self) -> str:
+        """Return what is shown of it."""
+        return f"{self.backend}"
+
+
+def lowered_partitions(module: nn.Module) -> dict[str, LoweredPartition]:
+    """Return path -> partition for all partitions of a module that run on engines."""
+    return {path: part for path, part in module.named_modules() if isinstance(part, LoweredPartition)}
