@@ -21,7 +21,7 @@ ASSETS = "fxplug_viz/assets/"
 ASSET_SUFFIXES = {".css", ".j2", ".js", ".txt"}
 BUNDLED_LICENCES = {"fxplug-viz": "licenses/src/fxplug_viz/assets/vendor/LICENSES.txt"}
 LICENCES = {"fxplug-viz": "Apache-2.0 AND BSD-3-Clause AND ISC AND MIT"}
-BESIDES_THE_CORE = {"fxplug-viz": ["jinja2>=3.1"]}
+BESIDES_THE_CORE = {"fxplug-viz": ["graphviz>=0.20", "jinja2>=3.1"]}
 
 
 def test_the_wheel_holds_the_package_and_its_metadata_and_nothing_else(distribution):
