@@ -120,7 +120,7 @@ def core_environment(files: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def full_environment(core_environment: FreshEnvironment, files: Path) -> FreshEnvironment:
-    """The same environment with the wheels of all plugins, and graphviz, which is all that they need beyond the core."""
+    """The same environment with the wheels of all plugins, and graphviz: all that they need beyond the core."""
     core_environment.install("graphviz")
     plugins = [str(Distribution(name, files).wheel) for name in SOURCES if name != "fxplug"]
     core_environment.install("--no-index", *plugins)
