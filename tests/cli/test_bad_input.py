@@ -161,7 +161,7 @@ def test_examples_that_cannot_be_had(refused, source, text, exit_code):
         ),
         (("--pass", "fuse-bn"), "There is no pass named 'fuse-bn'. Did you mean 'fuse-conv-bn'?"),
         (("--backend", "eagr"), "There is no backend named 'eagr'. Did you mean 'eager'?"),
-        (("--backend", "zzz"), "There is no backend named 'zzz'. Available: 'eager'."),
+        (("--backend", "zzz"), "There is no backend named 'zzz'. Available: 'eager', 'inductor'."),
         (("--pipeline", "inference", "--pass", "dead-code"), "--pipeline and --pass exclude each other"),
         (("--example-from", "models.py:batch"), "--example and --example-from exclude each other"),
         (("--runs", "0"), "Invalid value for '--runs': 0 is not in the range x>=1."),

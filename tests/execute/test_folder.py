@@ -120,6 +120,7 @@ def written(tmp_path, monkeypatch):
         module.to_folder(tmp_path / name)
         names.append(name)
         importlib.invalidate_caches()
+        sys.modules.pop(name, None)
         return importlib.import_module(name).FxModule(), tmp_path / name
 
     yield write

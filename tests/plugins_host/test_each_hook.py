@@ -513,7 +513,7 @@ def test_register_storage_targets(load_example, tmp_path):
         fxplug.load(path, manager=NONE)
     assert (
         "the function '@sample:clip' was brought by the plugin 'sample' of fxplug-sample 1.0, which takes no part "
-        "here. Install it (pip install fxplug-sample), or switch it on" in str(refused.value)
+        "here. Install it (pip install fxplug-sample==1.0), or switch it on" in str(refused.value)
     )
     with pytest.raises(StorageError, match="not among the functions that a file may name"):
         fxplug.save(traced, path, manager=NONE)

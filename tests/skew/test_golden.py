@@ -129,7 +129,6 @@ def test_what_it_offers_works(seen):
             "remove-identities",
             "golden:single-relu",
             "fuse-conv-bn",
-            "onednn-fuse",
             "propagate-shapes",
         )
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
+from fxplug.semantics.internals import buffers_of, modules_of, parameters_of, persists
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -216,7 +216,7 @@ def _agree(made: nn.Module, module: nn.Module, *, outermost: bool = False) -> bo
 
 
 def _agree_in_tensors(made: nn.Module, module: nn.Module) -> bool:
-    if made._non_persistent_buffers_set != module._non_persistent_buffers_set:  # pyright: ignore[reportPrivateUsage]
+    if any(persists(made, name) is not persists(module, name) for name in buffers_of(module)):
         return False
     for table in (parameters_of, buffers_of):
         ours, theirs = table(made), table(module)

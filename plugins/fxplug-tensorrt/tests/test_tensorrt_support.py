@@ -20,7 +20,9 @@ from fxplug_tensorrt.table import FUNCTIONS, METHODS, MODULES, ROWS
 def reasons(module: fxplug.GraphModule) -> dict[str, str]:
     """Return node -> reason for the calls that stay behind."""
     report = plan_lowering(module, TensorRTBackend(), "tensorrt")
-    assert all((node.ok or node.reason) and bool(node.reason) != bool(node.partition) for node in report.nodes)
+    assert all(
+        (node.ok or node.reason) and bool(node.reason) != bool(node.partition) for node in report.nodes
+    )
     return {node.name: node.reason for node in report.unsupported}
 
 
