@@ -147,7 +147,7 @@ def test_four_plugins_customise_one_trace_alike_in_every_order(expected):
     ]
     # A backend knows the original calls, so they are not fused for another engine.
     assert expected["passes"] == [name for name in expected["pipeline"] if name != "onednn-fuse"]
-    assert expected["backends"] == ["eager", "slow-engine:slow"]
+    assert expected["backends"] == ["eager", "inductor", "slow-engine:slow"]
     # Both plugins see the sum, and the one that declares to come first has the say about the common key.
     assert expected["notes"]["add"] == {
         "shared.first": "note-sums",
