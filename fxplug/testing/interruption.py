@@ -37,11 +37,14 @@ def interrupted_after(seconds: float, what: str) -> Generator[None]:
         OvertimeError: It took longer.
     """
     thread = ctypes.c_ulong(threading.get_ident())
-    ended = threading.Lock()
+    begun, ended = threading.Lock(), threading.Lock()
+    begun.acquire()
     ended.acquire()
     late: list[bool] = []
 
     def watch() -> None:
+        # Starting a thread may take longer than the limit; what is raised then would arrive before anybody expects it.
+        begun.acquire()
         wait = seconds
         while not ended.acquire(timeout=wait):
             late.append(True)
@@ -51,6 +54,7 @@ def interrupted_after(seconds: float, what: str) -> Generator[None]:
     watcher = threading.Thread(target=watch, name="fxplug-check-limit", daemon=True)
     watcher.start()
     try:
+        begun.release()
         yield
     except _Interruption:
         pass
