@@ -12,6 +12,7 @@ import keyword
 import math
 import operator
 import re
+import struct
 import types
 import typing
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,16 @@ _FUNCTION_NAMES = frozenset({"forward"})
 """What generated source defines itself."""
 _ALIASES = (types.GenericAlias, types.UnionType, type(typing.List[int]))  # noqa: UP006 - the class of typing's own aliases
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
+
+
+_NUMBERS = frozenset({int, float, complex})
+
+
+def _bits(number: complex) -> object:
+    """Return what two numbers have in common when they are the same, zeros and payloads of NaN included."""
+    if isinstance(number, int):
+        return number
+    return struct.pack("<dd", number.real, number.imag)
 
 
 def register_root(name: str, module: object) -> None:
@@ -91,8 +102,19 @@ class GlobalTable:
         return known[1]
 
     def _known_equal(self, value: Any) -> tuple[Any, str] | None:
-        """Return the entry of an equal ``list[int]`` or device: each mention is an object of its own."""
-        if type(value) not in _VALUE_TYPES and not isinstance(value, _ALIASES):
+        """Return the entry of an equal number, ``list[int]`` or device: each mention is an object of its own."""
+        kind = type(value)
+        if kind in _NUMBERS:
+            exact = _bits(value)
+            return next(
+                (
+                    (value, text)
+                    for other, text in self._known.values()
+                    if type(other) is kind and _bits(other) == exact
+                ),
+                None,
+            )
+        if kind not in _VALUE_TYPES and not isinstance(value, _ALIASES):
             return None
         for other, text in self._known.values():
             if type(other) is type(value) and other == value and repr(other) == repr(value):
