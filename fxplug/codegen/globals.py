@@ -83,6 +83,7 @@ class GlobalTable:
     def __init__(self, taken: set[str], given: Mapping[str, Any]) -> None:
         self._taken = taken
         self._known: dict[int, tuple[Any, str]] = {}
+        self._equal: dict[tuple[object, ...], str] = {}
         self.globals: dict[str, Any] = dict(given)
         """Name -> object."""
 
@@ -95,32 +96,39 @@ class GlobalTable:
         """
         known = self._known.get(id(value))
         if known is None:
-            known = self._known[id(value)] = self._known_equal(value) or (
-                value,
-                self._dotted(value) or self._bind(value, hint),
-            )
+            like = self._like(value)
+            text = self._equal.get(like) if like is not None else None
+            if text is None:
+                text = self._dotted(value) or self._bind(value, hint)
+                if like is not None:
+                    self._equal[like] = text
+            # The value is kept, so that no other one gets its id.
+            known = self._known[id(value)] = value, text
         return known[1]
 
-    def _known_equal(self, value: Any) -> tuple[Any, str] | None:
-        """Return the entry of an equal number, ``list[int]`` or device: each mention is an object of its own."""
+    def refer_itself(self, value: Any) -> str:
+        """Return a name of `value` itself, never that of an equal one.
+
+        Args:
+            value: A constant.
+        """
+        known = self._known.get(id(value))
+        if known is None or self.globals.get(known[1]) is not value:
+            known = self._known[id(value)] = value, self._bind(value, None)
+        return known[1]
+
+    def _like(self, value: Any) -> tuple[object, ...] | None:
+        """Return what equal numbers, ``list[int]`` or devices share, each mention of which is an object of its own."""
         kind = type(value)
         if kind in _NUMBERS:
-            exact = _bits(value)
-            return next(
-                (
-                    (value, text)
-                    for other, text in self._known.values()
-                    if type(other) is kind and _bits(other) == exact
-                ),
-                None,
-            )
+            return kind, _bits(value)
         if kind not in _VALUE_TYPES and not isinstance(value, _ALIASES):
             return None
-        for other, text in self._known.values():
-            if type(other) is type(value) and other == value and repr(other) == repr(value):
-                # The value is kept, so that no other one gets its id.
-                return value, text
-        return None
+        try:
+            hash(value)
+        except TypeError:  # Such as ``Annotated[int, []]``.
+            return None
+        return kind, value, repr(value)
 
     def path_of(self, value: Any) -> str | None:
         """Return the dotted path of a well-known object, None when it has none that is reachable."""

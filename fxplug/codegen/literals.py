@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.ir import Argument, Node, is_plain_name, qualified_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fxplug.codegen.globals import GlobalTable
 
 __all__ = ["ArgumentPrinter"]
@@ -52,7 +54,7 @@ class ArgumentPrinter:
         if isinstance(value, dict):
             items = cast("dict[Any, Any]", value).items()
             return (
-                "{" + ", ".join([f"{self.text(key)}: {self.text(element)}" for key, element in items]) + "}"
+                "{" + ", ".join([f"{self._key(key)}: {self.text(element)}" for key, element in items]) + "}"
             )
         if type(value) is slice:
             parts = ", ".join([self.text(part) for part in (value.start, value.stop, value.step)])
@@ -60,8 +62,16 @@ class ArgumentPrinter:
         hint = qualified_name(value).replace(".", "_") if callable(value) else None
         return self._table.refer(value, hint)
 
-    def _tuple(self, value: tuple[Any, ...]) -> str:
-        inner = ", ".join([self.text(element) for element in value])
+    def _key(self, value: Any) -> str:
+        """Return the text of a dict's key. Two NaN are two keys, so each stays the object that it is."""
+        if isinstance(value, tuple):
+            return self._tuple(cast("tuple[Any, ...]", value), self._key)
+        if type(value) in {float, complex} and value != value:  # noqa: PLR0124 - NaN
+            return self._table.refer_itself(value)
+        return self.text(value)
+
+    def _tuple(self, value: tuple[Any, ...], write: Callable[[Any], str] | None = None) -> str:
+        inner = ", ".join([(write or self.text)(element) for element in value])
         kind = type(value)
         if kind is tuple:
             return f"({inner},)" if len(value) == 1 else f"({inner})"

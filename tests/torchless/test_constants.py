@@ -294,6 +294,26 @@ def test_a_constant_reaches_a_call_as_it_is(first, second):
     assert same({"key": second}, kwargs)
 
 
+def test_two_nan_stay_two_keys_of_one_dict():
+    first, second = float("nan"), float("nan")
+    table = {first: 1, second: 2, (first, 1): 3, (second, 1): 4}
+    graph = Graph()
+    graph.output(([second, first], table))
+
+    (_, found) = function_of(graph)(None)
+
+    assert found == table
+
+
+def test_an_unhashable_annotation_is_no_obstacle():
+    alias = typing.Annotated[int, []]
+    graph = Graph()
+    x = graph.create_node("placeholder", "x", type_expr=list[alias])
+    graph.output(x)
+
+    assert function_of(graph).__annotations__["x"] == list[alias]
+
+
 @given(CONSTANTS)
 def test_a_constant_can_be_a_default_and_an_annotation(constant):
     graph = Graph()
