@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 
+from fxplug.semantics.random_state import kept_random_state
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
@@ -72,7 +74,7 @@ def forked_random_state(tensors: Iterable[torch.Tensor]) -> Generator[None]:
     # NumPy is no dependency; a model that draws from it has imported it.
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
     numpy_state = None if numpy_random is None else numpy_random.get_state()
-    with torch.random.fork_rng(devices=devices):
+    with kept_random_state(devices):
         try:
             yield
         finally:

@@ -26,6 +26,7 @@ from fxplug.errors import AnalysisError
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.execute.guards import check_guards
 from fxplug.ir import Node, effects, qualified_name
+from fxplug.semantics.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -314,7 +315,7 @@ class _Walk:
 def _random_state() -> tuple[Any, ...]:
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     return (
-        torch.get_rng_state(),
+        random_state(),
         [torch.cuda.get_rng_state(device) for device in devices],
         random.getstate(),
         None if (numpy := _numpy_random()) is None else numpy.get_state(),
@@ -322,7 +323,7 @@ def _random_state() -> tuple[Any, ...]:
 
 
 def _set_random_state(state: tuple[Any, ...]) -> None:
-    torch.set_rng_state(state[0])
+    set_random_state(state[0])
     for device, value in enumerate(state[1]):
         torch.cuda.set_rng_state(value, device)
     random.setstate(state[2])

@@ -13,6 +13,7 @@ from fxplug.execute.guards import check_guards
 from fxplug.execute.shadow import with_other_tensors
 from fxplug.ir import Node, iterate_leaves, map_aggregate
 from fxplug.semantics.internals import without_data
+from fxplug.semantics.random_state import kept_random_state
 from fxplug.semantics.symbols import SymbolicSizes, is_symbolic, size_text
 
 if TYPE_CHECKING:
@@ -247,6 +248,6 @@ def described_copy(
             interpreter(shadow).run(*inputs)
     except Exception:  # Whatever it is: running the program tells, or raises the error that the user knows.
         shadow = copy.deepcopy(module)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with kept_random_state(), torch.no_grad():
             interpreter(shadow).run(*copy.deepcopy(args))
     return shadow

@@ -13,6 +13,7 @@ from fxplug.analyze.isolation import SavedState, copy_values, forked_random_stat
 from fxplug.analyze.runs import gradients_of
 from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter
+from fxplug.semantics.random_state import kept_random_state, random_state, set_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -77,19 +78,19 @@ class _Runs:
         self._captured = captured
         self._holder = holder
         self._saved = saved
-        self._random = torch.get_rng_state()
+        self._random = random_state()
         lifted = captured.graph.lifted.values()
         self._generators = {
-            value: value.get_state() for value in lifted if isinstance(value, torch.Generator)
+            value: random_state(value) for value in lifted if isinstance(value, torch.Generator)
         }
 
     def _run(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Run:
-        torch.set_rng_state(self._random)
+        set_random_state(self._random)
         try:
             return _observe(program, self._holder, args, kwargs, self._saved)
         finally:
             for generator, state in self._generators.items():
-                generator.set_state(state)
+                set_random_state(state, generator)
 
     def compare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Check:
         """Run both on the examples.
@@ -241,7 +242,7 @@ def _first_difference(
         return ""
     try:
         interpreter = _Comparing(captured, values())
-        with torch.random.fork_rng(devices=[]):
+        with kept_random_state():
             interpreter.run(*copy_values(tuple(args)))
     except Exception:
         return ""

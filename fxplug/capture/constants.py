@@ -25,6 +25,7 @@ from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.internals import SET_GRAD_ENABLED, storage_of
+from fxplug.semantics.random_state import random_state, set_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,11 +160,11 @@ class ConstantKeeper(RootReader):
                 return self._record_plain(function, args, kwargs)
         if not effect.unknown:
             return self._note_made(function(*args, **kwargs), function, args, kwargs)
-        before = torch.default_generator.get_state()
+        before = random_state()
         result = function(*args, **kwargs)
-        if torch.equal(before, torch.default_generator.get_state()):
+        if torch.equal(before, random_state()):
             return self._note_made(result, function, args, kwargs)
-        torch.default_generator.set_state(before)
+        set_random_state(before)
         return self._record_plain(function, args, kwargs)
 
     def _is_in_graph(self, tensor: torch.Tensor) -> bool:

@@ -12,6 +12,7 @@ from fxplug.analyze.isolation import tensors_of
 from fxplug.execute import fetch_path
 from fxplug.ir import effects, map_aggregate
 from fxplug.passes.base import Pass, PassContext, PassResult
+from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ class PropagateShapes(Pass):
         inputs = map_aggregate(context.example_inputs, _own_copy, frozen=False)
         written = {id(tensor): (tensor, tensor.clone()) for tensor in _state_that_is_written(module)}
         try:
-            with torch.random.fork_rng(devices=[]):
+            with kept_random_state():
                 propagate_shapes(module, *inputs)
         finally:
             with torch.no_grad():

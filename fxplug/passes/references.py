@@ -19,6 +19,7 @@ from fxplug.analyze.runs import Run, compare_gradients, compare_runs, observe
 from fxplug.errors import FxplugError
 from fxplug.execute import GraphModule
 from fxplug.passes.transaction import Snapshot
+from fxplug.semantics.random_state import random_state, seed_random_state, set_random_state
 from fxplug.semantics.storages import checksum
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Kept:
     def __init__(self, module: GraphModule) -> None:
         self._snapshot = Snapshot(module)
         self._snapshot.journal.save_all()
-        self._generators = [(generator, generator.get_state()) for generator in _generators_of(module)]
+        self._generators = [(generator, random_state(generator)) for generator in _generators_of(module)]
         self.buffers = {
             name: tensor.detach().clone() for name, tensor in tensors_of(module) if not is_lazy(tensor)
         }
@@ -71,7 +72,7 @@ class Kept:
         """
         left = self._snapshot.restore()
         for generator, state in self._generators:
-            generator.set_state(state)
+            set_random_state(state, generator)
         if left:
             raise FxplugError(
                 f"Cannot undo what a run of the module did to it ({left[0]}): capture the model again."
@@ -227,7 +228,7 @@ def seeded(tensors: Sequence[torch.Tensor]) -> Generator[None]:
     """
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
     with _RANDOM_STATE, forked_random_state(tensors):
-        torch.default_generator.manual_seed(0)
+        seed_random_state(0)
         for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(0)

@@ -36,6 +36,7 @@ from fxplug.passes.transport import (
     unpack,
 )
 from fxplug.semantics.internals import memory_of, storage_of
+from fxplug.semantics.random_state import random_state, set_random_state
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class _Surroundings:
     def here(cls) -> _Surroundings:
         return cls(
             random.getstate(),
-            torch.get_rng_state(),
+            random_state(),
             torch.get_default_dtype(),
             torch.get_num_threads(),
             torch.is_grad_enabled(),
@@ -85,7 +86,7 @@ class _Surroundings:
 
     def draw_on(self) -> None:
         random.setstate(self.random_state)
-        torch.set_rng_state(self.torch_random_state)
+        set_random_state(self.torch_random_state)
 
 
 @dataclass(frozen=True)

@@ -6,5 +6,6 @@ import fxplug.semantics.names  # pyright: ignore[reportUnusedImport] - registers
 import fxplug.semantics.quantization  # noqa: F401 # pyright: ignore[reportUnusedImport] - registers when imported
 from fxplug.semantics.effects import has_side_effect, module_effect
 from fxplug.semantics.normalization import normalize_function, normalize_module
+from fxplug.semantics.random_state import kept_random_state
 
-__all__ = ["has_side_effect", "module_effect", "normalize_function", "normalize_module"]
+__all__ = ["has_side_effect", "kept_random_state", "module_effect", "normalize_function", "normalize_module"]

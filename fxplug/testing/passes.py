@@ -224,7 +224,7 @@ def _check_again(
         # What the first runs import is imported by now.
         [f"on the model {run.sample.name!r} {effect}" for run in again for effect in run.effects],
         "Change the module and nothing else. Copy example inputs before they are used, draw random numbers in "
-        "torch.random.fork_rng(), and return what is to be said in the PassResult.",
+        "fxplug.semantics.kept_random_state(), and return what is to be said in the PassResult.",
     )
     _check_idempotent(subject, offer, title, again, findings)
     outcomes, failures = run_at_once(lambda: _run_all(subject, offer), _THREADS)

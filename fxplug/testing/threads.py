@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +19,9 @@ _SWITCH_SECONDS = 1e-5
 
 def run_at_once(work: Callable[[], ResultT], count: int) -> tuple[list[ResultT], list[Exception]]:
     """Call a function in several threads that begin together and take turns quickly.
+
+    No garbage is collected meanwhile: threads that read the state of PyTorch's random generators could lock one another
+    out for ever (see `fxplug.semantics.random_state`).
 
     Args:
         work: Called once in each thread.
@@ -37,7 +41,8 @@ def run_at_once(work: Callable[[], ResultT], count: int) -> tuple[list[ResultT],
         except Exception as error:  # Handed to the caller.
             errors.append(error)
 
-    interval = sys.getswitchinterval()
+    interval, collects = sys.getswitchinterval(), gc.isenabled()
+    gc.disable()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         threads = [threading.Thread(target=run, name=f"fxplug-check-{number}") for number in range(count)]
@@ -47,4 +52,6 @@ def run_at_once(work: Callable[[], ResultT], count: int) -> tuple[list[ResultT],
             thread.join()
     finally:
         sys.setswitchinterval(interval)
+        if collects:
+            gc.enable()
     return results, errors

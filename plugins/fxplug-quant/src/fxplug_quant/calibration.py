@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import fxplug
+from fxplug.semantics import kept_random_state
 from fxplug_quant.calls import operation_of, place_of
 from fxplug_quant.config import QuantConfig
 from fxplug_quant.errors import QuantizationError
@@ -99,7 +100,7 @@ class Prepared:
         total = total if limit is None else limit if total is None else min(limit, total)
         runner = _Observing(self.module, self.observers)
         done = 0
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), state_kept(self.module):
+        with torch.no_grad(), kept_random_state(), state_kept(self.module):
             for batch in loader:
                 if limit is not None and done == limit:
                     break

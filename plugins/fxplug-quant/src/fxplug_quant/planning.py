@@ -13,6 +13,7 @@ from torch import nn
 import fxplug
 from fxplug.errors import TraceError
 from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
+from fxplug.semantics import kept_random_state
 from fxplug_quant.calls import WEIGHTED, Call, place_of, read_calls, writes_in_place
 from fxplug_quant.config import QuantConfig
 from fxplug_quant.edges import AsIntegers
@@ -99,7 +100,7 @@ def see(module: GraphModule, inputs: tuple[Any, ...]) -> dict[Node, Seen]:
             return value
 
     inputs = copy.deepcopy(inputs)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), state_kept(module):
+    with torch.no_grad(), kept_random_state(), state_kept(module):
         Watching(module).run(*inputs)
     return found
 
