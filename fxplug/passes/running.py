@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fxplug.errors import PassError
 from fxplug.passes.changes import ChangeCounter, graphs_below
 from fxplug.passes.limits import time_limit
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from fxplug.execute import GraphModule
     from fxplug.passes.base import PassContext, PassResult, PipelineStep
     from fxplug.passes.changes import NodeChanges
@@ -36,6 +41,18 @@ def apply_pass(step: PipelineStep, module: GraphModule, context: PassContext) ->
     return made.run(module, context)
 
 
+@contextmanager
+def _modes_kept() -> Generator[None]:
+    """Give back what a pass may have switched for all that follows: gradients and the default dtype."""
+    gradients, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(gradients)
+        if torch.get_default_dtype() is not dtype:
+            torch.set_default_dtype(dtype)
+
+
 def run_pass(
     step: PipelineStep, module: GraphModule, context: PassContext, snapshot: Snapshot
 ) -> tuple[PassResult, NodeChanges]:
@@ -56,6 +73,6 @@ def run_pass(
     graphs = snapshot.graphs
     counter = ChangeCounter(graphs)
     limit = time_limit(step.time_limit, step.title, graphs, snapshot.journal)
-    with snapshot.watching(), counter.listening(), limit:
+    with _modes_kept(), snapshot.watching(), counter.listening(), limit:
         result = apply_pass(step, module, context)
     return result, counter.changes(graphs_below(module))

@@ -28,6 +28,7 @@ _NESTED = (dict, list, set, tuple)
 _CONTAINERS = frozenset({dict, OrderedDict, list, set, tuple})
 _SCALARS = frozenset({bool, int, float, str, type(None)})
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+_NOT_PERSISTENT = "_non_persistent_buffers_set"
 _SETTINGS = (int, float, str, tuple, type(None))
 """What attributes of the modules of torch are that say what a module computes: a stride, an eps, a mode."""
 _NOT_COMPUTED_WITH = frozenset({"_compiled", "meta"})
@@ -220,12 +221,21 @@ class Snapshot:
         if kind.__module__.startswith("torch.nn.modules."):
             yield from _changes_in_settings(now, attributes)
         yield from self._changes_in_tables(now, attributes, changed)
+        yield from self._changes_in_persistence(now, attributes)
         if changed:
             yield from (
                 name
                 for name, held in attributes.items()
                 if id(held) in changed and isinstance(held, torch.Tensor)
             )
+
+    def _changes_in_persistence(self, now: dict[str, Any], attributes: dict[str, Any]) -> Iterator[str]:
+        """Yield the buffers that have come into the state dict, or gone out of it."""
+        held = attributes.get(_NOT_PERSISTENT)
+        kept: set[str] = set(self._contents[id(held)][1]) if id(held) in self._contents else set()
+        current: set[str] = now.get(_NOT_PERSISTENT) or set()
+        if kept != current:
+            yield from sorted(name for name in kept ^ current if name in now["_buffers"])
 
     def _changes_in_tables(
         self, now: dict[str, Any], attributes: dict[str, Any], changed: set[int]

@@ -152,12 +152,15 @@ class StorageJournal(LightDispatchMode):
         with torch.no_grad():
             for key, saved in self._saved.items():
                 attempt(_put_back, self._watched[key].untyped_storage(), saved)
-            # No operator does that, so nothing was copied before.
-            failures += [
-                f"memory of {size} bytes was resized to {now}, and nobody knows what it held"
-                for key, size in self._sizes.items()
-                if key not in self._saved and (now := self._watched[key].untyped_storage().nbytes()) != size
-            ]
+            for key, size in self._sizes.items():
+                storage = self._watched[key].untyped_storage()
+                if key not in self._saved and (now := storage.nbytes()) != size:
+                    # No operator does that, so nothing was copied before. Tensors without memory end the process when
+                    # they are read.
+                    failures.append(
+                        f"memory of {size} bytes was resized to {now}, and nobody knows what it held"
+                    )
+                    attempt(storage.resize_, size)
             for step in (_restore_data, _restore_gradient):  # A gradient has to fit the tensor by then.
                 for record in self._records:
                     attempt(step, record)

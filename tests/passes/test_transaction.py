@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import subprocess
 import sys
@@ -393,6 +394,22 @@ def test_modules_that_run_one_graph_still_do(module):
     assert both.first.code == both.second.code == code
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_is_switched_for_all_that_follows_is_switched_back(module, fails):
+    def change(_):
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+
+    try:
+        with contextlib.suppress(PassError):
+            run(module, change, fails=fails)
+        assert torch.is_grad_enabled()
+        assert torch.get_default_dtype() is torch.float32
+    finally:
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+
+
 class TestWhatCannotBeUndone:
     @pytest.mark.parametrize("on_error", ["raise", "rollback", "stop"])
     def test_nothing_goes_on_with_the_module(self, module, on_error):
@@ -402,6 +419,12 @@ class TestWhatCannotBeUndone:
             "Pass 'change' of fxplug failed: ValueError: on purpose. Not everything that it did could be undone "
             "(memory of 64 bytes was resized to 0, and nobody knows what it held); capture the model again. [FXP-P000]"
         )
+
+    def test_the_process_goes_on_with_memory_of_its_size(self, module):
+        with pytest.raises(PassError, match="nobody knows"):
+            run(module, lambda m: m.linear.weight.untyped_storage().resize_(0))
+        assert module.linear.weight.untyped_storage().nbytes() == 64
+        assert module(X).shape == (2, 4)
 
     def test_it_is_no_change_that_goes_unnoticed(self, module):
         with pytest.raises(PassError, match=r"changed nothing, but linear\.weight changed"):
@@ -424,6 +447,18 @@ class TestSettings:
         with pytest.raises(PassError, match=rf"changed nothing, but 0\.{name} changed"):
             run(module, lambda _: setattr(layer, name, value), fails=False)
         assert getattr(layer, name) == former
+
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_what_the_state_dict_holds_is_no_secret(self, module, persistent):
+        module.linear.register_buffer("scale", torch.ones(2), persistent=persistent)
+        keys = list(module.state_dict())
+
+        def change(module):
+            module.linear._non_persistent_buffers_set ^= {"scale"}
+
+        with pytest.raises(PassError, match=r"changed nothing, but linear\.scale changed"):
+            run(module, change, fails=False)
+        assert list(module.state_dict()) == keys
 
     def test_what_other_modules_keep_in_attributes_is_theirs(self):
         class Counting(nn.Module):
