@@ -16,7 +16,7 @@ from fxplug.ir import Node, effects, map_arg
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.derivations import recipe_of
 from fxplug.passes.sharing import (
-    drop_tensors,
+    drop_unread,
     free_attribute,
     free_path,
     is_customised,
@@ -331,5 +331,5 @@ class _Caster:
         for node in self._graph.find_nodes(op="get_attr"):
             if not node.users and str(node.target) in self._unread:
                 self._graph.erase_node(node)
-        drop_tensors(self._module, self._unread)
+        drop_unread(self._module, self._unread)
         self._module.delete_all_unused_submodules()
