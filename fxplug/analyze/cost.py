@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.analyze.isolation import tensors_of
 from fxplug.analyze.memory import MemoryUse, bytes_of_state, bytes_of_tensor, identity_of
+from fxplug.analyze.parts import part_of
 from fxplug.analyze.places import called_name, groups_of, place_of, sorted_rows
 from fxplug.analyze.shapes import TensorMetadata
 from fxplug.errors import AnalysisError
@@ -171,7 +172,8 @@ class CostTable:
     """What a program costs, node by node."""
 
     nodes: tuple[NodeCost, ...]
-    """One entry for each call, in the order of the graph."""
+    """One entry for each call, in the order of the graph. Where a graph module is called, such as a part of a split
+    program, one for each call inside of it, ``"part.node"`` by name."""
     parameter_bytes: int = 0
     """Bytes of all parameters of the module, shared ones counted once."""
     buffer_bytes: int = 0
@@ -282,18 +284,36 @@ def cost_table(
     for path, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(identity_of(parameter), path)
     holder = module if state is None else state
+    parameters = list(holder.parameters())
+    parameter_bytes = bytes_of_state(parameters)
     return CostTable(
-        tuple(
-            _node_cost(_call_of(node, module), table, _parameters_of(node, module, names))
-            for node in module.graph.nodes
-            if node.op.startswith("call_")
-        ),
-        bytes_of_state(holder.parameters()),
-        bytes_of_state(tensor for _, tensor in tensors_of(holder)),
+        tuple(_node_costs(module, table, names)),
+        parameter_bytes,
+        # A buffer may be a view of a parameter.
+        bytes_of_state([*parameters, *(tensor for _, tensor in tensors_of(holder))]) - parameter_bytes,
         bytes_of(
             tensors_in([node.meta.get("tensor_meta") for node in module.graph.find_nodes(op="placeholder")])
         ),
     )
+
+
+def _node_costs(module: GraphModule, formulas: Formulas, names: Mapping[Any, str]) -> Iterator[NodeCost]:
+    """Yield what every call costs; of a graph module, the calls inside of it."""
+    for node in module.graph.nodes:
+        if not node.op.startswith("call_"):
+            continue
+        part = part_of(node)
+        if part is None:
+            yield _node_cost(_call_of(node, module), formulas, _parameters_of(node, module, names))
+            continue
+        use = node.meta.get("memory")
+        for inner in _node_costs(part, formulas, names):
+            has_peak = inner.peak_bytes is not None and isinstance(use, MemoryUse)
+            yield replace(
+                inner,
+                name=f"{node.name}.{inner.name}",
+                peak_bytes=use.before + inner.peak_bytes if has_peak else None,
+            )
 
 
 def _parameters_of(node: Node, module: GraphModule, names: Mapping[Any, str]) -> dict[str, int]:

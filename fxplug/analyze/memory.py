@@ -232,8 +232,29 @@ _ONE_KERNEL: frozenset[Any] = frozenset({torch.nn.functional.scaled_dot_product_
 
 
 def bytes_of_state(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many bytes tensors take together; those that are one in memory count once."""
-    return sum({identity_of(tensor): bytes_of_tensor(tensor) for tensor in tensors}.values())
+    """Return how many bytes of memory tensors take together; where they share some, it counts once."""
+    extents: dict[Any, set[tuple[int, int]]] = {}
+    for tensor in tensors:
+        key = storage_of(tensor)
+        if key is None:
+            extents[id(tensor)] = {(0, bytes_of_tensor(tensor))}
+        elif tensor.numel():
+            last = sum(
+                (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            start = tensor.storage_offset()
+            size = tensor.dtype.itemsize
+            extents.setdefault(key, set()).add((start * size, (start + last + 1) * size))
+    return sum(map(_length, extents.values()))
+
+
+def _length(extents: Iterable[tuple[int, int]]) -> int:
+    """Return how much several extents cover together."""
+    covered = end = 0
+    for start, stop in sorted(extents):
+        covered += max(stop - max(start, end), 0)
+        end = max(end, stop)
+    return covered
 
 
 def identity_of(tensor: torch.Tensor) -> Any:

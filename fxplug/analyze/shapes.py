@@ -193,16 +193,22 @@ def propagate_shapes(
     """
     if not dynamic:
         return ShapeProp(module).propagate(*args)
+    sizes, values = _open_inputs(module, args, dynamic)
+    return _OpenShapeProp(module, sizes).run(*values, enable_io_processing=False)
+
+
+def _open_inputs(
+    module: GraphModule, args: tuple[Any, ...], dynamic: Mapping[int | str, Mapping[int, str]]
+) -> tuple[SymbolicSizes, list[Any]]:
+    """Return the open sizes, and the inputs of the graph without data."""
     check_guards(module, args)
     placeholders = [str(node.target).lstrip("*") for node in module.graph.find_nodes(op="placeholder")]
     inputs = module.graph.process_inputs(*args)
     sizes = SymbolicSizes(dynamic, placeholders, inputs)
-    propagation = _OpenShapeProp(module, sizes)
-    values = [
+    return sizes, [
         map_aggregate(value, lambda leaf, at=position: sizes.converted(at, leaf), frozen=False)
         for position, value in enumerate(inputs)
     ]
-    return propagation.run(*values, enable_io_processing=False)
 
 
 class _OpenShapeProp(ShapeProp):
@@ -235,6 +241,13 @@ def described_copy(
         interpreter: What runs the copy and makes the notes.
         dynamic: As for `propagate_shapes`.
     """
+    if dynamic and interpreter is not ShapeProp:
+        sizes, values = _open_inputs(module, args, dynamic)
+        shadow = _in_mode(module, sizes.mode)
+        with sizes.mode, torch.no_grad():
+            interpreter(shadow).run(*values, enable_io_processing=False)
+        sizes.check_open("the program")
+        return shadow
     if dynamic:
         shadow = copy.copy(module)
         shadow.graph = copy.deepcopy(module.graph)

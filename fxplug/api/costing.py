@@ -11,14 +11,14 @@ from fxplug.analyze import (
     CostTable,
     DeviceRecord,
     Estimate,
-    ShapeProp,
     cost_table,
     described_copy,
     estimate_time,
 )
 from fxplug.analyze.isolation import SavedState, tensors_in
 from fxplug.analyze.layers import RunFailure, failing_node
-from fxplug.analyze.memory import MemoryProp, bytes_of_state
+from fxplug.analyze.memory import bytes_of_state
+from fxplug.analyze.parts import MemoryPropWithParts, ShapePropWithParts
 from fxplug.analyze.runs import observe
 from fxplug.api.capturing import as_args
 from fxplug.api.optimization import example_error
@@ -58,7 +58,8 @@ def cost(
         manager: Supplies formulas; by default the installed plugins.
 
     Returns:
-        One entry for each call, in the order of the graph; `CostTable.rows` sorts them, and sums them by module.
+        One entry for each call, in the order of the graph, also for those inside of graph modules that it calls;
+        `CostTable.rows` sorts them, and sums them by module.
 
     Raises:
         ExampleError: The program fails on the example inputs.
@@ -86,14 +87,17 @@ def cost(
 def _described(module: GraphModule, args: tuple[Any, ...]) -> GraphModule:
     """Return a copy whose nodes have notes of shapes, and of memory where the program can be followed."""
     failure: RunFailure | None = None
-    for interpreter in (MemoryProp, ShapeProp):  # Some calls do not run where somebody hears of operators.
+    for interpreter in (
+        MemoryPropWithParts,
+        ShapePropWithParts,
+    ):  # Some calls do not run where somebody hears of operators.
         try:
             return described_copy(module, *args, interpreter=interpreter)
         except Exception as error:
             failure = failure or failing_node(module, args)
             if failure is not None:
                 raise failure from error
-            if interpreter is ShapeProp:
+            if interpreter is ShapePropWithParts:
                 raise
     raise AssertionError  # Either of them has returned or raised.
 

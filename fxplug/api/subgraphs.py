@@ -38,9 +38,11 @@ def extract_subgraph(
         inputs: The values that the result is given, in this order: names of nodes, paths of modules (what they return)
             or lines of the program, as `fxplug.extract` takes them, or nodes. By default, the inputs of the module;
             where these are nested, each value in them by itself.
-        outputs: The values that it returns. One gives the value itself, several a tuple, a mapping a dict.
+        outputs: The values that it returns: a name or node gives the value itself, a list of them a tuple, also of one,
+            a mapping a dict.
         nodes: In the place of both: the calls that it makes. Its inputs are the values that they use from elsewhere, in
-            the order of use, and its outputs the values that are used elsewhere.
+            the order of use, and its outputs the values that are used elsewhere: one gives the value itself, several a
+            tuple.
 
     Returns:
         A module whose inputs are named after the nodes. What writes to the values in between is part of it; draws of

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from fxplug.analyze import described_copy
 from fxplug.api import load, trace
 from fxplug.cli.examples import check_examples, example_inputs, example_options
+from fxplug.cli.models import allow_option, in_wanted_mode, training_option
 from fxplug.cli.references import load_model
 from fxplug.execute import GraphModule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import click
 
     from fxplug.plugins import PluginManager
 
@@ -21,18 +22,11 @@ __all__ = ["capture_options", "captured_module"]
 
 
 def capture_options(function: Any) -> Any:
-    """Give a command the options of `captured_module`: ``--example``, ``--example-from``, ``--mode``, ``--allow``."""
-    allow = click.option(
-        "--allow",
-        multiple=True,
-        metavar="NAME",
-        help="A function, as package.module:function, that a file may name although fxplug does not know it; "
-        "repeatable.",
-    )
-    return example_options(allow(function))
+    """Give a command the options of `captured_module`: ``--example``, ``--example-from``, ``--mode`` and so on."""
+    return example_options(training_option(allow_option(function)))
 
 
-def captured_module(
+def captured_module(  # noqa: PLR0913 - options of commands
     context: click.Context,
     text: str,
     *,
@@ -40,6 +34,7 @@ def captured_module(
     example_from: str | None = None,
     mode: str | None = None,
     allow: Sequence[str] = (),
+    training: bool = False,
     manager: PluginManager,
 ) -> GraphModule:
     """Return the graph module that a text refers to: a file that ends in ``.fxplug``, or a model that is captured.
@@ -53,6 +48,7 @@ def captured_module(
         example_from: A reference.
         mode: How values are treated.
         allow: Names of functions.
+        training: Whether a model may stay in training mode.
         manager: The plugins that take part.
 
     Raises:
@@ -64,6 +60,6 @@ def captured_module(
     if text.endswith(".fxplug"):
         module = load(text, allow=allow, manager=manager)
     else:
-        model = load_model(context, text)
+        model = in_wanted_mode(load_model(context, text), training=training)
         module = model if isinstance(model, GraphModule) else trace(model, inputs, mode=mode, manager=manager)
     return module if inputs is None else described_copy(module, *inputs)

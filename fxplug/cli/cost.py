@@ -9,17 +9,16 @@ import click
 from fxplug.analyze import CostRow, estimate_time
 from fxplug.analyze.cost import COST_COLUMNS
 from fxplug.api import cost as cost_of
-from fxplug.cli.data import json_option, plain_data, print_json
-from fxplug.cli.failures import traceback_option
-from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import device_option, input_options, models_and_inputs
+from fxplug.cli.data import plain_data, print_json
+from fxplug.cli.host import manager_for
+from fxplug.cli.models import mode_text, models_and_inputs
 from fxplug.cli.tables import (
     TABLE_OPTIONS,
     check_csv,
     name_text,
     place_text,
     print_rows,
-    table_options,
+    table_command,
     write_csv,
 )
 from fxplug.cli.wording import size_text, time_text
@@ -46,19 +45,12 @@ _COLUMNS = [name for name in COST_COLUMNS if name not in _NAMED]
 @click.command(
     help=_HELP, short_help="Count multiply-adds, bytes and memory, node by node.", no_args_is_help=True
 )
-@click.argument("reference", metavar="MODEL")
-@input_options
-@device_option
-@table_options(_COLUMNS, "multiply_adds")
 @click.option(
     "--device-name",
     metavar="NAME",
     help="Also estimate the least time on a device that fxplug or a plugin describes, e.g. nvidia-h200-sxm.",
 )
-@json_option
-@config_option
-@traceback_option
-@click.pass_context
+@table_command(_COLUMNS, "multiply_adds")
 def cost(context: click.Context, reference: str, config: Path | None, **options: Any) -> None:
     """Cost a model; see `_HELP`."""
     manager = manager_for(config)
@@ -73,9 +65,10 @@ def cost(context: click.Context, reference: str, config: Path | None, **options:
     if csv_file is not None:
         write_csv(csv_file, rows, COST_COLUMNS)
     if as_json:
-        print_json(_as_data(table, rows, by, estimated))
+        print_json({**_as_data(table, rows, by, estimated), "training": model.training})
         return
     _show(table, rows, by, top)
+    click.echo(f"model             in {mode_text(model)}")
     if estimated is not None:
         _show_estimate(table, estimated)
 

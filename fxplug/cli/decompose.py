@@ -11,24 +11,18 @@ import torch
 
 from fxplug.api import decompose as express
 from fxplug.api import trace as capture
-from fxplug.cli.examples import check_examples, example_inputs, example_options
-from fxplug.cli.failures import traceback_option
-from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.references import load_model
+from fxplug.cli.graphs import given, graph_options
 from fxplug.cli.trace import print_module
 from fxplug.ir import qualified_name
 from fxplug.semantics.internals import OpOverload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from fxplug.execute import GraphModule
 
 __all__ = ["decompose"]
 
 
 @click.command(short_help="Express a model by operators of ATen, and print its graph.")
-@click.argument("reference", metavar="MODEL")
 @click.option(
     "--to",
     type=click.Choice(["core-aten", "aten"]),
@@ -43,41 +37,23 @@ __all__ = ["decompose"]
     metavar="INPUT.DIM=NAME",
     help="Leave a size open: 0.0=batch for the first dimension of the first input. Equal names are equal sizes.",
 )
-@click.option("--code", "form", flag_value="code", default=True, help="As Python.  [default]")
-@click.option("--tabular", "form", flag_value="tabular", help="As a table of nodes.")
-@click.option("--json", "form", flag_value="json", help="As JSON.")
-@click.option("--graph", "form", flag_value="graph", help="As text, one node a line.")
-@click.option("--guards", "form", flag_value="guards", help="Only what was assumed about the inputs.")
 @click.option("--counts", "form", flag_value="counts", help="Only how often each operator is called.")
-@example_options
-@config_option
-@traceback_option
-@click.pass_context
-def decompose(  # noqa: PLR0913, PLR0917 - one for each option
-    context: click.Context,
-    reference: str,
-    to: str,
-    dynamic: tuple[str, ...],
-    form: str,
-    examples: tuple[str, ...],
-    example_from: str | None,
-    mode: str | None,
-    config: Path | None,
+@graph_options
+def decompose(
+    context: click.Context, reference: str, *, to: str, dynamic: tuple[str, ...], form: str, **options: Any
 ) -> None:
     """Capture MODEL, express it by operators of ATen, and print the graph.
 
     MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
-    arguments that gives one. It is taken in the mode, training or not, that it is in.
+    arguments that gives one. It is put into evaluation mode (see --training).
     """
-    check_examples(examples, example_from)
     open_sizes = _open_sizes(dynamic)
-    manager = manager_for(config)
-    model = load_model(context, reference)
-    inputs = example_inputs(context, examples, example_from)
+    found = given(context, reference, **options)
+    model, inputs = found.model, found.inputs
     if inputs is None:
         raise click.UsageError("Say with which inputs: --example 1x3x224x224, or --example-from.", context)
-    captured = capture(model, inputs, mode=mode, manager=manager)
-    module = express(captured, inputs, to=to, dynamic=open_sizes or None, manager=manager)
+    captured = capture(model, inputs, mode=found.mode, manager=found.manager)
+    module = express(captured, inputs, to=to, dynamic=open_sizes or None, manager=found.manager)
     if form == "counts":
         click.echo("\n".join(_counts(module)))
     else:

@@ -11,7 +11,7 @@ from fxplug.api import trace as capture
 from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import allow_option, model_or_file
+from fxplug.cli.models import allow_option, in_wanted_mode, model_or_file, training_option
 from fxplug.execute import GraphModule
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["export"]
     "--class-name", metavar="NAME", help="The class that the package defines.  [default: that of the model]"
 )
 @click.option("--overwrite", is_flag=True, help="Replace a package that was exported into FOLDER before.")
-@click.option("--training", is_flag=True, help="Leave a model in training mode that comes in it.")
+@training_option
 @allow_option
 @example_options
 @config_option
@@ -45,7 +45,7 @@ def export(context: click.Context, model: str, folder: str, config: Path | None,
     module: Any = model_or_file(context, model, options["allow"], manager)
     if not isinstance(module, GraphModule):
         inputs = example_inputs(context, examples, example_from)
-        module = module if options["training"] else module.eval()
+        module = in_wanted_mode(module, training=options["training"])
         module = capture(module, inputs, mode=options["mode"], manager=manager)
     export_python(module, folder, class_name=options["class_name"], overwrite=options["overwrite"])
     click.echo(f"Written to {folder}: model.py, and weights.pt, which load() reads.")

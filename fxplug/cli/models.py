@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from fxplug.plugins import PluginManager
 
 __all__ = [
+    "MODE_CHANGED",
     "allow_option",
     "device_option",
     "first_line",
+    "in_wanted_mode",
     "input_options",
+    "mode_text",
     "model_or_file",
     "models_and_inputs",
     "tolerance_options",
+    "training_option",
 ]
 
 
@@ -43,10 +47,32 @@ def allow_option(function: Any) -> Any:
     )(function)
 
 
+training_option = click.option(
+    "--training", is_flag=True, help="Leave a model in training mode that comes in it."
+)
+"""Gives a command the option ``--training``."""
+
+
+def in_wanted_mode(model: nn.Module, *, training: bool) -> nn.Module:
+    """Return a model, put into evaluation mode unless it may stay in training mode; say so where that changed it."""
+    if model.training and not training:
+        model.eval()
+        click.echo(MODE_CHANGED, err=True)
+    return model
+
+
+MODE_CHANGED = "The model came in training mode and was put into evaluation mode (--training leaves it)."
+
+
+def mode_text(model: nn.Module) -> str:
+    """Return the mode that a model is in, for people."""
+    return "training mode" if model.training else "evaluation mode"
+
+
 def input_options(function: Any) -> Any:
     """Give a command the options that say with which inputs a model is run."""
     for option in (
-        click.option("--training", is_flag=True, help="Leave a model in training mode that comes in it."),
+        training_option,
         allow_option,
         example_from_option,
         click.option(
@@ -122,7 +148,7 @@ def models_and_inputs(  # noqa: PLR0913 - options of commands
     models = [model_or_file(context, text, allow, manager, device) for text in texts]
     for model in models:
         if not training:
-            model.eval()
+            model.eval()  # The output says so, for all models at once.
     if inputs is None:
         source = Reference.parse(str(example_from), "example")
         context.with_resource(importable(source.folder))

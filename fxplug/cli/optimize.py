@@ -17,6 +17,7 @@ from fxplug.api import optimize as optimize_module
 from fxplug.cli.examples import example_from_option, make_examples, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
+from fxplug.cli.models import MODE_CHANGED, training_option
 from fxplug.cli.output import FILES, OutputFolder
 from fxplug.cli.pipelines import check_overrides, command_overrides
 from fxplug.cli.progress import View, make_view
@@ -155,7 +156,7 @@ class _Options:
     help="A function, as package.module:function, that the written module may call although fxplug does not know it; "
     "repeatable. Loading the module needs the same.",
 )
-@click.option("--training", is_flag=True, help="Leave a model in training mode that comes in it.")
+@training_option
 @click.option(
     "--strict", is_flag=True, help="Fail when the backend cannot take the model, instead of staying eager."
 )
@@ -253,7 +254,7 @@ def _title(job: Job, *, changed_mode: bool) -> Iterator[str]:
     yield f"{job.model}: {job.class_name}, {job.parameters:,} parameters, with {', '.join(job.examples) or 'no input'}"
     yield f"fxplug {fxplug.__version__}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads"
     if changed_mode:
-        yield "The model came in training mode and was put into evaluation mode (--training leaves it)."
+        yield MODE_CHANGED
 
 
 def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator[tuple[str, str]]:

@@ -9,17 +9,16 @@ import torch
 
 from fxplug.analyze.profiling import PROFILE_COLUMNS
 from fxplug.api import profile as measure
-from fxplug.cli.data import json_option, plain_data, print_json
-from fxplug.cli.failures import traceback_option
-from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import device_option, input_options, models_and_inputs
+from fxplug.cli.data import plain_data, print_json
+from fxplug.cli.host import manager_for
+from fxplug.cli.models import mode_text, models_and_inputs
 from fxplug.cli.tables import (
     TABLE_OPTIONS,
     check_csv,
     name_text,
     place_text,
     print_rows,
-    table_options,
+    table_command,
     write_csv,
 )
 from fxplug.cli.wording import size_text, time_text
@@ -43,19 +42,12 @@ _COLUMNS = ("seconds", "share", "spread", "calls", "allocated_bytes", "peak_byte
 
 
 @click.command(help=_HELP, short_help="Measure the time and memory of every node.", no_args_is_help=True)
-@click.argument("reference", metavar="MODEL")
-@input_options
-@device_option
 @click.option("--runs", type=int, default=10, show_default=True, help="Runs that are measured.")
 @click.option("--warm-up", type=int, default=3, show_default=True, help="Runs before.")
 @click.option(
     "--threads", type=click.IntRange(min=1), help="Threads of PyTorch.  [default: as PyTorch chooses]"
 )
-@table_options(_COLUMNS, "seconds")
-@json_option
-@config_option
-@traceback_option
-@click.pass_context
+@table_command(_COLUMNS, "seconds")
 def profile(context: click.Context, reference: str, config: Path | None, **options: Any) -> None:
     """Profile a model; see `_HELP`."""
     manager = manager_for(config)
@@ -73,9 +65,9 @@ def profile(context: click.Context, reference: str, config: Path | None, **optio
     if csv_file is not None:
         write_csv(csv_file, rows, PROFILE_COLUMNS)
     if as_json:
-        print_json(_as_data(measured, rows, by))
+        print_json({**_as_data(measured, rows, by), "training": model.training})
     else:
-        _show(measured, rows, by, top)
+        _show(measured, rows, by, top, mode_text(model))
 
 
 def _as_data(measured: Profile, rows: list[ProfileRow], by: str) -> dict[str, Any]:
@@ -97,7 +89,7 @@ def _as_data(measured: Profile, rows: list[ProfileRow], by: str) -> dict[str, An
     }
 
 
-def _show(measured: Profile, rows: list[ProfileRow], by: str, top: int | None) -> None:
+def _show(measured: Profile, rows: list[ProfileRow], by: str, top: int | None, mode: str) -> None:
     header = ("name", "kind", "calls", "time", "±", "%", "result", "peak", "line")
     print_rows(
         header,
@@ -133,3 +125,4 @@ def _show(measured: Profile, rows: list[ProfileRow], by: str, top: int | None) -
     click.echo(
         f"measured     medians of {measured.runs} runs behind {measured.warm_up}, on {measured.device}{threads}"
     )
+    click.echo(f"model        in {mode}")

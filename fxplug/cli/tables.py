@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fxplug.analyze.places import GROUPINGS
+from fxplug.cli.data import json_option
+from fxplug.cli.failures import traceback_option
+from fxplug.cli.host import config_option
+from fxplug.cli.models import device_option, input_options
 from fxplug.cli.terminal import print_table
 from fxplug.errors import StorageError
 
@@ -22,7 +26,7 @@ __all__ = [
     "name_text",
     "place_text",
     "print_rows",
-    "table_options",
+    "table_command",
     "write_csv",
 ]
 
@@ -32,6 +36,27 @@ SHOWN = 20
 
 TABLE_OPTIONS = ("by", "sort", "top", "csv_file")
 """Names of the parameters that `table_options` gives a command."""
+
+
+def table_command(columns: Sequence[str], default: str) -> Any:
+    """Return what gives a command MODEL, its inputs and device, and the options of a table; see `table_options`."""
+    decorators = (
+        click.argument("reference", metavar="MODEL"),
+        input_options,
+        device_option,
+        table_options(columns, default),
+        json_option,
+        config_option,
+        traceback_option,
+        click.pass_context,
+    )
+
+    def decorate(function: Any) -> Any:
+        for one in reversed(decorators):
+            function = one(function)
+        return function
+
+    return decorate
 
 
 def table_options(columns: Sequence[str], default: str) -> Any:

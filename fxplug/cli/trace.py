@@ -9,17 +9,12 @@ import click
 
 from fxplug.api import trace as capture
 from fxplug.api.optimization import example_error
-from fxplug.cli.examples import check_examples, example_inputs, example_options
-from fxplug.cli.failures import traceback_option
-from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.references import load_model
+from fxplug.cli.graphs import given, graph_options
 from fxplug.cli.terminal import console, print_table
 from fxplug.errors import FxplugError
 from fxplug.ir import TABLE_HEADER, Node, format_table, node_rows, qualified_name
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from torch import nn
 
     from fxplug.execute import GraphModule
@@ -28,36 +23,18 @@ __all__ = ["print_module", "trace"]
 
 
 @click.command(short_help="Capture a model and print its graph.")
-@click.argument("reference", metavar="MODEL")
-@click.option("--code", "form", flag_value="code", default=True, help="As Python.  [default]")
-@click.option("--tabular", "form", flag_value="tabular", help="As a table of nodes.")
-@click.option("--json", "form", flag_value="json", help="As JSON.")
-@click.option("--graph", "form", flag_value="graph", help="As text, one node a line.")
-@click.option("--guards", "form", flag_value="guards", help="Only what was assumed about the inputs.")
-@example_options
-@config_option
-@traceback_option
-@click.pass_context
-def trace(
-    context: click.Context,
-    reference: str,
-    form: str,
-    examples: tuple[str, ...],
-    example_from: str | None,
-    mode: str | None,
-    config: Path | None,
-) -> None:
+@graph_options
+def trace(context: click.Context, reference: str, form: str, **options: Any) -> None:
     """Capture MODEL and print its graph.
 
     MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
-    arguments that gives one. It is captured as it is; with an example, nearly every model can be.
+    arguments that gives one. It is put into evaluation mode (see --training); with an example, nearly every model can
+    be captured.
     """
-    check_examples(examples, example_from)
-    manager = manager_for(config)
-    model = load_model(context, reference)
-    inputs = example_inputs(context, examples, example_from)
+    found = given(context, reference, **options)
+    model, inputs = found.model, found.inputs
     try:
-        module = capture(model, inputs, mode=mode, manager=manager)
+        module = capture(model, inputs, mode=found.mode, manager=found.manager)
     except FxplugError:
         raise
     except Exception as error:
@@ -108,6 +85,7 @@ def _as_data(module: GraphModule, class_name: str) -> dict[str, Any]:
         "format": "fxplug-graph",
         "version": 1,
         "class": class_name,
+        "training": module.training,
         "assumptions": list(module.assumptions),
         "nodes": [_node_data(node) for node in nodes],
     }

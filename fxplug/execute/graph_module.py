@@ -153,6 +153,7 @@ class GraphModule(nn.Module):
                     f"Cannot make a GraphModule: the graph refers to {path!r}, which {type(root).__name__} does "
                     f"not have. Pass the module that the graph was traced from, or a dict that holds {path!r}."
                 )
+        holders.keep_order()
 
     def _take_values(self, values: Mapping[str, Any], paths: Iterable[str]) -> None:
         for path in paths:

@@ -137,6 +137,16 @@ class Holders:
         set_path(ours, name, value, persistent=persistent)
         return True
 
+    def keep_order(self) -> None:
+        """Bring what was taken into the order that the old root has: state goes by position in optimisers."""
+        for ours, theirs, our_modules, their_modules in self._pairs.values():
+            if ours is theirs:
+                continue
+            _order_as(our_modules, their_modules)
+            if isinstance(theirs, nn.Module):
+                _order_as(parameters_of(ours), parameters_of(theirs))
+                _order_as(buffers_of(ours), buffers_of(theirs))
+
     def _open(self, prefix: str) -> tuple[Any, Any, Any, Any] | None:
         """Return the pair at `prefix`, making an empty module there and on the way where there is none."""
         outer, _, name = prefix.rpartition(".")
@@ -160,6 +170,18 @@ class Holders:
 
 
 _MISSING = object()
+
+
+def _order_as(ours: Any, theirs: Any) -> None:
+    """Bring the names in a table into the order of another one; names that it has not stay in their places."""
+    if len(ours) < 2 or not isinstance(theirs, dict):
+        return
+    wanted = [name for name in theirs if name in ours]
+    if [name for name in ours if name in theirs] == wanted:
+        return
+    following = iter(wanted)
+    for name in [next(following) if name in theirs else name for name in ours]:
+        ours[name] = ours.pop(name)
 
 
 def _is_free(holder: nn.Module, name: str) -> bool:

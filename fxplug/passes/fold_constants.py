@@ -14,7 +14,7 @@ from fxplug.ir import PATH_OPCODES, Graph, Node, map_arg
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.constant_values import ConstantValues
 from fxplug.passes.derivations import Recipe
-from fxplug.passes.sharing import drop_tensors, free_attribute
+from fxplug.passes.sharing import drop_unread, free_attribute
 from fxplug.passes.state_origins import state_origins
 from fxplug.passes.tensor_table import TensorTable
 from fxplug.rewrite.adoption import drop_unreached
@@ -266,5 +266,5 @@ def _clean_up(module: GraphModule, folded: list[Node]) -> None:
         module.graph.erase_node(node)
         erased.add(node)
         waiting += inputs
-    drop_tensors(module, unread)
+    drop_unread(module, unread)
     drop_unreached(module, [path for path in unread if isinstance(value_at(module, path), torch.nn.Module)])

@@ -13,7 +13,7 @@ from fxplug.ir import Node
 from fxplug.passes.dependences import is_call
 from fxplug.passes.partition import requirements
 from fxplug.passes.parts import Part, PartStyle, build_part, call_part, find_borders, hand_on_origins
-from fxplug.passes.sharing import drop_attribute, drop_empty
+from fxplug.passes.sharing import drop_empty, drop_unread
 from fxplug.passes.tensor_table import TensorTable
 from fxplug.rewrite.adoption import drop_unreached
 
@@ -68,10 +68,7 @@ def fold_submodule(module: GraphModule, nodes: Iterable[Node | str], name: str) 
     for node in reversed(members):
         module.graph.erase_node(node)
     paths = [str(node._target) for node in members if node._op == "call_module"]
-    for node in part.attributes:
-        if not node.users:
-            module.graph.erase_node(node)
-            drop_attribute(module, str(node.target))
+    drop_unread(module, part.attributes)
     drop_unreached(module, paths)
     for path in (*paths, *(str(node.target) for node in part.attributes)):
         drop_empty(module, path)

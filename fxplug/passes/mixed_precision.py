@@ -14,9 +14,9 @@ from fxplug.errors import ConfigError
 from fxplug.execute import set_path
 from fxplug.ir import Node, effects, map_arg
 from fxplug.passes.base import Pass, PassContext, PassResult
-from fxplug.passes.derivations import Recipe, recipe_of
+from fxplug.passes.derivations import recipe_of
 from fxplug.passes.sharing import (
-    drop_tensors,
+    drop_unread,
     free_attribute,
     free_path,
     is_customised,
@@ -30,6 +30,8 @@ from fxplug.semantics.canonical import canonical_name
 from fxplug.semantics.internals import parameters_of, persists
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fxplug.execute import GraphModule
     from fxplug.ir import Region
 
@@ -49,6 +51,8 @@ _MODULES: dict[type[nn.Module], str] = {
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), "conv"),
 }
 _ALL = tuple(_KINDS)
+_ADDENDS = {"scaled_dot_product_attention": (3, "attn_mask"), "addmm": (0, "input"), "baddbmm": (0, "input")}
+"""Operator -> place and name of what it adds to products: where that is a mask, it may hold the lowest float32."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,9 @@ class MixedPrecision(Pass):
 
     Weights are converted once, other arguments where they are used, and each result is converted back, so that
     everything else, and what the program returns, stays float32. Between two products nothing is converted.
+
+    Masks that attention adds may hold the lowest number of float32, which a row of the low precision would not survive:
+    finite numbers beyond its range become its lowest and largest ones.
 
     Calls are left alone that are not certain to take float32 alone (for functions, the example inputs tell), that write
     or draw random numbers, that stand inside of autocast, and modules with hooks, or with weights that the program
@@ -117,6 +124,25 @@ class MixedPrecision(Pass):
         return PassResult(converted > 0, text, {"converted": converted, "in_training": in_training})
 
 
+def _operator_of(node: Node) -> str | None:
+    """Return the name of the operator that a call of a function or method is; None where it is none."""
+    name = canonical_name(node.op, node.target)
+    if name is None:
+        name = getattr(node.target, "__name__", None)
+        name = name if getattr(nn.functional, str(name), None) is node.target else None
+    return name
+
+
+def _addend_of(node: Node) -> Any:
+    """Return what a call adds to products, None where it adds nothing."""
+    if node.op == "call_module":
+        return None
+    place, name = _ADDENDS.get(_operator_of(node) or "", (0, ""))
+    if not name:
+        return None
+    return node.args[place] if place < len(node.args) else node.kwargs.get(name)
+
+
 def _trains(module: GraphModule, node: Node) -> bool:
     return node.op == "call_module" and value_at(module, str(node.target)).training
 
@@ -131,8 +157,8 @@ class _Caster:
         self._names = {name: kind for kind in options.operators for name in _KINDS[kind]}
         self._kinds = frozenset(options.operators)
         self._dtypes = self._find_dtypes()
-        self._low: dict[tuple[Node, Region], Node] = {}
-        self._held: dict[str, str] = {}
+        self._low: dict[tuple[Node, Region, bool], Node] = {}
+        self._held: dict[tuple[str, bool], str] = {}
         self._paths: dict[str, str] = {}
         self._unread: list[str] = []
         self._results: list[Node] = []
@@ -164,10 +190,7 @@ class _Caster:
             return kind if kind in self._kinds else None
         if not node.op.startswith("call_") or node.kwargs.get("out") is not None:
             return None
-        name = canonical_name(node.op, node.target)
-        if name is None:
-            name = getattr(node.target, "__name__", None)
-            name = name if getattr(nn.functional, str(name), None) is node.target else None
+        name = _operator_of(node)
         return self._names.get(name) if name is not None else None
 
     def takes_float32(self, node: Node) -> bool:
@@ -199,8 +222,11 @@ class _Caster:
         """Let a call take and give low precision, and its users get float32."""
         if node.op == "call_module":
             node.target = self._low_module(str(node.target))
+        addend = _addend_of(node)
         inputs = {
-            used: self._lowered(node, used) for used in node.all_input_nodes if self._is_wide(node, used)
+            used: self._lowered(node, used, bounded=used is addend)
+            for used in node.all_input_nodes
+            if self._is_wide(node, used)
         }
         node.args = map_arg(node.args, lambda used: inputs.get(used, used))
         node.kwargs = map_arg(node.kwargs, lambda used: inputs.get(used, used))
@@ -212,50 +238,69 @@ class _Caster:
             user.replace_input_with(node, result)
         if node in self._written:
             self._written.add(result)
-        self._low[result, result.region] = node
+        self._low[result, result.region, False] = self._low[result, result.region, True] = node
         self._dtypes[result], self._dtypes[node] = torch.float32, self._dtype
         self._results.append(result)
 
     def _is_wide(self, node: Node, used: Node) -> bool:
         return node.op == "call_module" or self._dtypes.get(used) is torch.float32
 
-    def _lowered(self, node: Node, used: Node) -> Node:
-        known = None if used in self._written else self._low.get((used, node.region))
+    def _lowered(self, node: Node, used: Node, *, bounded: bool) -> Node:
+        """Return a value in low precision; `bounded`: no finite number in it becomes infinite."""
+        known = None if used in self._written else self._low.get((used, node.region, bounded))
         if known is not None:
             return known
         if used.op == "get_attr" and used not in self._written:
             with self._graph.inserting_before(node):
-                found = self._graph.get_attr(self._low_tensor(str(used.target)))
+                found = self._graph.get_attr(self._low_tensor(str(used.target), bounded=bounded))
         else:
             with self._graph.inserting_before(node):
-                found = self._graph.call_method("to", (used, self._dtype))
+                value = self._bounded(node, used) if bounded else used
+                found = self._graph.call_method("to", (value, self._dtype))
         found.region, found.origins = node.region, node.origins
         self._dtypes[found] = self._dtype
-        self._low[used, node.region] = found
+        self._low[used, node.region, bounded] = found
         return found
 
-    def _recipe(self) -> Recipe:
-        dtype = self._dtype
+    def _bounded(self, node: Node, used: Node) -> Node:
+        """Return a value whose finite numbers have been moved into the range of the low precision."""
+        limits = torch.finfo(self._dtype)
+        infinite = self._graph.call_function(torch.isinf, (used,))
+        inside = self._graph.call_function(torch.clamp, (used, limits.min, limits.max))
+        found = self._graph.call_function(torch.where, (infinite, used, inside))
+        for made in (infinite, inside, found):
+            made.region, made.origins = node.region, node.origins
+        self._dtypes |= {infinite: torch.bool, inside: torch.float32, found: torch.float32}
+        return found
 
-        def convert(tensor: Any) -> Any:
+    def _conversion(self, *, bounded: bool = False) -> Callable[[torch.Tensor], torch.Tensor]:
+        dtype = self._dtype
+        limits = torch.finfo(dtype)
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.to(dtype)
 
-        return recipe_of(convert, 1)
+        def convert_bounded(tensor: torch.Tensor) -> torch.Tensor:
+            inside = torch.clamp(tensor, limits.min, limits.max)
+            return torch.where(torch.isinf(tensor), tensor, inside).to(dtype)
 
-    def _low_tensor(self, path: str) -> str:
-        if path not in self._held:
+        return convert_bounded if bounded else convert
+
+    def _low_tensor(self, path: str, *, bounded: bool) -> str:
+        if (path, bounded) not in self._held:
             value = value_at(self._module, path)
             prefix, _, name = path.rpartition(".")
             holder = value_at(self._module, prefix) if prefix else self._module
-            low: torch.Tensor = value.detach().to(self._dtype)
+            convert = self._conversion(bounded=bounded)
+            low = convert(value.detach())
             if isinstance(value, nn.Parameter):
                 low = nn.Parameter(low, requires_grad=value.requires_grad)
             found = free_attribute(self._module, f"{path.replace('.', '_')}_{self._suffix}")
             set_path(self._module, found, low, persistent=persists(holder, name))
-            self._context.derive(value_at(self._module, found), [value], self._recipe())
-            self._held[path] = found
+            self._context.derive(value_at(self._module, found), [value], recipe_of(convert, 1))
+            self._held[path, bounded] = found
             self._unread.append(path)
-        return self._held[path]
+        return self._held[path, bounded]
 
     def _low_module(self, path: str) -> str:
         if path not in self._paths:
@@ -263,7 +308,7 @@ class _Caster:
             # The weights are converted, so that they need not be copied before.
             low = copy.copy(called)
             vars(low)["_parameters"] = {}
-            recipe = self._recipe()
+            recipe = recipe_of(self._conversion(), 1)
             for name, value in parameters_of(called).items():
                 if value is None:
                     low.register_parameter(name, None)
@@ -284,7 +329,7 @@ class _Caster:
             if not node.users:
                 self._graph.erase_node(node)
         for node in self._graph.find_nodes(op="get_attr"):
-            if not node.users and str(node.target) in self._held:
+            if not node.users and str(node.target) in self._unread:
                 self._graph.erase_node(node)
-        drop_tensors(self._module, self._unread)
+        drop_unread(self._module, self._unread)
         self._module.delete_all_unused_submodules()

@@ -16,7 +16,7 @@ from fxplug.rewrite.calls import value_at
 from fxplug.rewrite.values import same_value
 from fxplug.semantics.canonical import canonical_name
 from fxplug.semantics.internals import schema_of
-from fxplug.semantics.kinds import TENSOR, Kind
+from fxplug.semantics.kinds import TENSOR, TENSOR_MODULES, Kind
 from fxplug.semantics.schemas import tensor_forms
 from fxplug.semantics.spelling import Spelling, bound_spelling, is_python_operator, mirrored, usual_spelling
 
@@ -27,19 +27,6 @@ __all__ = ["Normalize"]
 
 _TENSORS = (torch.Tensor, nn.Parameter)
 _NUMBERS = (bool, int, float, complex)
-_OF_TENSORS = (
-    nn.Linear,
-    nn.Embedding,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-)
-"""Modules that refuse anything but a tensor."""
 
 
 class Normalize(Pass):
@@ -173,7 +160,7 @@ def _taken_as_tensors(module: GraphModule) -> set[Node]:
             continue
         if node.op == "call_module":
             called = value_at(module, str(node.target))
-            takes = type(called) in _OF_TENSORS and not is_customised(called)
+            takes = type(called) in TENSOR_MODULES and not is_customised(called)
         else:
             takes = node.op == "call_function" and _takes_a_tensor(node.target)
         if takes:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "acts_unseen",
     "asks_for_identity",
-    "drop_attribute",
     "drop_empty",
-    "drop_tensors",
     "drop_unread",
     "free_attribute",
     "free_path",
@@ -114,58 +112,39 @@ def free_path(module: GraphModule, wish: str) -> str:
     return path
 
 
-def drop_unread(module: GraphModule, nodes: Iterable[Node]) -> None:
-    """Erase reads of attributes that nobody uses any more, and the tensors that no other node reaches.
+def drop_unread(module: GraphModule, unread: Iterable[Node | str]) -> None:
+    """Remove tensors that no node reads any more, constants of the graph among them.
+
+    Modules of the user stay as they are: only the graph module, and empty ones that hold what its graph reads, are its
+    own.
 
     Args:
         module: Changed in place.
-        nodes: ``get_attr`` nodes; those that are still used stay.
+        unread: Paths, or ``get_attr`` nodes: these are erased, unless somebody uses them.
     """
     graph = module.graph
     paths: dict[str, None] = {}
-    for node in dict.fromkeys(nodes):
-        if node.graph is graph and not node.users:
-            paths[str(node.target)] = None
-            graph.erase_node(node)
-    drop_tensors(module, list(paths))
-
-
-def drop_tensors(module: GraphModule, paths: list[str]) -> None:
-    """Remove the tensors at `paths` that no node reads any more, except from modules of the user."""
-    targets = {str(node.target) for node in module.graph.nodes if node.op in PATH_OPCODES}
-    for path in dict.fromkeys(paths):
+    for entry in dict.fromkeys(unread):
+        if isinstance(entry, str):
+            paths[entry] = None
+        elif entry.graph is graph and not entry.users:
+            paths[str(entry.target)] = None
+            graph.erase_node(entry)
+    targets = {str(node.target) for node in graph.nodes if node.op in PATH_OPCODES}
+    for path in paths:
         prefix, _, name = path.rpartition(".")
         above = {path[:end] for end, letter in enumerate(path) if letter == "."}
         holder: Any = value_at(module, prefix) if prefix else module
-        if path in targets or not above.isdisjoint(targets) or path in module.graph.lifted:
-            continue
-        if holder is not module and type(holder) is not nn.Module:
+        is_own = holder is module or type(holder) is nn.Module
+        if path in targets or not above.isdisjoint(targets) or not is_own:
             continue
         for table in (parameters_of(holder), buffers_of(holder)):
             if name in table:
                 delattr(holder, name)
+                graph.lifted.pop(path, None)
                 break
         if holder is not module and not [*holder.parameters(), *holder.buffers()]:
             drop_unreached(module, [prefix])
-
-
-def drop_attribute(module: GraphModule, path: str) -> None:
-    """Remove the attribute at `path` that no node reads any more, from the graph module itself.
-
-    Modules of the user stay as they are: only the module, and empty ones that hold what its graph reads, are its own.
-    """
-    holder, _, name = path.rpartition(".")
-    target = module.get_submodule(holder)
-    is_own = target is module or type(target) is nn.Module
-    if not is_own or module.graph.find_nodes(op="get_attr", target=path, sort=False):
-        return
-    if any(
-        str(node.target).startswith(f"{path}.") for node in module.graph.find_nodes(op="get_attr", sort=False)
-    ):
-        return
-    if name in parameters_of(target) or name in buffers_of(target):
-        delattr(target, name)
-        module.graph.lifted.pop(path, None)
 
 
 def drop_empty(module: GraphModule, path: str) -> None:

@@ -13,6 +13,7 @@ from fxplug.execute.fused import FUSED_MODULES
 from fxplug.ir import Node, effects
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import flatten_tree, storage_of
+from fxplug.semantics.kinds import TENSOR_MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -32,20 +33,7 @@ _FRESH_NAMES = (
 _FRESH = frozenset(_FRESH_NAMES.split())
 """Names of functions, operators and methods whose value is new memory, unless they are told to work in place."""
 
-_FRESH_MODULES = (
-    *FUSED_MODULES.values(),
-    nn.Linear,
-    nn.Bilinear,
-    nn.Embedding,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-)
+_FRESH_MODULES = (*FUSED_MODULES.values(), *TENSOR_MODULES, nn.Bilinear)
 
 
 def may_return_argument(node: Node, root: Any) -> bool:

@@ -17,6 +17,13 @@ from fxplug.execute.paths import Holders
 from fxplug.execute.shadow import state_tensors, with_other_tensors
 from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
 from fxplug.rewrite.edits import notes_of
+from fxplug.rewrite.gradients import (
+    HasGradient,
+    is_detached_in_place,
+    marked_tensor,
+    python_gradient,
+    python_gradients,
+)
 from fxplug.rewrite.input_guards import InputLeaf, guards_for, input_leaves
 from fxplug.rewrite.recording import OperatorRecorder
 from fxplug.rewrite.writes import writes_by_layout
@@ -44,6 +51,7 @@ __all__ = ["decompose_to_aten"]
 _MADE = MadeBy("decompose")
 _COPY = torch.ops.aten.copy_.default
 _CLONE = torch.ops.aten.clone.default
+_REQUIRES_GRAD = torch.ops.aten.requires_grad_.default
 
 
 def decompose_to_aten(
@@ -87,19 +95,6 @@ class _State:
     """The real one."""
     name: str
     """For people."""
-
-
-class _HasGradient(torch.autograd.Function):
-    """Lets a tensor have a gradient, though it is no leaf: it may be written to."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
-        ctx.mark_dirty(tensor)
-        return tensor
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        raise NotImplementedError
 
 
 class _AtenWriter(Interpreter):
@@ -179,7 +174,7 @@ class _AtenWriter(Interpreter):
         stand_in = self._new_state(fake, leaf.value, leaf.text)
         if not (stand_in.requires_grad or self.for_inference) and fake.is_floating_point():
             # Whether it will have gradients when the result is called is not known.
-            stand_in = _HasGradient.apply(stand_in, torch.zeros((), requires_grad=True))
+            stand_in = HasGradient.apply(stand_in, torch.zeros((), requires_grad=True))
         self._input_states[id(stand_in)] = leaf.text
         self._versions[id(stand_in)] = version_of(stand_in)
         return stand_in
@@ -209,6 +204,7 @@ class _AtenWriter(Interpreter):
         try:
             self._check_writes(n)
             value = self._kept(n) if n.op == "call_function" and _is_kept(n) else super().run_node(n)
+            value = self._with_gradient_as_said(n, value)
             if self.sizes is not None:
                 self.sizes.check_open("it")
             if n.op != "output":
@@ -244,13 +240,45 @@ class _AtenWriter(Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function; what makes a value of a class of its own is remembered, as the output may need it."""
+        if target is getattr and args[1:] == ("data",) and is_functional(args[0]):
+            return args[0].detach()  # Of which an operator is heard.
         value = super().call_function(target, args, kwargs)
         owner = getattr(target, "__self__", None)
         has_own = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
         if has_own and not self.for_inference:
-            raise _python_gradient(str(getattr(owner, "__name__", owner)))
+            raise python_gradient(str(getattr(owner, "__name__", owner)))
         if isinstance(target, type) and type(value) is target and not isinstance(value, torch.Tensor):
             self._containers[id(value)] = (value, target, args, kwargs)
+        return value
+
+    def _with_gradient_as_said(self, node: Node, value: Any) -> Any:
+        """Write that a tensor is to have a gradient, or none, which no operator is heard of; return the value."""
+        if is_detached_in_place(node):
+            return self._detached(node)
+        tensor = marked_tensor(node)
+        if tensor is not None:
+            marked = value if tensor is node else self.env[tensor]
+            if is_functional(marked):
+                fake = from_functional(marked)
+                made = self.recorder.write_call(_REQUIRES_GRAD, (fake, marked.requires_grad), {})
+                self.recorder.bind(fake, made)
+        return value
+
+    def _detached(self, node: Node) -> Any:
+        """Let what is cut off from its gradient in place be another value from here on.
+
+        Raises:
+            DecompositionError: It is an input or part of the state, and has to stay what it is.
+        """
+        former: Any = self.env[node.all_input_nodes[0]]
+        if id(former) in self.states:
+            raise DecompositionError(
+                f"it cuts off {self.states[id(former)].name!r} from its gradient in place, which no operator does. Use "
+                "detach(), without the underscore"
+            )
+        value = former.detach()
+        for key in [key for key, held in self.env.items() if held is former]:
+            self.env[key] = value
         return value
 
     def _kept(self, node: Node) -> Any:
@@ -279,6 +307,8 @@ class _AtenWriter(Interpreter):
         Raises:
             DecompositionError: It does: through ``x.detach()``, ``x.data``, or a view that was made without gradients.
         """
+        if marked_tensor(node) is not None:
+            return
         keys = effects.effect_of(node, self.source).writes
         named = [node.kwargs.get(key) for key in keys if isinstance(key, str)]
         placed = [node.args[key] for key in keys if isinstance(key, int) and -1 < key < len(node.args)]
@@ -364,9 +394,9 @@ class _AtenWriter(Interpreter):
         Raises:
             DecompositionError: One is not, and the result is not for inference alone.
         """
-        names = _python_gradients(values)
+        names = python_gradients(values)
         if names and not self.for_inference:
-            raise _python_gradient(names[0])
+            raise python_gradient(names[0])
 
     def _written_states(self) -> list[tuple[_State, torch.Tensor]]:
         """Return what was written to, each with its newest value.
@@ -465,14 +495,12 @@ class _AtenWriter(Interpreter):
         for path in source.state_dict(keep_vars=True):
             if not has_path(module, path):
                 holders.take(path)
+        holders.keep_order()
         module.train(source.training)
         module.set_guards(guards_for(source, self.inputs, self.sizes, strides=strides, written=written))
         return module
 
 
-_OWN_GRADIENT: Any = _HasGradient.apply(
-    torch.zeros(()), torch.zeros((), requires_grad=True)
-).grad_fn.__class__
 _OF_STRIDES = frozenset(
     {
         torch.ops.aten.as_strided.default,
@@ -539,31 +567,6 @@ def _is_kept(node: Node) -> bool:
 def _call_text(node: Node) -> str:
     target = node.target if isinstance(node.target, str) else qualified_name(node.target)
     return f"{node.name}: {target}"
-
-
-def _python_gradient(name: str) -> DecompositionError:
-    return DecompositionError(
-        f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no "
-        "gradients, call decompose inside torch.no_grad(): the result then computes none"
-    )
-
-
-def _python_gradients(values: Sequence[Any]) -> list[str]:
-    """Return the names of the gradients that are computed by Python code, of which operators know nothing."""
-    pending = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
-    seen: set[Any] = set()
-    found: list[str] = []
-    while pending:
-        function = pending.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        if isinstance(function, torch.autograd.function.BackwardCFunction) and not isinstance(
-            function, _OWN_GRADIENT
-        ):
-            found.append(type(function).__name__.removesuffix("Backward"))
-        pending += [following for following, _ in function.next_functions]
-    return found
 
 
 def _failure(node: Node, error: Exception) -> Exception:

@@ -26,7 +26,7 @@ def core_decompositions() -> dict[Any, Callable[..., Any]]:
     """Return operator -> a function that computes the same by core operators: torch's own table, and ours."""
     export: Any = importlib.import_module("torch.export")
     table: dict[Any, Callable[..., Any]] = dict(export.default_decompositions().materialize())
-    # Written by `alias` in a region without gradients: alone, it would let gradients through.
+    # Written by `clone` in a region without gradients: alone, it would let gradients through.
     table.pop(aten.detach.default, None)
     table.update(
         {

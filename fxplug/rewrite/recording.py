@@ -131,7 +131,8 @@ class OperatorRecorder(LightDispatchMode):
         if not any(isinstance(leaf, torch.Tensor) for leaf in iterate_leaves((value,))):
             return value  # A question about a tensor, which is answered already.
         if func is _DETACH and self._core:
-            node = self.write_call(torch.ops.aten.alias.default, args, kwargs)
+            # Views that are made without gradients still say that they have some: a copy does not.
+            node = self.write_call(torch.ops.aten.clone.default, args, kwargs)
             node.region = (*node.region, RegionEntry(torch.no_grad))
         else:
             node = self.write_call(func, args, kwargs)

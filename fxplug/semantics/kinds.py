@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TENSOR",
+    "TENSOR_MODULES",
     "TENSOR_NAMES",
     "Kind",
     "attribute_kind",
@@ -48,6 +49,20 @@ _TENSORS = Kind(tuple, TENSOR)
 
 TENSOR_NAMES: frozenset[str] = frozenset(dir(torch.Tensor))
 """The names of everything that a tensor has."""
+
+TENSOR_MODULES: tuple[type[nn.Module], ...] = (
+    nn.Linear,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+)
+"""Modules that refuse anything but a tensor, and return a new one."""
 
 _ATTRIBUTES: dict[str, Kind] = {
     "shape": _SIZE,

@@ -246,3 +246,77 @@ def test_resnet_50_has_the_multiply_adds_that_are_known_of_it():
     normalised = sum(node.multiply_adds for node in table.nodes if node.target == "BatchNorm2d")
     assert trained.unknown == ()
     assert trained.multiply_adds == table.multiply_adds + 2 * normalised
+
+
+# -- graph modules that are called
+
+
+def split_in_two(model):
+    module = fxplug.symbolic_trace(model, manager=NONE)
+    first = {node.name for node in list(module.graph.nodes)[:3]}
+    return module, fxplug.passes.split_module(module, model, lambda node: int(node.name not in first))
+
+
+def test_the_parts_of_a_split_program_cost_what_the_program_costs():
+    model = nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), nn.Softmax(-1), nn.Linear(8, 4)
+    ).eval()
+    module, split = split_in_two(model)
+    whole, parts = costs(module, torch.randn(3, 8)), costs(split, torch.randn(3, 8))
+
+    assert [node.name for node in parts.nodes] == [
+        "submod_0._0",
+        "submod_0._1",
+        "submod_1._2",
+        "submod_1._3",
+        "submod_1._4",
+    ]
+    assert parts.unknown == ()
+    for ours, theirs in zip(parts.nodes, whole.nodes, strict=True):
+        assert (ours.multiply_adds, ours.bytes, ours.allocated_bytes, ours.parameter_bytes, ours.modules) == (
+            theirs.multiply_adds,
+            theirs.bytes,
+            theirs.allocated_bytes,
+            theirs.parameter_bytes,
+            theirs.modules,
+        )
+    assert (parts.parameter_bytes, parts.peak_bytes) == (whole.parameter_bytes, whole.peak_bytes)
+    # What a part is given stays until it returns.
+    given = 3 * 16 * 4
+    assert parts.nodes[-1].peak_bytes == whole.nodes[-1].peak_bytes + given
+    assert "described_part" not in next(iter(split.graph.find_nodes(op="call_module"))).meta
+
+
+def test_a_part_that_is_called_twice_costs_by_its_inputs():
+    part = fxplug.symbolic_trace(lambda x: torch.relu(x @ x.t()), manager=NONE)
+    graph = fxplug.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    graph.output((graph.call_module("part", (x,)), graph.call_module("part", (y,))))
+    module = fxplug.GraphModule({"part": part}, graph)
+    table = costs(module, torch.randn(2, 3), torch.randn(5, 3))
+    found = {node.name: node.multiply_adds for node in table.nodes if node.multiply_adds}
+    assert found == {"part.matmul": 2 * 3 * 2, "part_1.matmul": 5 * 3 * 5}
+
+
+def test_a_part_with_hooks_is_one_call():
+    _, split = split_in_two(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
+    split.submod_0.register_forward_hook(lambda *_: None)
+    assert [node.name for node in costs(split, torch.randn(3, 8)).unknown] == ["submod_0"]
+
+
+class Viewed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 8))
+        self.register_buffer("rows", self.weight.detach()[1:3])
+        self.register_buffer("turned", self.weight.detach().t())
+        self.register_buffer("own", torch.ones(6))
+        self.register_buffer("tail", self.own[3:])
+
+    def forward(self, x):
+        return x @ self.weight.t() + self.rows.sum() + self.turned.sum() + self.own.sum() + self.tail.sum()
+
+
+def test_memory_that_state_shares_counts_once():
+    table = costs(Viewed(), torch.randn(2, 8))
+    assert (table.parameter_bytes, table.buffer_bytes) == (4 * 8 * 4, 6 * 4)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.analyze import propagate_shapes, shape_text
+from fxplug.analyze import ShapeProp, described_copy, propagate_shapes, shape_text
 from fxplug.api import ExampleError
 from fxplug.errors import AnalysisError, InvalidArgumentError
 from fxplug.plugins import PluginManager
@@ -161,3 +161,27 @@ def test_the_table_of_a_program_that_is_captured_first():
 def test_a_model_that_fails_on_the_inputs_is_told_from_one_that_cannot_be_captured():
     with pytest.raises(ExampleError, match=r"Cannot run Linear on the example inputs \(float32\[2, 5\]\)"):
         fxplug.shapes(nn.Linear(3, 3), torch.ones(2, 5))
+
+
+class _Counting(ShapeProp):
+    """Notes besides how many dimensions every value has."""
+
+    def run_node(self, n):
+        value = super().run_node(n)
+        n.meta["rank"] = value.dim() if isinstance(value, torch.Tensor) else None
+        return value
+
+
+@pytest.mark.parametrize("dynamic", [None, {"x": {0: "batch"}}])
+def test_an_interpreter_makes_the_notes_of_a_copy_also_where_sizes_are_open(dynamic):
+    module = fxplug.symbolic_trace(Net().eval(), manager=NONE)
+    described = described_copy(module, IMAGES, dynamic=dynamic, interpreter=_Counting)
+    assert [node.meta["rank"] for node in described.graph.nodes][:2] == [4, 4]
+    first = next(iter(described.graph.nodes))
+    assert shape_text(first) == ("float32[2, 3, 8, 8]" if dynamic is None else "float32[batch, 3, 8, 8]")
+    assert all("rank" not in node.meta for node in module.graph.nodes)
+
+
+def test_an_interpreter_is_refused_a_size_that_cannot_stay_open():
+    with pytest.raises(AnalysisError, match="'width'"):
+        described_copy(_head(), torch.ones(2, 4), dynamic={0: {1: "width"}}, interpreter=_Counting)

@@ -287,3 +287,10 @@ def test_names_of_modules_are_no_formulas_and_obeyed_by_no_terminal(fxplug, fold
     assert [line.split()[0] for line in result.stdout.splitlines()[1:4]] == ["(root)", "=1+2", r"a\x1b[2J\nb"]
     with (folder / "costs.csv").open(newline="") as file:
         assert [row["name"] for row in csv.DictReader(file)] == ["", "'=1+2", "a\x1b[2J\nb"]
+
+
+@pytest.mark.parametrize(("options", "training"), [((), False), (("--training",), True)])
+def test_the_mode_of_the_model_is_said(fxplug, options, training):
+    run = ("cost", "models.py:Net", "--example", "2x3x8x8", *options)
+    assert f"in {'training' if training else 'evaluation'} mode" in fxplug(*run).stdout
+    assert json.loads(fxplug(*run, "--json").stdout)["training"] is training

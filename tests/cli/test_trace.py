@@ -93,7 +93,7 @@ def test_what_the_trace_warns_of_is_one_line_on_standard_error(fxplug, folder):
         "        self.last = x\n"
         "        return x + 1\n"
     )
-    result = fxplug("trace", "marks.py:Net")
+    result = fxplug("trace", "marks.py:Net", "--training")
 
     assert result.exit_code == 0
     assert result.stdout.startswith("def forward")
@@ -158,3 +158,38 @@ def test_two_sources_of_examples_are_refused(fxplug):
 
     assert result.exit_code == 2
     assert "exclude each other" in result.stderr
+
+
+MODE_CHANGED = "The model came in training mode and was put into evaluation mode (--training leaves it).\n"
+
+
+@pytest.mark.parametrize("command", ["trace", "decompose", "export"])
+def test_a_model_is_put_into_evaluation_mode_unless_it_may_stay_in_training(fxplug, folder, command):
+    (folder / "noisy.py").write_text(
+        "from torch import nn\n"
+        "from torch.nn import functional as F\n"
+        "class Net(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return F.dropout(x, 0.5, self.training) + 1\n"
+    )
+
+    def run(*options):
+        if command != "export":
+            return fxplug(command, "noisy.py:Net", "--example", "3", *options)
+        result = fxplug(command, "noisy.py:Net", f"out{len(options)}", "--example", "3", *options)
+        assert result.exit_code == 0, result.stderr
+        result.text = (folder / f"out{len(options)}" / "model.py").read_text()
+        return result
+
+    evaluated, trained = run(), run("--training")
+    texts = [getattr(result, "text", result.stdout) for result in (evaluated, trained)]
+    assert (evaluated.stderr, trained.stderr) == (MODE_CHANGED, "")
+    assert texts[0] != texts[1]
+
+
+def test_json_says_the_mode(fxplug):
+    modes = [
+        json.loads(fxplug("trace", "models.py:Net", "--json", *options).stdout)["training"]
+        for options in ((), ("--training",))
+    ]
+    assert modes == [False, True]

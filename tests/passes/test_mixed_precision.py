@@ -157,6 +157,65 @@ def test_a_value_that_is_written_is_converted_anew(program):
     torch.testing.assert_close(module(X), model(X), rtol=0.05, atol=0.5)
 
 
+LOWEST = torch.finfo(torch.float32).min
+KEPT = torch.ones(3, 3)
+KEPT[0] = KEPT[1, 2] = 0  # The first row sees nothing.
+
+
+class Masked(nn.Module):
+    """Attention with a mask of float32's lowest number: an input, computed, a buffer, or an addend of a product."""
+
+    def __init__(self, form, lowest=LOWEST):
+        super().__init__()
+        self.form = form
+        self.register_buffer("mask", (1 - KEPT) * lowest)
+
+    def forward(self, x, given):
+        mask = self.mask if self.form == "buffer" else given
+        if self.form == "computed":
+            mask = (1 - given) * self.mask.amin()
+        if self.form == "addend":
+            scores = torch.baddbmm(mask.expand(2, 3, 3), x, x.transpose(1, 2))
+            return torch.softmax(scores, -1)
+        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("form", ["input", "computed", "buffer", "addend"])
+def test_a_row_of_a_mask_of_the_lowest_numbers_stays_a_row_of_numbers(form, dtype):
+    inputs = (X, KEPT if form == "computed" else (1 - KEPT) * LOWEST)
+    model = Masked(form).eval()
+    module = fxplug.symbolic_trace(model)
+
+    assert converted(module, *inputs, dtype=dtype) == 1
+    result, expected = module(*inputs), model(*inputs)
+    assert not result.isnan().any()
+    torch.testing.assert_close(result[:, 1:], expected[:, 1:], rtol=0.05, atol=0.05)
+    if dtype == "bfloat16":  # The lowest float16 does not drown the scores of a row that sees nothing.
+        torch.testing.assert_close(result, expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("form", ["input", "buffer"])
+def test_infinite_numbers_of_a_mask_stay_infinite(form):
+    mask = torch.where(KEPT == 0, -torch.inf, 0.0)
+    model = Masked(form)
+    model.mask = mask
+    module = fxplug.symbolic_trace(model.eval())
+    converted(module, X, mask)
+    torch.testing.assert_close(module(X, mask), model(X, mask), rtol=0.05, atol=0.05, equal_nan=True)
+
+
+def test_one_tensor_is_added_and_multiplied():
+    model, module = captured(lambda m, x: x @ m.table + torch.addmm(m.table, m.table, m.weight)[:3])
+    with torch.no_grad():
+        for holder in (model, module):
+            holder.table.mul_(0.1)[0, 0] = LOWEST
+    assert converted(module, X) == 2
+    factor, addend = sorted((name for name, _ in module.named_buffers()), key=len)
+    assert module.get_buffer(factor)[0, 0] == -torch.inf
+    assert module.get_buffer(addend)[0, 0] == torch.finfo(LOW).min
+
+
 def test_functions_need_example_inputs():
     _, module = captured(lambda m, x: F.linear(x, m.weight) + m.linear(x))
 

@@ -1,0 +1,81 @@
+"""What a program says of gradients, of which no operator is heard."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.errors import DecompositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fxplug.ir import Node
+
+__all__ = ["HasGradient", "is_detached_in_place", "marked_tensor", "python_gradient", "python_gradients"]
+
+
+class HasGradient(torch.autograd.Function):
+    """Lets a tensor have a gradient, though it is no leaf: it may be written to."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, seed: torch.Tensor) -> torch.Tensor:
+        """Return the tensor itself, as one that was written to."""
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Nobody asks for the gradient."""
+        raise NotImplementedError
+
+
+_OWN_GRADIENT: Any = HasGradient.apply(torch.zeros(()), torch.zeros((), requires_grad=True)).grad_fn.__class__
+
+
+def _name(node: Node) -> str:
+    """Return the name of what a node calls; empty where it calls a module, or nothing."""
+    if node.op == "call_function":
+        return str(getattr(node.target, "__name__", ""))
+    return str(node.target) if node.op == "call_method" else ""
+
+
+def is_detached_in_place(node: Node) -> bool:
+    """Return whether a call cuts off its tensor from its gradient in place."""
+    return _name(node).partition(".")[0] == "detach_" and bool(node.all_input_nodes)
+
+
+def marked_tensor(node: Node) -> Node | None:
+    """Return what a call makes to have a gradient, or none: one of its arguments, or itself; None where it does not."""
+    name = _name(node).partition(".")[0]
+    sets = name == "requires_grad_" or (node.target is setattr and node.args[1:2] == ("requires_grad",))
+    if sets:
+        return next(iter(node.all_input_nodes), None)
+    return node if node.op == "call_function" and node.kwargs.get("requires_grad") is True else None
+
+
+def python_gradient(name: str) -> DecompositionError:
+    """Return what to raise where a gradient is Python code."""
+    return DecompositionError(
+        f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no "
+        "gradients, call decompose inside torch.no_grad(): the result then computes none"
+    )
+
+
+def python_gradients(values: Sequence[Any]) -> list[str]:
+    """Return the names of the gradients that are computed by Python code, of which operators know nothing."""
+    pending = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
+    seen: set[Any] = set()
+    found: list[str] = []
+    while pending:
+        function = pending.pop()
+        if function is None or function in seen:
+            continue
+        seen.add(function)
+        if isinstance(function, torch.autograd.function.BackwardCFunction) and not isinstance(
+            function, _OWN_GRADIENT
+        ):
+            found.append(type(function).__name__.removesuffix("Backward"))
+        pending += [following for following, _ in function.next_functions]
+    return found
