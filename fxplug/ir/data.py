@@ -120,37 +120,44 @@ def graph_from_data(
         ) from error
 
 
+class _Resolver:
+    """Puts the nodes that were made so far in the place of references to them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def resolve(self, leaf: Any) -> Any:
+        if not isinstance(leaf, NodeRef):
+            return leaf
+        if not 0 <= leaf.index < len(self.nodes):
+            raise StorageError(
+                f"Cannot restore a graph: node {len(self.nodes)} refers to node {leaf.index}, which does not come "
+                "earlier."
+            )
+        return self.nodes[leaf.index]
+
+    def args(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+        kinds = set(map(type, args))
+        if kinds <= _FLAT_OR_REFERENCE:
+            return tuple([self.resolve(value) for value in args]) if NodeRef in kinds else args
+        return cast("tuple[Argument, ...]", map_aggregate(args, self.resolve))
+
+    def kwargs(self, kwargs: dict[str, Any]) -> Mapping[str, Argument]:
+        return cast("dict[str, Argument]", map_aggregate(kwargs, self.resolve)) if kwargs else EMPTY_DICT
+
+
 def _restore(data: dict[str, Any], restore_origin: Callable[[Any], Origin]) -> Graph:
     graph = Graph()
     graph.keyword_only = frozenset(data.get("keyword_only", ()))
     graph.captured_training = data.get("captured_training")
-    nodes: list[Node] = []
-
-    def resolve(leaf: Any) -> Any:
-        if not isinstance(leaf, NodeRef):
-            return leaf
-        if not 0 <= leaf.index < len(nodes):
-            raise StorageError(
-                f"Cannot restore a graph: node {len(nodes)} refers to node {leaf.index}, which does not come "
-                "earlier."
-            )
-        return nodes[leaf.index]
-
-    def resolve_args(args: tuple[Any, ...]) -> tuple[Argument, ...]:
-        kinds = set(map(type, args))
-        if kinds <= _FLAT_OR_REFERENCE:
-            return tuple([resolve(value) for value in args]) if NodeRef in kinds else args
-        return cast("tuple[Argument, ...]", map_aggregate(args, resolve))
-
-    def resolve_kwargs(kwargs: dict[str, Any]) -> Mapping[str, Argument]:
-        return cast("dict[str, Argument]", map_aggregate(kwargs, resolve)) if kwargs else EMPTY_DICT
-
+    resolver = _Resolver()
+    nodes = resolver.nodes
     for entry in data["nodes"]:
         node = graph.create_node(
             entry["op"],
             entry["target"],
-            resolve_args(entry["args"]),
-            resolve_kwargs(entry["kwargs"]),
+            resolver.args(entry["args"]),
+            resolver.kwargs(entry["kwargs"]),
             entry["name"],
             entry["type"],
         )
@@ -165,7 +172,7 @@ def _restore(data: dict[str, Any], restore_origin: Callable[[Any], Origin]) -> G
     for node, entry in zip(nodes, data["nodes"], strict=True):
         # Notes may name nodes that come later, so they are restored when all nodes stand.
         if entry["meta"] is not None:
-            node.meta = map_notes(entry["meta"], resolve)
+            node.meta = map_notes(entry["meta"], resolver.resolve)
     return graph
 
 

@@ -49,6 +49,7 @@ LARGEST = {MANIFEST: 64 * _MEBIBYTE, GRAPHS: 512 * _MEBIBYTE, MODULES: 128 * _ME
 LARGEST_RATIO = 250
 """How many times its packed size a member may have."""
 _FORMAT = "fxplug"
+_LEVEL = 1  # Files are weights, mostly: a higher one takes longer than it saves.
 _RELEASE = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}", re.ASCII)
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _PADDING = 0xD935  # As tools that align Android packages mark theirs.
@@ -103,7 +104,7 @@ def write_container(path: Path, contents: Mapping[str, Any], about: Mapping[str,
 
 def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     members: dict[str, Any] = {}
-    with zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w", compresslevel=_LEVEL) as archive:
         for name, content in contents.items():
             # Weights hardly shrink, and what is stored as it is can be mapped into memory.
             writer, method = (
@@ -112,7 +113,7 @@ def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping
             padding = _padding(stream.tell(), name) if name == WEIGHTS else b""
             members[name] = _write_member(archive, name, writer, method, padding)
         manifest = {"format": _FORMAT, "format_version": FORMAT_VERSION, **about, "members": members}
-        _write_member(archive, MANIFEST, *_packed(MANIFEST, to_json(manifest, indent=1)))
+        _write_member(archive, MANIFEST, *_packed(MANIFEST, to_json(manifest)))
 
 
 def _padding(position: int, name: str) -> bytes:
@@ -130,7 +131,7 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
             f"{name} would have {len(text):,} bytes, more than the {LARGEST[name]:,} that a file may have. Save the "
             f"parts of the module in files of their own."
         )
-    suspicious = len(text) * 2 > len(zlib.compress(text, 1)) * LARGEST_RATIO
+    suspicious = len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
 
     def write(sink: Sink) -> None:
         sink(text)
@@ -141,10 +142,11 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
 def _write_member(
     archive: zipfile.ZipFile, name: str, writer: Writer, method: int, extra: bytes = b""
 ) -> dict[str, Any]:
-    info = zipfile.ZipInfo(name)  # With the fixed date of 1980: equal modules give equal files.
-    info.extra = extra
-    info.external_attr = 0o644 << 16
-    info.compress_type = method
+    info: zipfile.ZipInfo | str = name
+    if extra:
+        info = zipfile.ZipInfo(name)
+        info.extra = extra
+    archive.compression = method  # Of members that are opened by name; others are stored as they are.
     digest, size = hashlib.sha256(), 0
     with archive.open(info, "w", force_zip64=True) as member:
 
@@ -155,6 +157,8 @@ def _write_member(
             member.write(piece)
 
         writer(sink)
+    # Members have the fixed date of 1980: equal modules give equal files.
+    archive.getinfo(name).external_attr = 0o644 << 16
     return {"sha256": digest.hexdigest(), "size": size}
 
 

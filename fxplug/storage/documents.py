@@ -24,6 +24,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
+_COMPACT = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
@@ -42,7 +43,6 @@ def parse_json(content: bytes, name: str) -> Any:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
 
 
-def to_json(value: Any, *, indent: int | None = None) -> bytes:
-    """Return `value` as JSON in ASCII."""
-    separators = None if indent else (",", ":")
-    return json.dumps(value, indent=indent, separators=separators, allow_nan=False).encode("ascii")
+def to_json(value: Any) -> bytes:
+    """Return `value`, which does not contain itself, as JSON in ASCII."""
+    return _COMPACT.encode(value).encode("ascii")

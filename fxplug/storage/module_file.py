@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,7 @@ def save(
         ) from error
 
 
+@functools.lru_cache(maxsize=1)
 def _fxplug_version() -> str:
     try:
         return metadata.version("fxplug")

@@ -47,6 +47,16 @@ _GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
 _GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
 _GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
 _PARTS_OF_A_GUARD = 3
+_FEW = 40
+_FRESH = [
+    (name, type(value) if isinstance(value, (dict, set)) else None, value) for name, value in _STATE.items()
+]
+_HOOKS = tuple(_STATE.keys() - _TABLES - {"_is_full_backward_hook"})
+
+
+def _fresh_state() -> dict[str, Any]:
+    """Return what ``nn.Module.__init__`` sets, which itself sets one after the other, past every property."""
+    return {name: kind() if kind is not None else value for name, kind, value in _FRESH}
 
 
 @functools.lru_cache(maxsize=1)
@@ -163,16 +173,22 @@ class ModuleWriter:
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
         for field, table in (("parameters", state["_parameters"]), ("buffers", state["_buffers"])):
-            entry[field] = {name: self._tensor(tensor, path, name) for name, tensor in table.items()}
-        entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
-        entry["children"] = {
-            name: None if child is None else self.add(child, _joined(path, name))
-            for name, child in state["_modules"].items()
-        }
+            if table:
+                entry[field] = {name: self._tensor(tensor, path, name) for name, tensor in table.items()}
+        if state["_non_persistent_buffers_set"]:
+            entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
+        if state["_modules"]:
+            entry["children"] = {
+                name: None if child is None else self.add(child, _joined(path, name))
+                for name, child in state["_modules"].items()
+            }
         if isinstance(module, GraphModule):
             entry |= self._describe_graph(module, path)
-        entry["attributes"] = {name: self._attribute(value, path, name) for name, value in attributes.items()}
-        return {name: value for name, value in entry.items() if name not in _OPTIONAL or value}
+        if attributes:
+            entry["attributes"] = {
+                name: self._attribute(value, path, name) for name, value in attributes.items()
+            }
+        return entry
 
     def _describe_graph(self, module: GraphModule, path: str) -> dict[str, Any]:
         number = self._add_graph(module, path, module.graph)
@@ -216,9 +232,11 @@ class ModuleWriter:
         }
 
     def _tensor(self, tensor: Any, path: str, name: str) -> int | None:
+        if tensor is None:
+            return None
         where = _joined(path, name)
         try:
-            return None if tensor is None else self._tensors.add(tensor, where)
+            return self._tensors.add(tensor, where)
         except Refusal as refusal:
             raise refusal.within(repr(where)) from None
 
@@ -262,7 +280,7 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
 
 def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, Any]:
     """Return what was set on a module besides tensors and submodules; refuse what no file can hold."""
-    for name in _STATE.keys() - _TABLES - {"_is_full_backward_hook"}:
+    for name in _HOOKS:
         if state.get(name):
             raise Refusal(
                 f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
@@ -278,6 +296,16 @@ def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, A
 
 
 def _check_names(kind: type[nn.Module], names: list[str]) -> None:
+    # What is alike in many modules is looked at once; a file's word for it is kept no longer than it is short.
+    check = (
+        _check_few_names
+        if len(names) <= _FEW and all(len(name) <= _FEW for name in names)
+        else _check_all_names
+    )
+    check(kind, tuple(names))
+
+
+def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
     reserved = _STATE.keys() | (RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset())
     for name in names:
         if not name or "." in name or name in reserved:
@@ -293,8 +321,16 @@ def _check_names(kind: type[nn.Module], names: list[str]) -> None:
         raise Refusal("one name stands for two things that it holds. Rename one.")
 
 
+_check_few_names = functools.lru_cache(maxsize=1024)(_check_all_names)
+
+
 def _check_parameter(name: str, parameter: Any) -> None:
-    if parameter is not None and not isinstance(parameter, nn.Parameter):
+    # Asking whether it is an instance asks every tensor for attributes.
+    if (
+        parameter is not None
+        and type(parameter) is not nn.Parameter
+        and not isinstance(parameter, nn.Parameter)
+    ):
         raise Refusal(
             f"its parameter {name!r} is a {type(parameter).__name__}. Make it a torch.nn.Parameter."
         )
@@ -340,11 +376,10 @@ class ModuleReader:
     def _restore(self, entry: Any) -> nn.Module:
         name = checked(entry, dict, "A module").get("class")
         is_graph = name == GRAPH_MODULE
-        fields = entry_fields(
-            entry,
-            "A module",
-            _REQUIRED | (_GRAPH_FIELDS if is_graph else frozenset()),
-            _OPTIONAL | (_GRAPH_OPTIONAL if is_graph else frozenset()),
+        fields = (
+            entry_fields(entry, "A module", _REQUIRED | _GRAPH_FIELDS, _OPTIONAL | _GRAPH_OPTIONAL)
+            if is_graph
+            else entry_fields(entry, "A module", _REQUIRED, _OPTIONAL)
         )
         kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
         state = self._state(kind, fields)
@@ -352,7 +387,7 @@ class ModuleReader:
             state |= self._graph_state(fields)
         # Deprecated classes warn in their own __new__, which is for people who write such code.
         module = object.__new__(kind)
-        nn.Module.__init__(module)
+        vars(module).update(_fresh_state())
         try:
             module.__setstate__(state)
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
@@ -378,27 +413,28 @@ class ModuleReader:
         return kind
 
     def _state(self, kind: type[nn.Module], fields: dict[str, Any]) -> dict[str, Any]:
-        tables: dict[str, dict[str, Any]] = {
-            name: checked(fields.get(name, {}), dict, f"The {name} of a module")
+        tables: list[dict[str, Any]] = [
+            checked(fields[name], dict, f"The {name} of a module") if name in fields else {}
             for name in ("parameters", "buffers", "children", "attributes")
-        }
-        _check_names(kind, [name for table in tables.values() for name in table])
-        parameters = self._tensor_table(tables["parameters"])
+        ]
+        _check_names(kind, [name for table in tables for name in table])
+        parameters = self._tensor_table(tables[0])
         for name, parameter in parameters.items():
             _check_parameter(name, parameter)
-        buffers = self._tensor_table(tables["buffers"])
+        buffers = self._tensor_table(tables[1])
         not_persistent = checked(
             fields.get("not_persistent", []), list, "The list of buffers that are not persistent"
         )
         if not all(isinstance(name, str) and name in buffers for name in not_persistent):
             raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
-        attributes = {name: self._decoder.decode(value) for name, value in tables["attributes"].items()}
+        decode = self._decoder.decode
+        attributes = {name: decode(value) for name, value in tables[3].items()}
         return {
             "training": checked(fields["training"], bool, "The training flag"),
             "_parameters": parameters,
             "_buffers": buffers,
             "_non_persistent_buffers_set": set(not_persistent),
-            "_modules": {name: self._child(number) for name, number in tables["children"].items()},
+            "_modules": {name: self._child(number) for name, number in tables[2].items()},
             **attributes,
         }
 

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-__all__ = ["ALIGNMENT", "LARGEST_HEADER", "NATIVE", "Extent", "Weights", "memory_of", "read_weights"]
+__all__ = [
+    "ALIGNMENT",
+    "LARGEST_HEADER",
+    "NATIVE",
+    "Extent",
+    "Weights",
+    "bytes_at",
+    "memory_of",
+    "read_weights",
+]
 
 NATIVE = {
     torch.float64: "F64",
@@ -48,8 +57,11 @@ LARGEST_HEADER = 100_000_000
 
 _ELEMENT = 16
 _PIECE = 1 << 24
+_SMALL = 1 << 16
+_RUN = 1 << 20
 _DTYPES = {name: dtype for dtype, name in NATIVE.items()}
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+_NO_FIELDS = frozenset[str]()
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,11 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
 
 
+def bytes_at(address: int, size: int) -> bytes:
+    """Return a copy of so many bytes of the CPU's memory, which a tensor keeps alive meanwhile."""
+    return ctypes.string_at(address, size)
+
+
 def read_weights(
     stream: BinaryIO, extent: Extent, expected: str, *, lazy: bool, progress: Progress | None
 ) -> Weights:
@@ -124,8 +141,8 @@ def read_weights(
     digest = hashlib.sha256(head)
     done = len(head)
     blocks: list[torch.Tensor] = []
-    for entry in entries:
-        block, memory = _allocate(entry.stop - entry.start)
+    for sizes in _runs(entries):
+        run, memory = _allocate(sum(sizes))
         for start in range(0, len(memory), _PIECE):
             piece = memory[start : start + _PIECE]
             _fill(stream, piece)
@@ -133,12 +150,27 @@ def read_weights(
             done += len(piece)
             if progress is not None:
                 progress(done, extent.size)
-        blocks.append(block)
+        # Copied, since each tensor has memory of its own.
+        blocks += [run] if len(sizes) == 1 else [part.clone() for part in run.split(sizes)]
     if digest.hexdigest() != expected:
         raise Refusal(
             "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged."
         )
     return Weights(entries, blocks)
+
+
+def _runs(entries: list[_Entry]) -> list[list[int]]:
+    """Return the sizes of weights that are read at once: small ones that follow one another, and each large one."""
+    runs: list[list[int]] = []
+    room = 0
+    for entry in entries:
+        size = entry.stop - entry.start
+        if not runs or size > room or size > _SMALL:
+            runs.append([])
+            room = _RUN if size <= _SMALL else size
+        runs[-1].append(size)
+        room -= size
+    return runs
 
 
 def _allocate(size: int) -> tuple[torch.Tensor, memoryview]:
@@ -203,7 +235,7 @@ def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[_Entry]]:
 
 
 def _entry(key: str, value: Any) -> _Entry:
-    fields = entry_fields(value, "An entry of the weights", _FIELDS, frozenset())
+    fields = entry_fields(value, "An entry of the weights", _FIELDS, _NO_FIELDS)
     name = fields["dtype"]
     dtype = _DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
