@@ -132,7 +132,8 @@ class _Resolver:
         if not 0 <= leaf.index < len(self.nodes):
             raise StorageError(
                 f"Cannot restore a graph: node {len(self.nodes)} refers to node {leaf.index}, which does not come "
-                "earlier."
+                "earlier.",
+                code="FXP-S009",
             )
         return self.nodes[leaf.index]
 
@@ -163,7 +164,8 @@ def _restore(data: dict[str, Any], restore_origin: Callable[[Any], Origin]) -> G
         )
         if node.name != entry["name"]:
             raise StorageError(
-                f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name."
+                f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name.",
+                code="FXP-S008",
             )
         node.origins = tuple([restore_origin(origin) for origin in entry["origins"]])
         if entry["region"]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fxplug.storage.documents import parse_json, to_json
-from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.migrations import FORMAT_VERSION, migrate
 from fxplug.storage.weights import ALIGNMENT, Extent, Weights, read_weights
 
@@ -129,7 +129,8 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
     if len(text) > LARGEST[name]:
         raise Refusal(
             f"{name} would have {len(text):,} bytes, more than the {LARGEST[name]:,} that a file may have. Save the "
-            f"parts of the module in files of their own."
+            f"parts of the module in files of their own.",
+            Codes.TOO_LARGE,
         )
     suspicious = len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
 
@@ -195,7 +196,8 @@ def read_container(path: Path, *, lazy: bool = False, progress: Progress | None 
                 manifest, texts, extent, checksum = _read_members(archive, stream)
         except _DAMAGE as error:
             raise Refusal(
-                f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save."
+                f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save.",
+                Codes.NO_ARCHIVE,
             ) from error
         graphs, modules = (parse_json(text, name) for name, text in texts.items())
         migrate(manifest["format_version"], manifest, graphs, modules)
@@ -223,10 +225,13 @@ def _read_manifest(
 ) -> dict[str, Any]:
     found = [info for info in infos if info.filename == MANIFEST]
     if len(found) != 1:
-        raise Refusal(f"it is a zip archive with {len(found)} {MANIFEST}, so it is not an fxplug file.")
+        raise Refusal(
+            f"it is a zip archive with {len(found)} {MANIFEST}, so it is not an fxplug file.",
+            Codes.NO_ARCHIVE,
+        )
     manifest = parse_json(_read(archive, stream, found[0]), MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise Refusal(f"its {MANIFEST} does not say that it is an fxplug file.")
+        raise Refusal(f"its {MANIFEST} does not say that it is an fxplug file.", Codes.NO_ARCHIVE)
     fields = cast("dict[str, Any]", manifest)
     version = fields.get("format_version")
     if type(version) is not int or version < 1:
@@ -240,7 +245,8 @@ def _read_manifest(
             else "Install a newer one: pip install --upgrade fxplug."
         )
         raise Refusal(
-            f"it has format version {version}, and this fxplug reads versions up to {FORMAT_VERSION}. {advice}"
+            f"it has format version {version}, and this fxplug reads versions up to {FORMAT_VERSION}. {advice}",
+            Codes.NEWER,
         )
     return fields
 
@@ -249,31 +255,40 @@ def _check_members(infos: list[zipfile.ZipInfo]) -> None:
     names = [info.filename for info in infos]
     for name in names:
         if name not in _MEMBERS:
-            raise Refusal(f"it has a member named {name!r}, which does not belong into an fxplug file.")
+            raise Refusal(
+                f"it has a member named {name!r}, which does not belong into an fxplug file.",
+                Codes.NO_ARCHIVE,
+            )
         if names.count(name) > 1:
-            raise Refusal(f"it has two members named {name!r}. The file is damaged.")
+            raise Refusal(f"it has two members named {name!r}. The file is damaged.", Codes.NO_ARCHIVE)
     for name in _MEMBERS:
         if name not in names:
-            raise Refusal(f"its member {name!r} is missing. The file is damaged.")
+            raise Refusal(f"its member {name!r} is missing. The file is damaged.", Codes.NO_ARCHIVE)
 
 
 def _check_size(info: zipfile.ZipInfo) -> None:
     if info.flag_bits & 0x1 or info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise Refusal(
-            f"its member {info.filename!r} is encrypted, or packed in a way that fxplug does not use."
+            f"its member {info.filename!r} is encrypted, or packed in a way that fxplug does not use.",
+            Codes.NO_ARCHIVE,
         )
     limit = LARGEST.get(info.filename)
     if limit is None and info.compress_type != zipfile.ZIP_STORED:
-        raise Refusal(f"its member {info.filename!r} is compressed, which fxplug never does with weights.")
+        raise Refusal(
+            f"its member {info.filename!r} is compressed, which fxplug never does with weights.",
+            Codes.NO_ARCHIVE,
+        )
     if limit is not None and info.file_size > limit:
         raise Refusal(
             f"its member {info.filename!r} has {info.file_size:,} bytes, more than the {limit:,} that are "
-            f"allowed."
+            f"allowed.",
+            Codes.TOO_LARGE,
         )
     if info.file_size > LARGEST_RATIO * max(info.compress_size, 1):
         raise Refusal(
             f"its member {info.filename!r} unpacks to {info.file_size:,} bytes from {info.compress_size:,}, "
-            f"more than {LARGEST_RATIO} times its size: it looks like a zip bomb."
+            f"more than {LARGEST_RATIO} times its size: it looks like a zip bomb.",
+            Codes.TOO_LARGE,
         )
 
 
@@ -287,11 +302,15 @@ def _locate(stream: BinaryIO, info: zipfile.ZipInfo) -> Extent:
     stream.seek(info.header_offset)
     header = stream.read(_LOCAL_HEADER.size)
     if len(header) != _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-        raise Refusal(f"its member {info.filename!r} is not where it should be. The file is damaged.")
+        raise Refusal(
+            f"its member {info.filename!r} is not where it should be. The file is damaged.", Codes.NO_ARCHIVE
+        )
     _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
     start = info.header_offset + len(header) + name_length + extra_length
     if start + info.compress_size > os.fstat(stream.fileno()).st_size:
-        raise Refusal(f"its member {info.filename!r} reaches beyond its end. The file is truncated.")
+        raise Refusal(
+            f"its member {info.filename!r} reaches beyond its end. The file is truncated.", Codes.NO_ARCHIVE
+        )
     return Extent(start, info.compress_size)
 
 
@@ -311,7 +330,10 @@ def _read_checked(archive: zipfile.ZipFile, stream: BinaryIO, name: str, members
     if len(content) != size:
         raise _wrong_size(name)
     if hashlib.sha256(content).hexdigest() != checksum:
-        raise Refusal(f"the checksum of its member {name!r} is wrong: its content was changed or damaged.")
+        raise Refusal(
+            f"the checksum of its member {name!r} is wrong: its content was changed or damaged.",
+            Codes.CHANGED,
+        )
     return content
 
 
@@ -322,4 +344,6 @@ def _stated(members: dict[str, Any], name: str) -> tuple[str, int]:
 
 
 def _wrong_size(name: str) -> Refusal:
-    return Refusal(f"its member {name!r} does not have the size that it says. The file is damaged.")
+    return Refusal(
+        f"its member {name!r} does not have the size that it says. The file is damaged.", Codes.CHANGED
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fxplug.storage.faults import Refusal
+from fxplug.storage.faults import Codes, Refusal
 
 __all__ = ["MOST_VALUES", "parse_json", "to_json"]
 
@@ -36,10 +36,12 @@ def parse_json(content: bytes, name: str) -> Any:
     """
     # Whatever the strings hold, there are no more values than this.
     if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
-        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.")
+        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.", Codes.TOO_LARGE)
     try:
         return _DECODER.decode(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.", Codes.TOO_LARGE) from error
+    except ValueError as error:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
 
 

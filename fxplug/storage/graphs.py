@@ -9,7 +9,7 @@ from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
 from fxplug.ir import OPCODES, PATH_OPCODES, RegionEntry, check_structure, graph_from_data, graph_to_data
 from fxplug.storage.annotations import decode_annotation, encode_annotation
-from fxplug.storage.faults import Refusal, checked, entry_fields
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
 from fxplug.storage.modules import check_path
 from fxplug.storage.origins import OriginReader, OriginWriter
 
@@ -227,7 +227,7 @@ class GraphReader:
                 {"version": fields["version"], "keyword_only": keyword_only, "nodes": nodes}, _as_it_is
             )
         except FxplugError as error:
-            raise Refusal(error.message) from error
+            raise Refusal(error.message, error.code) from error
         lifted = checked(fields["lifted"], dict, "The table of lifted values")
         graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
         training = fields.get("captured_training")
@@ -238,7 +238,9 @@ class GraphReader:
         fields = entry_fields(entry, "A node", _NODE_REQUIRED, _NODE_OPTIONAL)
         op, target = fields["op"], checked(fields["target"], str, "The target of a node")
         if op not in OPCODES:
-            raise Refusal(f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.")
+            raise Refusal(
+                f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.", Codes.OPCODE
+            )
         decode = self._decoder.decode
         args = tuple([decode(value) for value in checked(fields.get("args", []), list, "args")])
         named = checked(fields.get("kwargs", {}), dict, "kwargs")

@@ -22,7 +22,7 @@ from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.state_origins import describe_origins, restore_origins
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
         if not is_module and name not in hidden and any(name in table for table in values):
             return
     kind = "submodule" if is_module else "parameter, buffer, submodule or attribute"
-    raise Refusal(f"it refers to {path!r}, but the module holds no {kind} at that path.")
+    raise Refusal(f"it refers to {path!r}, but the module holds no {kind} at that path.", Codes.REFERENCE)
 
 
 # -- writing
@@ -273,7 +273,8 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
         raise Refusal(
             f"its class {kind.__module__}.{kind.__qualname__} is not one that torch.nn.modules ships, so a "
             f"file cannot rebuild it. Trace through it instead of keeping it as a leaf, or name the class when saving "
-            f"and again when loading: allow=[{name!r}]."
+            f"and again when loading: allow=[{name!r}].",
+            Codes.NOT_ALLOWED,
         )
     return name
 
@@ -310,15 +311,17 @@ def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
     for name in names:
         if not name or "." in name or name in reserved:
             raise Refusal(
-                f"{name!r} cannot be the name of something that a {kind.__name__} holds. Rename it."
+                f"{name!r} cannot be the name of something that a {kind.__name__} holds. Rename it.",
+                Codes.NAME,
             )
         if _hides_class_attribute(kind, name):
             raise Refusal(
                 f"its attribute {name!r} replaces what the class {kind.__name__} defines under that name. "
-                f"Delete the attribute before saving."
+                f"Delete the attribute before saving.",
+                Codes.NAME,
             )
     if len(set(names)) != len(names):
-        raise Refusal("one name stands for two things that it holds. Rename one.")
+        raise Refusal("one name stands for two things that it holds. Rename one.", Codes.NAME)
 
 
 _check_few_names = functools.lru_cache(maxsize=1024)(_check_all_names)
@@ -406,7 +409,8 @@ class ModuleReader:
         if kind is None:
             raise Refusal(
                 f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships. If you know "
-                f"what it does and trust the file, allow it: load(..., allow=[{name!r}])."
+                f"what it does and trust the file, allow it: load(..., allow=[{name!r}]).",
+                Codes.NOT_ALLOWED,
             )
         if not isinstance(kind, type) or not issubclass(kind, nn.Module):
             raise Refusal(f"{name!r} is no class of modules. The file is damaged.")

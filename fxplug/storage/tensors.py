@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fxplug.storage.documents import to_json
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.weights import ALIGNMENT, NATIVE, bytes_at, memory_of
 
 if TYPE_CHECKING:
@@ -288,9 +288,13 @@ class TensorReader:
             try:
                 self._tensors.append(self._restore(entry))
             except (RuntimeError, OverflowError, TypeError) as error:
-                raise Refusal(f"tensor {number} cannot be made: {error}. The file is damaged.") from error
+                raise Refusal(
+                    f"tensor {number} cannot be made: {error}. The file is damaged.", Codes.WEIGHT
+                ) from error
         if self._unused:
-            raise Refusal(f"the weight {min(self._unused)!r} belongs to no tensor. The file is damaged.")
+            raise Refusal(
+                f"the weight {min(self._unused)!r} belongs to no tensor. The file is damaged.", Codes.WEIGHT
+            )
 
     def fetch(self, number: Any) -> torch.Tensor:
         """Return the tensor with the given number.
@@ -305,7 +309,8 @@ class TensorReader:
         dtype = _DTYPES.get(checked(fields["dtype"], str, "A dtype"))
         if dtype is None:
             raise Refusal(
-                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold."
+                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold.",
+                Codes.WEIGHT,
             )
         shape = _sizes(fields["shape"])
         tensor = self._place(fields, dtype, shape)
@@ -320,7 +325,9 @@ class TensorReader:
         stride = _sizes(fields["stride"]) if "stride" in fields else _dense_stride(shape)
         offset = checked(fields.get("offset", 0), int, "An offset")
         if len(stride) != len(shape):
-            raise Refusal("a tensor has more strides than sizes, or fewer. The file is damaged.")
+            raise Refusal(
+                "a tensor has more strides than sizes, or fewer. The file is damaged.", Codes.WEIGHT
+            )
         key = fields["weight"]
         if key is None:
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -329,10 +336,11 @@ class TensorReader:
         if "stride" not in fields and (known_dtype != dtype or known_shape != shape):
             raise Refusal(
                 f"the weight {key!r} is {known_dtype}{list(known_shape)}, the table says {dtype}{list(shape)}. The "
-                f"file is damaged."
+                f"file is damaged.",
+                Codes.WEIGHT,
             )
         if offset < 0 or (offset + _span(shape, stride)) * dtype.itemsize > memory.numel():
-            raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.")
+            raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.", Codes.WEIGHT)
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
         return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), offset, shape, stride)
 
@@ -342,7 +350,7 @@ def _sizes(data: Any) -> tuple[int, ...]:
     for size in sizes:
         checked(size, int, "A size")
     if not (_is_known_possible(sizes) if len(sizes) <= _FEW else _is_possible(sizes)):
-        raise Refusal(f"a shape is {list(sizes)[:8]}. The file is damaged.")
+        raise Refusal(f"a shape is {list(sizes)[:8]}. The file is damaged.", Codes.WEIGHT)
     return sizes
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import torch
 
 from fxplug.storage.documents import parse_json
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ class Weights:
         """
         found = self._blocks.get(key) if isinstance(key, str) else None
         if found is None:
-            raise Refusal(f"the weight {key!r} is missing. The file is damaged.")
+            raise Refusal(f"the weight {key!r} is missing. The file is damaged.", Codes.WEIGHT)
         return found[0].dtype, found[0].shape, found[1]
 
 
@@ -154,7 +154,8 @@ def read_weights(
         blocks += [run] if len(sizes) == 1 else [part.clone() for part in run.split(sizes)]
     if digest.hexdigest() != expected:
         raise Refusal(
-            "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged."
+            "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged.",
+            Codes.CHANGED,
         )
     return Weights(entries, blocks)
 
@@ -188,7 +189,7 @@ def _fill(stream: BinaryIO, piece: memoryview) -> None:
     while position < len(piece):
         count = cast("Any", stream).readinto(piece[position:])
         if not count:
-            raise Refusal("its weights end too early. The file is damaged.")
+            raise Refusal("its weights end too early. The file is damaged.", Codes.NO_ARCHIVE)
         position += count
 
 
@@ -251,4 +252,4 @@ def _entry(key: str, value: Any) -> _Entry:
 
 
 def _unreadable(reason: str) -> Refusal:
-    return Refusal(f"the weights cannot be read: {reason}. The file is damaged.")
+    return Refusal(f"the weights cannot be read: {reason}. The file is damaged.", Codes.WEIGHT)
