@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import copyreg
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, StorageError
-from fxplug.ir.arguments import Argument, map_aggregate
+from fxplug.ir.arguments import EMPTY_DICT, Argument, map_aggregate
 from fxplug.ir.code import CodeTransformer, Transformation
 from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node
 from fxplug.ir.notes import map_notes
 from fxplug.ir.origins import Origin
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 __all__ = ["FORMAT_VERSION", "NodeRef", "graph_from_data", "graph_to_data"]
 
 FORMAT_VERSION = 1
+_FLAT = frozenset({bool, float, int, str, type(None)})
+"""Exact types of values that hold no others."""
+_FLAT_OR_NODE = _FLAT | {Node}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +39,15 @@ class NodeRef:
     index: int
 
 
-def graph_to_data(graph: Graph) -> dict[str, Any]:
+_FLAT_OR_REFERENCE = _FLAT | {NodeRef}
+
+
+def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origin.to_data) -> dict[str, Any]:
     """Return a graph as plain values.
+
+    Args:
+        graph: The graph. It is not changed.
+        describe_origin: Turns an origin into what stands in the data.
 
     Returns:
         ``{"version": int, "keyword_only": [...], "captured_training": ..., "nodes": [...]}``; each node is a dict of
@@ -48,6 +61,12 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
         # A note may name a node that is gone; nothing stands for it in a copy.
         return NodeRef(numbers[leaf]) if leaf in numbers else None
 
+    def refer_args(args: tuple[Argument, ...]) -> Any:
+        kinds = set(map(type, args))
+        if kinds <= _FLAT_OR_NODE:  # Almost always, and a fraction of the work.
+            return tuple([refer(value) for value in args]) if Node in kinds else args
+        return map_aggregate(args, refer)
+
     return {
         "version": FORMAT_VERSION,
         "keyword_only": sorted(graph.keyword_only),
@@ -57,12 +76,12 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
                 "op": node.op,
                 "name": node.name,
                 "target": node.target,
-                "args": map_aggregate(node.args, refer),
-                "kwargs": dict(map_aggregate(node.kwargs, refer)),
+                "args": refer_args(node.args),
+                "kwargs": dict(map_aggregate(node.kwargs, refer)) if node.kwargs else {},
                 "type": node.type,
                 "meta": None if node._meta is None else map_notes(_lasting(node.meta), refer),
                 "region": node.region,
-                "origins": [origin.to_data() for origin in node.origins],
+                "origins": [describe_origin(origin) for origin in node.origins],
             }
             for node in graph.nodes
         ],
@@ -74,8 +93,14 @@ def _lasting(notes: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in notes.items() if key != "val"} if "val" in notes else notes
 
 
-def graph_from_data(data: dict[str, Any]) -> Graph:
+def graph_from_data(
+    data: dict[str, Any], restore_origin: Callable[[Any], Origin] = Origin.from_data
+) -> Graph:
     """Return the graph that `graph_to_data` described, equal in every respect.
+
+    Args:
+        data: What `graph_to_data` returned.
+        restore_origin: Makes an origin of what stands for it.
 
     Raises:
         StorageError: The data has another version, or refers to a node that does not come earlier.
@@ -86,7 +111,7 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
             f"{FORMAT_VERSION}."
         )
     try:
-        return _restore(data)
+        return _restore(data, restore_origin)
     except (AttributeError, GraphError, IndexError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, StorageError):
             raise
@@ -95,42 +120,61 @@ def graph_from_data(data: dict[str, Any]) -> Graph:
         ) from error
 
 
-def _restore(data: dict[str, Any]) -> Graph:
+class _Resolver:
+    """Puts the nodes that were made so far in the place of references to them."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def resolve(self, leaf: Any) -> Any:
+        if not isinstance(leaf, NodeRef):
+            return leaf
+        if not 0 <= leaf.index < len(self.nodes):
+            raise StorageError(
+                f"Cannot restore a graph: node {len(self.nodes)} refers to node {leaf.index}, which does not come "
+                "earlier.",
+                code="FXP-S009",
+            )
+        return self.nodes[leaf.index]
+
+    def args(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+        kinds = set(map(type, args))
+        if kinds <= _FLAT_OR_REFERENCE:
+            return tuple([self.resolve(value) for value in args]) if NodeRef in kinds else args
+        return cast("tuple[Argument, ...]", map_aggregate(args, self.resolve))
+
+    def kwargs(self, kwargs: dict[str, Any]) -> Mapping[str, Argument]:
+        return cast("dict[str, Argument]", map_aggregate(kwargs, self.resolve)) if kwargs else EMPTY_DICT
+
+
+def _restore(data: dict[str, Any], restore_origin: Callable[[Any], Origin]) -> Graph:
     graph = Graph()
     graph.keyword_only = frozenset(data.get("keyword_only", ()))
     graph.captured_training = data.get("captured_training")
-    nodes: list[Node] = []
-
-    def resolve(leaf: Any) -> Any:
-        if not isinstance(leaf, NodeRef):
-            return leaf
-        if not 0 <= leaf.index < len(nodes):
-            raise StorageError(
-                f"Cannot restore a graph: node {len(nodes)} refers to node {leaf.index}, which does not come "
-                "earlier."
-            )
-        return nodes[leaf.index]
-
+    resolver = _Resolver()
+    nodes = resolver.nodes
     for entry in data["nodes"]:
         node = graph.create_node(
             entry["op"],
             entry["target"],
-            cast("tuple[Argument, ...]", map_aggregate(entry["args"], resolve)),
-            cast("dict[str, Argument]", map_aggregate(entry["kwargs"], resolve)),
+            resolver.args(entry["args"]),
+            resolver.kwargs(entry["kwargs"]),
             entry["name"],
             entry["type"],
         )
         if node.name != entry["name"]:
             raise StorageError(
-                f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name."
+                f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name.",
+                code="FXP-S008",
             )
-        node.origins = tuple(Origin.from_data(origin) for origin in entry["origins"])
-        node.region = tuple(entry["region"])
+        node.origins = tuple([restore_origin(origin) for origin in entry["origins"]])
+        if entry["region"]:
+            node.region = tuple(entry["region"])
         nodes.append(node)
     for node, entry in zip(nodes, data["nodes"], strict=True):
         # Notes may name nodes that come later, so they are restored when all nodes stand.
         if entry["meta"] is not None:
-            node.meta = map_notes(entry["meta"], resolve)
+            node.meta = map_notes(entry["meta"], resolver.resolve)
     return graph
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fxplug.storage.documents import parse_json, to_json
-from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.migrations import FORMAT_VERSION, migrate
 from fxplug.storage.weights import ALIGNMENT, Extent, Weights, read_weights
 
@@ -49,6 +49,7 @@ LARGEST = {MANIFEST: 64 * _MEBIBYTE, GRAPHS: 512 * _MEBIBYTE, MODULES: 128 * _ME
 LARGEST_RATIO = 250
 """How many times its packed size a member may have."""
 _FORMAT = "fxplug"
+_LEVEL = 1  # Files are weights, mostly: a higher one takes longer than it saves.
 _RELEASE = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}", re.ASCII)
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _PADDING = 0xD935  # As tools that align Android packages mark theirs.
@@ -103,7 +104,7 @@ def write_container(path: Path, contents: Mapping[str, Any], about: Mapping[str,
 
 def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     members: dict[str, Any] = {}
-    with zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w", compresslevel=_LEVEL) as archive:
         for name, content in contents.items():
             # Weights hardly shrink, and what is stored as it is can be mapped into memory.
             writer, method = (
@@ -112,7 +113,7 @@ def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping
             padding = _padding(stream.tell(), name) if name == WEIGHTS else b""
             members[name] = _write_member(archive, name, writer, method, padding)
         manifest = {"format": _FORMAT, "format_version": FORMAT_VERSION, **about, "members": members}
-        _write_member(archive, MANIFEST, *_packed(MANIFEST, to_json(manifest, indent=1)))
+        _write_member(archive, MANIFEST, *_packed(MANIFEST, to_json(manifest)))
 
 
 def _padding(position: int, name: str) -> bytes:
@@ -128,9 +129,10 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
     if len(text) > LARGEST[name]:
         raise Refusal(
             f"{name} would have {len(text):,} bytes, more than the {LARGEST[name]:,} that a file may have. Save the "
-            f"parts of the module in files of their own."
+            f"parts of the module in files of their own.",
+            Codes.TOO_LARGE,
         )
-    suspicious = len(text) * 2 > len(zlib.compress(text, 1)) * LARGEST_RATIO
+    suspicious = len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
 
     def write(sink: Sink) -> None:
         sink(text)
@@ -141,10 +143,11 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
 def _write_member(
     archive: zipfile.ZipFile, name: str, writer: Writer, method: int, extra: bytes = b""
 ) -> dict[str, Any]:
-    info = zipfile.ZipInfo(name)  # With the fixed date of 1980: equal modules give equal files.
-    info.extra = extra
-    info.external_attr = 0o644 << 16
-    info.compress_type = method
+    info: zipfile.ZipInfo | str = name
+    if extra:
+        info = zipfile.ZipInfo(name)
+        info.extra = extra
+    archive.compression = method  # Of members that are opened by name; others are stored as they are.
     digest, size = hashlib.sha256(), 0
     with archive.open(info, "w", force_zip64=True) as member:
 
@@ -155,6 +158,8 @@ def _write_member(
             member.write(piece)
 
         writer(sink)
+    # Members have the fixed date of 1980: equal modules give equal files.
+    archive.getinfo(name).external_attr = 0o644 << 16
     return {"sha256": digest.hexdigest(), "size": size}
 
 
@@ -191,7 +196,8 @@ def read_container(path: Path, *, lazy: bool = False, progress: Progress | None 
                 manifest, texts, extent, checksum = _read_members(archive, stream)
         except _DAMAGE as error:
             raise Refusal(
-                f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save."
+                f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save.",
+                Codes.NO_ARCHIVE,
             ) from error
         graphs, modules = (parse_json(text, name) for name, text in texts.items())
         migrate(manifest["format_version"], manifest, graphs, modules)
@@ -219,10 +225,13 @@ def _read_manifest(
 ) -> dict[str, Any]:
     found = [info for info in infos if info.filename == MANIFEST]
     if len(found) != 1:
-        raise Refusal(f"it is a zip archive with {len(found)} {MANIFEST}, so it is not an fxplug file.")
+        raise Refusal(
+            f"it is a zip archive with {len(found)} {MANIFEST}, so it is not an fxplug file.",
+            Codes.NO_ARCHIVE,
+        )
     manifest = parse_json(_read(archive, stream, found[0]), MANIFEST)
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
-        raise Refusal(f"its {MANIFEST} does not say that it is an fxplug file.")
+        raise Refusal(f"its {MANIFEST} does not say that it is an fxplug file.", Codes.NO_ARCHIVE)
     fields = cast("dict[str, Any]", manifest)
     version = fields.get("format_version")
     if type(version) is not int or version < 1:
@@ -236,7 +245,8 @@ def _read_manifest(
             else "Install a newer one: pip install --upgrade fxplug."
         )
         raise Refusal(
-            f"it has format version {version}, and this fxplug reads versions up to {FORMAT_VERSION}. {advice}"
+            f"it has format version {version}, and this fxplug reads versions up to {FORMAT_VERSION}. {advice}",
+            Codes.NEWER,
         )
     return fields
 
@@ -245,31 +255,40 @@ def _check_members(infos: list[zipfile.ZipInfo]) -> None:
     names = [info.filename for info in infos]
     for name in names:
         if name not in _MEMBERS:
-            raise Refusal(f"it has a member named {name!r}, which does not belong into an fxplug file.")
+            raise Refusal(
+                f"it has a member named {name!r}, which does not belong into an fxplug file.",
+                Codes.NO_ARCHIVE,
+            )
         if names.count(name) > 1:
-            raise Refusal(f"it has two members named {name!r}. The file is damaged.")
+            raise Refusal(f"it has two members named {name!r}. The file is damaged.", Codes.NO_ARCHIVE)
     for name in _MEMBERS:
         if name not in names:
-            raise Refusal(f"its member {name!r} is missing. The file is damaged.")
+            raise Refusal(f"its member {name!r} is missing. The file is damaged.", Codes.NO_ARCHIVE)
 
 
 def _check_size(info: zipfile.ZipInfo) -> None:
     if info.flag_bits & 0x1 or info.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
         raise Refusal(
-            f"its member {info.filename!r} is encrypted, or packed in a way that fxplug does not use."
+            f"its member {info.filename!r} is encrypted, or packed in a way that fxplug does not use.",
+            Codes.NO_ARCHIVE,
         )
     limit = LARGEST.get(info.filename)
     if limit is None and info.compress_type != zipfile.ZIP_STORED:
-        raise Refusal(f"its member {info.filename!r} is compressed, which fxplug never does with weights.")
+        raise Refusal(
+            f"its member {info.filename!r} is compressed, which fxplug never does with weights.",
+            Codes.NO_ARCHIVE,
+        )
     if limit is not None and info.file_size > limit:
         raise Refusal(
             f"its member {info.filename!r} has {info.file_size:,} bytes, more than the {limit:,} that are "
-            f"allowed."
+            f"allowed.",
+            Codes.TOO_LARGE,
         )
     if info.file_size > LARGEST_RATIO * max(info.compress_size, 1):
         raise Refusal(
             f"its member {info.filename!r} unpacks to {info.file_size:,} bytes from {info.compress_size:,}, "
-            f"more than {LARGEST_RATIO} times its size: it looks like a zip bomb."
+            f"more than {LARGEST_RATIO} times its size: it looks like a zip bomb.",
+            Codes.TOO_LARGE,
         )
 
 
@@ -283,11 +302,15 @@ def _locate(stream: BinaryIO, info: zipfile.ZipInfo) -> Extent:
     stream.seek(info.header_offset)
     header = stream.read(_LOCAL_HEADER.size)
     if len(header) != _LOCAL_HEADER.size or not header.startswith(b"PK\x03\x04"):
-        raise Refusal(f"its member {info.filename!r} is not where it should be. The file is damaged.")
+        raise Refusal(
+            f"its member {info.filename!r} is not where it should be. The file is damaged.", Codes.NO_ARCHIVE
+        )
     _, name_length, extra_length = _LOCAL_HEADER.unpack(header)
     start = info.header_offset + len(header) + name_length + extra_length
     if start + info.compress_size > os.fstat(stream.fileno()).st_size:
-        raise Refusal(f"its member {info.filename!r} reaches beyond its end. The file is truncated.")
+        raise Refusal(
+            f"its member {info.filename!r} reaches beyond its end. The file is truncated.", Codes.NO_ARCHIVE
+        )
     return Extent(start, info.compress_size)
 
 
@@ -307,7 +330,10 @@ def _read_checked(archive: zipfile.ZipFile, stream: BinaryIO, name: str, members
     if len(content) != size:
         raise _wrong_size(name)
     if hashlib.sha256(content).hexdigest() != checksum:
-        raise Refusal(f"the checksum of its member {name!r} is wrong: its content was changed or damaged.")
+        raise Refusal(
+            f"the checksum of its member {name!r} is wrong: its content was changed or damaged.",
+            Codes.CHANGED,
+        )
     return content
 
 
@@ -318,4 +344,6 @@ def _stated(members: dict[str, Any], name: str) -> tuple[str, int]:
 
 
 def _wrong_size(name: str) -> Refusal:
-    return Refusal(f"its member {name!r} does not have the size that it says. The file is damaged.")
+    return Refusal(
+        f"its member {name!r} does not have the size that it says. The file is damaged.", Codes.CHANGED
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fxplug.storage.faults import Refusal
+from fxplug.storage.faults import Codes, Refusal
 
 __all__ = ["MOST_VALUES", "parse_json", "to_json"]
 
@@ -24,6 +24,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
+_COMPACT = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
@@ -35,14 +36,15 @@ def parse_json(content: bytes, name: str) -> Any:
     """
     # Whatever the strings hold, there are no more values than this.
     if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
-        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.")
+        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.", Codes.TOO_LARGE)
     try:
         return _DECODER.decode(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.", Codes.TOO_LARGE) from error
+    except ValueError as error:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
 
 
-def to_json(value: Any, *, indent: int | None = None) -> bytes:
-    """Return `value` as JSON in ASCII."""
-    separators = None if indent else (",", ":")
-    return json.dumps(value, indent=indent, separators=separators, allow_nan=False).encode("ascii")
+def to_json(value: Any) -> bytes:
+    """Return `value`, which does not contain itself, as JSON in ASCII."""
+    return _COMPACT.encode(value).encode("ascii")

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-__all__ = ["Refusal", "checked", "entry_fields", "places"]
+__all__ = ["Codes", "Refusal", "checked", "entry_fields", "places"]
+
+
+class Codes:
+    """The codes of refusals, one for each thing that there is to do; ``docs/errors.md`` explains them."""
+
+    DAMAGED = "FXP-S000"
+    UNREACHABLE = "FXP-S001"
+    NO_ARCHIVE = "FXP-S002"
+    CHANGED = "FXP-S003"
+    TOO_LARGE = "FXP-S004"
+    NEWER = "FXP-S005"
+    PLUGIN = "FXP-S006"
+    WEIGHT = "FXP-S007"
+    NAME = "FXP-S008"
+    REFERENCE = "FXP-S009"
+    OPCODE = "FXP-S011"
+    NOT_ALLOWED = "FXP-S012"
+    PICKLE = "FXP-S013"
+    UNSTORABLE = "FXP-S014"
 
 
 class Refusal(Exception):  # noqa: N818 - not an error of its own: it always becomes a StorageError
@@ -13,11 +32,19 @@ class Refusal(Exception):  # noqa: N818 - not an error of its own: it always bec
     Raised by code that does not know which file, node or submodule it works on. Each layer on the way up puts
     in front what it knows (`within`), and `save` and `load` turn the whole into a
     `fxplug.errors.StorageError`.
+
+    Args:
+        message: What was found, and what to do.
+        code: One of `Codes`; by default the general one of whoever makes the full message.
     """
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
     def within(self, place: str) -> Refusal:
         """Return the same refusal with `place` in front, e.g. ``"node 'add'"``."""
-        return Refusal(f"{place}: {self}")
+        return Refusal(f"{place}: {self}", self.code)
 
 
 def checked(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
@@ -31,6 +58,8 @@ def checked(value: Any, kind: type | tuple[type, ...], what: str) -> Any:
     Raises:
         Refusal: It is of another type.
     """
+    if type(value) is kind:  # Almost always.
+        return value
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if type(value) not in kinds:
         expected = " or ".join(one.__name__ for one in kinds)
@@ -47,9 +76,15 @@ def entry_fields(entry: Any, what: str, required: frozenset[str], optional: froz
         Refusal: It is no object, lacks a field, or has one that this version does not know.
     """
     fields = cast("dict[str, Any]", checked(entry, dict, what))
-    missing = required - fields.keys()
-    unknown = fields.keys() - required - optional
-    if missing or unknown:
+    known = 0
+    for name in fields:  # No sets of names, which would be made for every entry of a file.
+        if name in required:
+            known += 1
+        elif name not in optional:
+            known = -len(fields)
+    if known != len(required):
+        missing = required - fields.keys()
+        unknown = fields.keys() - required - optional
         fault = f"lacks {sorted(missing)}" if missing else f"has the unknown field {min(unknown)!r}"
         raise Refusal(f"{what} {fault}. The file is damaged.")
     return fields
@@ -63,6 +98,7 @@ def places(value: Any, limit: int, what: str) -> int:
     """
     if type(value) is not int or not 0 <= value < limit:
         raise Refusal(
-            f"{what} is {value!r}, which refers to nothing that comes earlier. The file is damaged."
+            f"{what} is {value!r}, which refers to nothing that comes earlier. The file is damaged.",
+            Codes.REFERENCE,
         )
     return value

@@ -1,8 +1,4 @@
-"""Graphs as JSON: the data form of `fxplug.ir.data`, with functions by name and origins written once.
-
-An origin is mostly shared: consecutive nodes come from the same call of the same module. Frames, modules and
-whole origins therefore stand in tables of the graph, and a node names its origins by number.
-"""
+"""Graphs as JSON: the data form of `fxplug.ir.data`, with functions by name and origins in tables."""
 
 from __future__ import annotations
 
@@ -13,15 +9,16 @@ from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
 from fxplug.ir import OPCODES, PATH_OPCODES, RegionEntry, check_structure, graph_from_data, graph_to_data
 from fxplug.storage.annotations import decode_annotation, encode_annotation
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
 from fxplug.storage.modules import check_path
+from fxplug.storage.origins import OriginReader, OriginWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from torch import nn
 
-    from fxplug.ir import Graph, Region
+    from fxplug.ir import Graph, Origin, Region
     from fxplug.storage.targets import TargetTable
     from fxplug.storage.values import Decoder, Encoder
 
@@ -53,21 +50,6 @@ def check_graph(graph: Graph, root: nn.Module) -> None:
         raise Refusal(error.message) from error
 
 
-class _Interner:
-    """Numbers values in the order in which they first appear."""
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._numbers: dict[Hashable, int] = {}
-
-    def number(self, key: Hashable, value: Any) -> int:
-        number = self._numbers.get(key)
-        if number is None:
-            number = self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return number
-
-
 # -- writing
 
 
@@ -88,7 +70,7 @@ class GraphWriter:
         self._encoder = encoder
         self._notes = notes
         self._left_out = left_out
-        self._frames, self._modules, self._origins = _Interner(), _Interner(), _Interner()
+        self._origins = OriginWriter()
 
     def describe(self, graph: Graph) -> dict[str, Any]:
         """Return `graph` as JSON.
@@ -108,7 +90,7 @@ class GraphWriter:
                 f"hold. Call graph.set_codegen(fxplug.CodeGen()) before saving, and set yours again after "
                 f"loading."
             )
-        data = graph_to_data(graph)
+        data = graph_to_data(graph, self._origins.describe)
         _check_known(data, _FIELDS | _OPTIONAL_FIELDS)
         nodes: list[dict[str, Any]] = []
         for entry in data["nodes"]:
@@ -122,9 +104,7 @@ class GraphWriter:
             "nodes": nodes,
             "keyword_only": data["keyword_only"],
             **({} if training is None else {"captured_training": training}),
-            "frames": self._frames.values,
-            "modules": self._modules.values,
-            "origins": self._origins.values,
+            **self._origins.tables(),
             "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
         }
 
@@ -135,22 +115,25 @@ class GraphWriter:
             self._targets.check_method(target)
         if op in {"call_function", "call_method"}:
             self._targets.check_call(target, args, kwargs)
-        node = {
+        encode = self._encoder.encode
+        node: dict[str, Any] = {
             "op": op,
             "name": entry["name"],
             "target": self._targets.name_of(target) if op == "call_function" else target,
-            "args": [self._encoder.encode(value) for value in args],
-            "kwargs": {name: self._encoder.encode(value) for name, value in kwargs.items()},
-            "type": self._annotation(entry),
-            "meta": self._meta(entry),
-            "region": self._region(entry["region"]),
-            "origins": [self._origin(origin) for origin in entry["origins"]],
         }
-        return {
-            name: value
-            for name, value in node.items()
-            if name in _NODE_REQUIRED or value not in (None, [], {})
-        }
+        if args:
+            node["args"] = [encode(value) for value in args]
+        if kwargs:
+            node["kwargs"] = {name: encode(value) for name, value in kwargs.items()}
+        if entry["type"] is not None and (annotation := self._annotation(entry)) is not None:
+            node["type"] = annotation
+        if entry["meta"] and (notes := self._meta(entry)):
+            node["meta"] = notes
+        if entry["region"]:
+            node["region"] = self._region(entry["region"])
+        if entry["origins"]:
+            node["origins"] = entry["origins"]
+        return node
 
     def _annotation(self, entry: dict[str, Any]) -> Any:
         try:
@@ -161,14 +144,26 @@ class GraphWriter:
 
     def _meta(self, entry: dict[str, Any]) -> dict[str, Any]:
         notes: dict[str, Any] = {}
-        for name, value in (entry["meta"] or {}).items():
-            if name == _MODULE_STACK and _is_view(value, entry["origins"]):
+        for name, value in entry["meta"].items():
+            if name == _MODULE_STACK and self._is_view(value, entry["origins"]):
                 continue
             try:
                 notes[checked(name, str, "The name of a note")] = self._notes.encode(value)
             except Refusal:
                 self._left_out(entry["name"], f"meta[{name!r}]")
         return notes
+
+    def _is_view(self, stack: Any, origins: list[int]) -> bool:
+        """Return whether a module stack only repeats the first origin, as it does unless somebody edited it."""
+        if not origins or not isinstance(stack, dict):
+            return False
+        try:
+            return self._origins.modules(origins[0]) == [
+                [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
+                for path, kind in stack.values()
+            ]
+        except (TypeError, ValueError, AttributeError):
+            return False
 
     def _region(self, region: Region) -> list[Any]:
         return [
@@ -179,15 +174,6 @@ class GraphWriter:
             for entry in region
         ]
 
-    def _origin(self, origin: dict[str, Any]) -> int:
-        frames = tuple(self._frames.number(tuple(frame), frame) for frame in origin["frames"])
-        modules = tuple(self._modules.number(tuple(module), module) for module in origin["modules"])
-        row: list[Any] = [list(frames), list(modules), origin["made_by"]]
-        history = origin.get("history", [])
-        if history:
-            row.append(history)
-        return self._origins.number((frames, modules, origin["made_by"], tuple(map(tuple, history))), row)
-
 
 def _check_known(data: dict[str, Any], known: frozenset[str]) -> None:
     # Whoever lets a graph hold more must decide how files hold it: nothing may be lost without a word.
@@ -197,21 +183,11 @@ def _check_known(data: dict[str, Any], known: frozenset[str]) -> None:
         )
 
 
-def _is_view(stack: Any, origins: list[dict[str, Any]]) -> bool:
-    """Return whether a module stack only repeats the first origin, as it does unless somebody edited it."""
-    if not origins or not isinstance(stack, dict):
-        return False
-    told = [[path, kind] for path, kind in origins[0]["modules"]]
-    try:
-        return told == [
-            [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
-            for path, kind in stack.values()
-        ]
-    except (TypeError, ValueError, AttributeError):
-        return False
-
-
 # -- reading
+
+
+def _as_it_is(origin: Origin) -> Origin:
+    return origin
 
 
 class GraphReader:
@@ -227,7 +203,7 @@ class GraphReader:
         self._targets = targets
         self._decoder = decoder
         self._notes = notes
-        self._origins: list[dict[str, Any]] = []
+        self._origins = OriginReader([], [], [])
 
     def restore(self, data: Any) -> Graph:
         """Return the graph that `data` describes; compiles and runs nothing.
@@ -236,7 +212,7 @@ class GraphReader:
             Refusal: The data is damaged, or names a function that is not allowed; the message names the node.
         """
         fields = entry_fields(data, "A graph", _FIELDS, _OPTIONAL_FIELDS)
-        self._origins = _read_origins(fields)
+        self._origins = OriginReader(fields["frames"], fields["modules"], fields["origins"])
         nodes: list[dict[str, Any]] = []
         for number, entry in enumerate(checked(fields["nodes"], list, "The list of nodes")):
             try:
@@ -248,10 +224,10 @@ class GraphReader:
             names = checked(fields["keyword_only"], list, "The list of keyword-only parameters")
             keyword_only = [checked(name, str, "The name of a parameter") for name in names]
             graph = graph_from_data(
-                {"version": fields["version"], "keyword_only": keyword_only, "nodes": nodes}
+                {"version": fields["version"], "keyword_only": keyword_only, "nodes": nodes}, _as_it_is
             )
         except FxplugError as error:
-            raise Refusal(error.message) from error
+            raise Refusal(error.message, error.code) from error
         lifted = checked(fields["lifted"], dict, "The table of lifted values")
         graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
         training = fields.get("captured_training")
@@ -262,10 +238,13 @@ class GraphReader:
         fields = entry_fields(entry, "A node", _NODE_REQUIRED, _NODE_OPTIONAL)
         op, target = fields["op"], checked(fields["target"], str, "The target of a node")
         if op not in OPCODES:
-            raise Refusal(f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.")
-        args = tuple(self._decoder.decode(value) for value in checked(fields.get("args", []), list, "args"))
+            raise Refusal(
+                f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.", Codes.OPCODE
+            )
+        decode = self._decoder.decode
+        args = tuple([decode(value) for value in checked(fields.get("args", []), list, "args")])
         named = checked(fields.get("kwargs", {}), dict, "kwargs")
-        kwargs = {name: self._decoder.decode(value) for name, value in named.items()}
+        kwargs = {name: decode(value) for name, value in named.items()}
         target = self._target(op, target, args, kwargs)
         meta = checked(fields.get("meta", {}), dict, "meta")
         return {
@@ -277,11 +256,8 @@ class GraphReader:
             "type": decode_annotation(fields.get("type"), self._targets),
             # Without notes the node shows its module stack, a view of its origin, when it is first asked.
             "meta": {name: self._notes.decode(value) for name, value in meta.items()} or None,
-            "region": self._region(fields.get("region", [])),
-            "origins": [
-                self._origins[places(number, len(self._origins), "The number of an origin")]
-                for number in checked(fields.get("origins", []), list, "origins")
-            ],
+            "region": self._region(fields["region"]) if "region" in fields else (),
+            "origins": self._origins.fetch(fields.get("origins", [])),
         }
 
     def _target(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -302,38 +278,3 @@ class GraphReader:
             arguments = checked(values, list, "The arguments of a region")
             entries.append(RegionEntry(context, tuple(self._decoder.decode(value) for value in arguments)))
         return tuple(entries)
-
-
-def _read_origins(fields: dict[str, Any]) -> list[dict[str, Any]]:
-    frames = [_row(row, (str, int, str), "A frame") for row in checked(fields["frames"], list, "The frames")]
-    modules = [
-        _row(row, (str, str), "A module path") for row in checked(fields["modules"], list, "The module paths")
-    ]
-    origins: list[dict[str, Any]] = []
-    for row in checked(fields["origins"], list, "The origins"):
-        kinds: tuple[Any, ...] = (list, list, (str, type(None)))
-        has_history = len(checked(row, list, "An origin")) == len(kinds) + 1
-        frame_numbers, module_numbers, made_by, *rest = _row(
-            row, (*kinds, list) if has_history else kinds, "An origin"
-        )
-        origins.append(
-            {
-                "frames": [
-                    frames[places(number, len(frames), "The number of a frame")] for number in frame_numbers
-                ],
-                "modules": [
-                    modules[places(number, len(modules), "The number of a module")]
-                    for number in module_numbers
-                ],
-                "made_by": made_by,
-                "history": [_row(entry, (str, str, bool), "A pass") for entry in (rest[0] if rest else [])],
-            }
-        )
-    return origins
-
-
-def _row(data: Any, kinds: tuple[Any, ...], what: str) -> list[Any]:
-    row = checked(data, list, what)
-    if len(row) != len(kinds):
-        raise Refusal(f"{what} has {len(row)} parts, not {len(kinds)}. The file is damaged.")
-    return [checked(value, kind, what) for value, kind in zip(row, kinds, strict=True)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.errors import StorageError
 from fxplug.ir import printable
 from fxplug.storage.container import read_container
-from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.modules import GRAPH_MODULE
 from fxplug.storage.targets import look_up
 
@@ -82,13 +82,17 @@ def summarize(path: str | os.PathLike[str]) -> FileSummary:
     try:
         return _summarize(source)
     except FileNotFoundError as error:
-        raise StorageError(f"Cannot read {str(source)!r}: there is no such file. Check the path.") from error
+        raise StorageError(
+            f"Cannot read {str(source)!r}: there is no such file. Check the path.", code=Codes.UNREACHABLE
+        ) from error
     except OSError as error:
         raise StorageError(
-            f"Cannot read {str(source)!r}: {error.strerror or error}. Check the path."
+            f"Cannot read {str(source)!r}: {error.strerror or error}. Check the path.", code=Codes.UNREACHABLE
         ) from error
     except Refusal as refusal:
-        raise StorageError(f"Cannot read {str(source)!r}: {refusal}") from refusal.__cause__
+        raise StorageError(
+            f"Cannot read {str(source)!r}: {refusal}", code=refusal.code or Codes.DAMAGED
+        ) from refusal.__cause__
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise StorageError(
             f"Cannot read {str(source)!r}: its content does not fit together: {error!r}. The file is damaged."
@@ -221,7 +225,9 @@ def _pairs(items: Any, names: list[str], depth: int) -> str:
 def _text(value: Any, names: list[str], depth: int) -> str:
     """Return a value of a file as people write it."""
     if depth > _DEEPEST:
-        raise Refusal(f"containers are nested more than {_DEEPEST} deep. The file is damaged.")
+        raise Refusal(
+            f"containers are nested more than {_DEEPEST} deep. The file is damaged.", Codes.TOO_LARGE
+        )
     if isinstance(value, list):
         return _sequence("[", value, "]", names, depth)
     if not isinstance(value, dict) or len(value) != 1:

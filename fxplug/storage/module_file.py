@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import torch
 from fxplug.errors import FxplugError, StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_container, write_container
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
 from fxplug.storage.modules import ModuleReader, ModuleWriter
 from fxplug.storage.provisions import Provision, Provisions
@@ -77,18 +78,20 @@ def save(
     if type(module) is not GraphModule:
         raise StorageError(
             f"Cannot save a {type(module).__module__}.{type(module).__qualname__}: only a "
-            f"fxplug.GraphModule can be stored. Make one with fxplug.symbolic_trace(...) first."
+            f"fxplug.GraphModule can be stored. Make one with fxplug.symbolic_trace(...) first.",
+            code=Codes.UNSTORABLE,
         )
     target = Path(path)
     try:
         targets = TargetTable(allow, Provision(provisions))
         contents, left_out = _describe(module, targets, progress)
     except Refusal as refusal:
-        raise StorageError(f"Cannot save to {str(target)!r}: {refusal}") from refusal.__cause__
+        raise _not_saved(target, refusal) from refusal.__cause__
     except RecursionError as error:
         raise StorageError(
             f"Cannot save to {str(target)!r}: the module tree is nested too deeply, or contains itself. "
-            f"Flatten it."
+            f"Flatten it.",
+            code=Codes.UNSTORABLE,
         ) from error
     about = {
         "fxplug_version": _fxplug_version(),
@@ -99,14 +102,20 @@ def save(
     try:
         write_container(target, contents, about)
     except Refusal as refusal:
-        raise StorageError(f"Cannot save to {str(target)!r}: {refusal}") from None
+        raise _not_saved(target, refusal) from None
     except OSError as error:
         raise StorageError(
             f"Cannot save to {str(target)!r}: {error.strerror or error}. Check that the folder exists, can "
-            f"be written and has room."
+            f"be written and has room.",
+            code=Codes.UNREACHABLE,
         ) from error
 
 
+def _not_saved(target: Path, refusal: Refusal) -> StorageError:
+    return StorageError(f"Cannot save to {str(target)!r}: {refusal}", code=refusal.code or Codes.UNSTORABLE)
+
+
+@functools.lru_cache(maxsize=1)
 def _fxplug_version() -> str:
     try:
         return metadata.version("fxplug")
@@ -195,13 +204,17 @@ def load(
         contents = read_container(source, lazy=lazy, progress=progress)
         return _restore(contents, TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:
-        raise StorageError(f"Cannot load {str(source)!r}: there is no such file. Check the path.") from error
+        raise StorageError(
+            f"Cannot load {str(source)!r}: there is no such file. Check the path.", code=Codes.UNREACHABLE
+        ) from error
     except OSError as error:
         raise StorageError(
-            f"Cannot load {str(source)!r}: {error.strerror or error}. Check the path."
+            f"Cannot load {str(source)!r}: {error.strerror or error}. Check the path.", code=Codes.UNREACHABLE
         ) from error
     except Refusal as refusal:
-        raise StorageError(f"Cannot load {str(source)!r}: {refusal}") from refusal.__cause__
+        raise StorageError(
+            f"Cannot load {str(source)!r}: {refusal}", code=refusal.code or Codes.DAMAGED
+        ) from refusal.__cause__
 
 
 def _restore(contents: Contents, targets: TargetTable) -> GraphModule:

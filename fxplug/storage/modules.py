@@ -22,7 +22,7 @@ from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.state_origins import describe_origins, restore_origins
 
 if TYPE_CHECKING:
@@ -47,6 +47,16 @@ _GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
 _GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
 _GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
 _PARTS_OF_A_GUARD = 3
+_FEW = 40
+_FRESH = [
+    (name, type(value) if isinstance(value, (dict, set)) else None, value) for name, value in _STATE.items()
+]
+_HOOKS = tuple(_STATE.keys() - _TABLES - {"_is_full_backward_hook"})
+
+
+def _fresh_state() -> dict[str, Any]:
+    """Return what ``nn.Module.__init__`` sets, which itself sets one after the other, past every property."""
+    return {name: kind() if kind is not None else value for name, kind, value in _FRESH}
 
 
 @functools.lru_cache(maxsize=1)
@@ -101,7 +111,7 @@ def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
         if not is_module and name not in hidden and any(name in table for table in values):
             return
     kind = "submodule" if is_module else "parameter, buffer, submodule or attribute"
-    raise Refusal(f"it refers to {path!r}, but the module holds no {kind} at that path.")
+    raise Refusal(f"it refers to {path!r}, but the module holds no {kind} at that path.", Codes.REFERENCE)
 
 
 # -- writing
@@ -163,16 +173,22 @@ class ModuleWriter:
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
         for field, table in (("parameters", state["_parameters"]), ("buffers", state["_buffers"])):
-            entry[field] = {name: self._tensor(tensor, path, name) for name, tensor in table.items()}
-        entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
-        entry["children"] = {
-            name: None if child is None else self.add(child, _joined(path, name))
-            for name, child in state["_modules"].items()
-        }
+            if table:
+                entry[field] = {name: self._tensor(tensor, path, name) for name, tensor in table.items()}
+        if state["_non_persistent_buffers_set"]:
+            entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
+        if state["_modules"]:
+            entry["children"] = {
+                name: None if child is None else self.add(child, _joined(path, name))
+                for name, child in state["_modules"].items()
+            }
         if isinstance(module, GraphModule):
             entry |= self._describe_graph(module, path)
-        entry["attributes"] = {name: self._attribute(value, path, name) for name, value in attributes.items()}
-        return {name: value for name, value in entry.items() if name not in _OPTIONAL or value}
+        if attributes:
+            entry["attributes"] = {
+                name: self._attribute(value, path, name) for name, value in attributes.items()
+            }
+        return entry
 
     def _describe_graph(self, module: GraphModule, path: str) -> dict[str, Any]:
         number = self._add_graph(module, path, module.graph)
@@ -216,9 +232,11 @@ class ModuleWriter:
         }
 
     def _tensor(self, tensor: Any, path: str, name: str) -> int | None:
+        if tensor is None:
+            return None
         where = _joined(path, name)
         try:
-            return None if tensor is None else self._tensors.add(tensor, where)
+            return self._tensors.add(tensor, where)
         except Refusal as refusal:
             raise refusal.within(repr(where)) from None
 
@@ -255,14 +273,15 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
         raise Refusal(
             f"its class {kind.__module__}.{kind.__qualname__} is not one that torch.nn.modules ships, so a "
             f"file cannot rebuild it. Trace through it instead of keeping it as a leaf, or name the class when saving "
-            f"and again when loading: allow=[{name!r}]."
+            f"and again when loading: allow=[{name!r}].",
+            Codes.NOT_ALLOWED,
         )
     return name
 
 
 def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, Any]:
     """Return what was set on a module besides tensors and submodules; refuse what no file can hold."""
-    for name in _STATE.keys() - _TABLES - {"_is_full_backward_hook"}:
+    for name in _HOOKS:
         if state.get(name):
             raise Refusal(
                 f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
@@ -278,23 +297,43 @@ def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, A
 
 
 def _check_names(kind: type[nn.Module], names: list[str]) -> None:
+    # What is alike in many modules is looked at once; a file's word for it is kept no longer than it is short.
+    check = (
+        _check_few_names
+        if len(names) <= _FEW and all(len(name) <= _FEW for name in names)
+        else _check_all_names
+    )
+    check(kind, tuple(names))
+
+
+def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
     reserved = _STATE.keys() | (RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset())
     for name in names:
         if not name or "." in name or name in reserved:
             raise Refusal(
-                f"{name!r} cannot be the name of something that a {kind.__name__} holds. Rename it."
+                f"{name!r} cannot be the name of something that a {kind.__name__} holds. Rename it.",
+                Codes.NAME,
             )
         if _hides_class_attribute(kind, name):
             raise Refusal(
                 f"its attribute {name!r} replaces what the class {kind.__name__} defines under that name. "
-                f"Delete the attribute before saving."
+                f"Delete the attribute before saving.",
+                Codes.NAME,
             )
     if len(set(names)) != len(names):
-        raise Refusal("one name stands for two things that it holds. Rename one.")
+        raise Refusal("one name stands for two things that it holds. Rename one.", Codes.NAME)
+
+
+_check_few_names = functools.lru_cache(maxsize=1024)(_check_all_names)
 
 
 def _check_parameter(name: str, parameter: Any) -> None:
-    if parameter is not None and not isinstance(parameter, nn.Parameter):
+    # Asking whether it is an instance asks every tensor for attributes.
+    if (
+        parameter is not None
+        and type(parameter) is not nn.Parameter
+        and not isinstance(parameter, nn.Parameter)
+    ):
         raise Refusal(
             f"its parameter {name!r} is a {type(parameter).__name__}. Make it a torch.nn.Parameter."
         )
@@ -340,11 +379,10 @@ class ModuleReader:
     def _restore(self, entry: Any) -> nn.Module:
         name = checked(entry, dict, "A module").get("class")
         is_graph = name == GRAPH_MODULE
-        fields = entry_fields(
-            entry,
-            "A module",
-            _REQUIRED | (_GRAPH_FIELDS if is_graph else frozenset()),
-            _OPTIONAL | (_GRAPH_OPTIONAL if is_graph else frozenset()),
+        fields = (
+            entry_fields(entry, "A module", _REQUIRED | _GRAPH_FIELDS, _OPTIONAL | _GRAPH_OPTIONAL)
+            if is_graph
+            else entry_fields(entry, "A module", _REQUIRED, _OPTIONAL)
         )
         kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
         state = self._state(kind, fields)
@@ -352,7 +390,7 @@ class ModuleReader:
             state |= self._graph_state(fields)
         # Deprecated classes warn in their own __new__, which is for people who write such code.
         module = object.__new__(kind)
-        nn.Module.__init__(module)
+        vars(module).update(_fresh_state())
         try:
             module.__setstate__(state)
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
@@ -371,34 +409,36 @@ class ModuleReader:
         if kind is None:
             raise Refusal(
                 f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships. If you know "
-                f"what it does and trust the file, allow it: load(..., allow=[{name!r}])."
+                f"what it does and trust the file, allow it: load(..., allow=[{name!r}]).",
+                Codes.NOT_ALLOWED,
             )
         if not isinstance(kind, type) or not issubclass(kind, nn.Module):
             raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
         return kind
 
     def _state(self, kind: type[nn.Module], fields: dict[str, Any]) -> dict[str, Any]:
-        tables: dict[str, dict[str, Any]] = {
-            name: checked(fields.get(name, {}), dict, f"The {name} of a module")
+        tables: list[dict[str, Any]] = [
+            checked(fields[name], dict, f"The {name} of a module") if name in fields else {}
             for name in ("parameters", "buffers", "children", "attributes")
-        }
-        _check_names(kind, [name for table in tables.values() for name in table])
-        parameters = self._tensor_table(tables["parameters"])
+        ]
+        _check_names(kind, [name for table in tables for name in table])
+        parameters = self._tensor_table(tables[0])
         for name, parameter in parameters.items():
             _check_parameter(name, parameter)
-        buffers = self._tensor_table(tables["buffers"])
+        buffers = self._tensor_table(tables[1])
         not_persistent = checked(
             fields.get("not_persistent", []), list, "The list of buffers that are not persistent"
         )
         if not all(isinstance(name, str) and name in buffers for name in not_persistent):
             raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
-        attributes = {name: self._decoder.decode(value) for name, value in tables["attributes"].items()}
+        decode = self._decoder.decode
+        attributes = {name: decode(value) for name, value in tables[3].items()}
         return {
             "training": checked(fields["training"], bool, "The training flag"),
             "_parameters": parameters,
             "_buffers": buffers,
             "_non_persistent_buffers_set": set(not_persistent),
-            "_modules": {name: self._child(number) for name, number in tables["children"].items()},
+            "_modules": {name: self._child(number) for name, number in tables[2].items()},
             **attributes,
         }
 

@@ -11,6 +11,7 @@ import torch
 
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
+from fxplug.storage.faults import Codes
 
 if TYPE_CHECKING:
     import os
@@ -39,7 +40,8 @@ def refused_pickle(path: str | os.PathLike[str]) -> StorageError:
     """Return the error that says that a file is a pickle, and what to do."""
     return StorageError(
         f"Cannot load {str(path)!r}: it is a pickle, as torch.save writes it, which runs whatever its author "
-        f"put there. Ask for a file that fxplug.save wrote, or, if you trust whoever made it, pass allow_pickle=True."
+        f"put there. Ask for a file that fxplug.save wrote, or, if you trust whoever made it, pass allow_pickle=True.",
+        code=Codes.PICKLE,
     )
 
 

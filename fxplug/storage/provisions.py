@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import FxplugError
-from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.faults import Codes, Refusal, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -190,15 +190,18 @@ class Provision:
         if active is not None:
             return Refusal(
                 f"the {what} {name!r} is not among those that plugin {plugin!r} ({active}) brings. The file was "
-                f"written with {brought or 'another version'}: install that version, or write the file anew."
+                f"written with {brought or 'another version'}: install that version, or write the file anew.",
+                Codes.PLUGIN,
             )
         if not brought:
             return Refusal(
-                f"the {what} {name!r} was brought by a plugin, and the file does not say by which. It is damaged."
+                f"the {what} {name!r} was brought by a plugin, and the file does not say by which. It is damaged.",
+                Codes.PLUGIN,
             )
         return Refusal(
             f"the {what} {name!r} was brought by the plugin {plugin!r} of {brought}, which takes no part here. Install "
-            f"it (pip install {pinned}), or switch it on; 'fxplug plugins list --all' says what became of it."
+            f"it (pip install {pinned}), or switch it on; 'fxplug plugins list --all' says what became of it.",
+            Codes.PLUGIN,
         )
 
 

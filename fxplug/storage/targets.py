@@ -30,7 +30,7 @@ import torch.nn.functional
 
 from fxplug.ir import NodeRef, is_class_method
 from fxplug.semantics import checks, copies, internals
-from fxplug.storage.faults import Refusal
+from fxplug.storage.faults import Codes, Refusal
 from fxplug.storage.provisions import Provision
 
 if TYPE_CHECKING:
@@ -331,12 +331,13 @@ class TargetTable:
             found = self._resolved[name] = self.provision.resolve(name)
             return found
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-            raise Refusal(f"{name!r} is not the name of a function. The file is damaged.")
+            raise Refusal(f"{name!r} is not the name of a function. The file is damaged.", Codes.NAME)
         found = _import(name) if name in self._allowed else look_up(name)
         if found is None:
             raise Refusal(
                 f"{name!r} is not among the functions that a file may name. If you know what it does and "
-                f"trust the file, allow it: load(..., allow=[{name!r}])."
+                f"trust the file, allow it: load(..., allow=[{name!r}]).",
+                Codes.NOT_ALLOWED,
             )
         self._resolved[name] = found
         return found
@@ -417,10 +418,11 @@ class TargetTable:
         if name in _method_names() or f".{name}" in self._allowed:
             return
         if not isinstance(name, str) or _METHOD.fullmatch(f".{name}") is None:
-            raise Refusal(f"{name!r} is not the name of a method. The file is damaged.")
+            raise Refusal(f"{name!r} is not the name of a method. The file is damaged.", Codes.NAME)
         raise Refusal(
             f"the method {name!r} is not among those that a file may call. If you know what it does and "
-            f"trust the file, allow it: allow=['.{name}']."
+            f"trust the file, allow it: allow=['.{name}'].",
+            Codes.NOT_ALLOWED,
         )
 
     def check_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -439,7 +441,8 @@ class TargetTable:
         """
         if isinstance(kwargs.get("key"), NodeRef):
             raise Refusal(
-                "its argument 'key' is a computed value, which would be called. Only named functions may be."
+                "its argument 'key' is a computed value, which would be called. Only named functions may be.",
+                Codes.NOT_ALLOWED,
             )
         if target is not getattr and target is not hasattr:
             return
@@ -447,7 +450,8 @@ class TargetTable:
         if type(attribute) is not str or attribute.startswith("_") or attribute in _FRAME_ATTRIBUTES:
             raise Refusal(
                 f"it reads the attribute {attribute!r}. A stored graph may only read attributes whose names "
-                f"are literal and public: read the value in the model before the graph needs it."
+                f"are literal and public: read the value in the model before the graph needs it.",
+                Codes.NOT_ALLOWED,
             )
 
 
@@ -458,7 +462,8 @@ def _is_module_class(target: Any) -> bool:
 def _uncallable(name: str) -> Refusal:
     return Refusal(
         f"{name!r} is a class of modules. A file may hold its instances, which are made without its constructor, and "
-        f"neither call the class nor hand it on: make the module outside of the graph."
+        f"neither call the class nor hand it on: make the module outside of the graph.",
+        Codes.NOT_ALLOWED,
     )
 
 
@@ -495,11 +500,13 @@ def _unnamed(target: Any) -> Refusal:
     if _NAME.fullmatch(name) is None or not _is_same(_walk(sys.modules.get(str(module)), str(path)), target):
         return Refusal(
             f"{target!r} has no name under which a file could refer to it. Define it as a function at the "
-            f"top level of a module, and name it in allow=."
+            f"top level of a module, and name it in allow=.",
+            Codes.NOT_ALLOWED,
         )
     return Refusal(
         f"{name!r} is not among the functions that a file may name. Allow it when saving and again when "
-        f"loading: allow=[{name!r}]."
+        f"loading: allow=[{name!r}].",
+        Codes.NOT_ALLOWED,
     )
 
 

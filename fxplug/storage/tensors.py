@@ -7,6 +7,7 @@ strides and offsets are kept. A tensor on the meta device has an entry and no by
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,11 @@ import torch
 from torch import nn
 
 from fxplug.storage.documents import to_json
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
-from fxplug.storage.weights import ALIGNMENT, NATIVE, memory_of
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
+from fxplug.storage.weights import ALIGNMENT, NATIVE, bytes_at, memory_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fxplug.storage.weights import Progress, Weights
 
@@ -31,7 +32,13 @@ _DTYPES: dict[str, torch.dtype] = {
     for value in vars(torch).values()
     if isinstance(value, torch.dtype) and not str(value).startswith(("torch.qint", "torch.quint"))
 }
+_DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_PLAIN_CLASSES = frozenset({torch.Tensor, nn.Parameter})
 _PIECE = 1 << 24
+_SMALL = 1 << 18
+"""Up to how many bytes a weight is gathered with others before they are written."""
+_FEW = 8
+"""Up to how many dimensions what is known of a shape is kept for the next tensor."""
 _REQUIRED = frozenset({"kind", "dtype", "shape", "requires_grad", "weight"})
 _OPTIONAL = frozenset({"stride", "offset"})
 
@@ -44,6 +51,10 @@ def _span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
 
 
 def _dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return _known_dense_stride(shape) if len(shape) <= _FEW else _find_dense_stride(shape)
+
+
+def _find_dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     steps: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -52,12 +63,15 @@ def _dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(steps))
 
 
+_known_dense_stride = functools.lru_cache(maxsize=4096)(_find_dense_stride)
+
+
 def _is_dense(tensor: torch.Tensor) -> bool:
     # Not is_contiguous(), which ignores the strides of dimensions of size 1.
     return tensor.stride() == _dense_stride(tuple(tensor.shape))
 
 
-@dataclass
+@dataclass(slots=True)
 class _Block:
     """A stretch of memory that one tensor fills, or several share."""
 
@@ -65,6 +79,16 @@ class _Block:
     start: int
     stop: int
     members: list[int] = field(default_factory=list[int])
+
+
+@dataclass(slots=True)
+class _Weight:
+    """What the header of the weights says of a block, and one of the tensors that lie in it."""
+
+    block: _Block
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    tensor: torch.Tensor
 
 
 class TensorWriter:
@@ -107,8 +131,10 @@ class TensorWriter:
     ) -> tuple[list[dict[str, Any]], Callable[[Callable[[Any], Any]], None]]:
         """Return the table, and a function that hands the content of the weights piece by piece to a sink."""
         entries = [_describe(tensor) for tensor in self._tensors]
-        weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]] = []
+        weights: list[_Weight] = []
         for block in self._blocks():
+            if len(block.members) == 1 and self._is_plain(block, entries, weights):
+                continue
             members = [self._tensors[number] for number in block.members]
             first = members[0]
             dtypes = {member.dtype for member in members}
@@ -122,21 +148,29 @@ class TensorWriter:
                 if not alone:
                     entries[number]["stride"] = list(member.stride())
                     entries[number]["offset"] = (member.data_ptr() - block.start) // member.dtype.itemsize
-            weights.append(
-                (block.key, dtype, tuple(first.shape) if alone else shape, _bytes_of(first, block))
-            )
+            weights.append(_Weight(block, dtype, tuple(first.shape) if alone else shape, first))
         # Those whose size a larger power of two divides come first, which keeps every block aligned to its elements.
-        weights.sort(key=lambda weight: -_power_of_two(weight[3].numel()))
+        weights.sort(key=lambda weight: -_power_of_two(weight.block.stop - weight.block.start))
         return entries, lambda sink: _write_weights(weights, sink, progress)
+
+    def _is_plain(self, block: _Block, entries: list[dict[str, Any]], weights: list[_Weight]) -> bool:
+        """Take in the block of one tensor that safetensors holds as it is; return whether this is one."""
+        tensor = self._tensors[block.members[0]]
+        if tensor.dtype not in NATIVE or not _is_dense(tensor):
+            return False
+        entries[block.members[0]]["weight"] = block.key
+        weights.append(_Weight(block, tensor.dtype, tuple(tensor.shape), tensor))
+        return True
 
     def _blocks(self) -> list[_Block]:
         blocks: list[_Block] = []
         shared: dict[tuple[torch.device, int], _Block] = {}
         for number, (tensor, key) in enumerate(zip(self._tensors, self._keys, strict=True)):
-            if tensor.device.type == "meta":
+            if tensor.is_meta:
                 continue
             start = tensor.data_ptr()
-            stop = start + _span(tuple(tensor.shape), tensor.stride()) * tensor.dtype.itemsize
+            span = tensor.numel() if _is_dense(tensor) else _span(tuple(tensor.shape), tensor.stride())
+            stop = start + span * tensor.dtype.itemsize
             place = (tensor.device, tensor.untyped_storage().data_ptr())
             block = shared.get(place) if start else None
             if block is None:
@@ -150,7 +184,7 @@ class TensorWriter:
 
 def _check_storable(tensor: torch.Tensor) -> None:
     fault = ""
-    if type(tensor) not in {torch.Tensor, nn.Parameter}:
+    if type(tensor) not in _PLAIN_CLASSES:
         fault = (
             f"it is a {type(tensor).__module__}.{type(tensor).__qualname__}. Use a plain tensor or parameter"
         )
@@ -166,13 +200,14 @@ def _check_storable(tensor: torch.Tensor) -> None:
 
 def _describe(tensor: torch.Tensor) -> dict[str, Any]:
     entry: dict[str, Any] = {
-        "kind": "parameter" if isinstance(tensor, nn.Parameter) else "tensor",
-        "dtype": str(tensor.dtype),
+        # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
+        "kind": "parameter" if type(tensor) is nn.Parameter else "tensor",
+        "dtype": _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype),
         "shape": list(tensor.shape),
         "requires_grad": tensor.requires_grad,
         "weight": None,
     }
-    if tensor.device.type == "meta" and not _is_dense(tensor):
+    if tensor.is_meta and not _is_dense(tensor):
         entry["stride"] = list(tensor.stride())
         entry["offset"] = 0
     return entry
@@ -192,27 +227,46 @@ def _power_of_two(size: int) -> int:
     return min(size & -size, ALIGNMENT) or ALIGNMENT
 
 
-def _write_weights(
-    weights: list[tuple[str, torch.dtype, tuple[int, ...], torch.Tensor]],
-    sink: Callable[[Any], Any],
-    progress: Progress | None,
-) -> None:
+def _write_weights(weights: list[_Weight], sink: Callable[[Any], Any], progress: Progress | None) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     total = 0
-    for key, dtype, shape, raw in weights:
-        end = total + raw.numel()
-        header[key] = {"dtype": NATIVE[dtype], "shape": shape, "data_offsets": [total, end]}
+    for weight in weights:
+        end = total + weight.block.stop - weight.block.start
+        header[weight.block.key] = {
+            "dtype": NATIVE[weight.dtype],
+            "shape": weight.shape,
+            "data_offsets": [total, end],
+        }
         total = end
     text = to_json(header)
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     sink(len(text).to_bytes(8, "little") + text)
     done = 0
-    for _, _, _, raw in weights:
-        for piece in raw.split(_PIECE) if raw.numel() else ():
-            sink(memory_of(piece))
-            done += len(piece)
-            if progress is not None:
-                progress(done, total)
+    for piece in _pieces(weights):
+        sink(piece)
+        done += len(piece)
+        if progress is not None:
+            progress(done, total)
+
+
+def _pieces(weights: list[_Weight]) -> Iterator[memoryview | bytes]:
+    """Yield the bytes of all weights, in pieces that are neither very large nor very small."""
+    few: list[bytes] = []
+    held = 0
+    for weight in weights:
+        size = weight.block.stop - weight.block.start
+        is_small = size <= _SMALL and weight.tensor.device.type == "cpu"
+        if is_small and size:
+            few.append(bytes_at(weight.block.start, size))
+            held += size
+        if few and (not is_small or held >= _PIECE):
+            yield b"".join(few)
+            few, held = [], 0
+        if not is_small:
+            for piece in _bytes_of(weight.tensor, weight.block).split(_PIECE) if size else ():
+                yield memory_of(piece)
+    if few:
+        yield b"".join(few)
 
 
 class TensorReader:
@@ -234,9 +288,13 @@ class TensorReader:
             try:
                 self._tensors.append(self._restore(entry))
             except (RuntimeError, OverflowError, TypeError) as error:
-                raise Refusal(f"tensor {number} cannot be made: {error}. The file is damaged.") from error
+                raise Refusal(
+                    f"tensor {number} cannot be made: {error}. The file is damaged.", Codes.WEIGHT
+                ) from error
         if self._unused:
-            raise Refusal(f"the weight {min(self._unused)!r} belongs to no tensor. The file is damaged.")
+            raise Refusal(
+                f"the weight {min(self._unused)!r} belongs to no tensor. The file is damaged.", Codes.WEIGHT
+            )
 
     def fetch(self, number: Any) -> torch.Tensor:
         """Return the tensor with the given number.
@@ -251,7 +309,8 @@ class TensorReader:
         dtype = _DTYPES.get(checked(fields["dtype"], str, "A dtype"))
         if dtype is None:
             raise Refusal(
-                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold."
+                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold.",
+                Codes.WEIGHT,
             )
         shape = _sizes(fields["shape"])
         tensor = self._place(fields, dtype, shape)
@@ -260,13 +319,15 @@ class TensorReader:
             return nn.Parameter(tensor, requires_grad=requires_grad)
         if fields["kind"] != "tensor":
             raise Refusal(f"a tensor is of the kind {fields['kind']!r}. The file is damaged.")
-        return tensor.requires_grad_(requires_grad)
+        return tensor.requires_grad_() if requires_grad else tensor
 
     def _place(self, fields: dict[str, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
         stride = _sizes(fields["stride"]) if "stride" in fields else _dense_stride(shape)
         offset = checked(fields.get("offset", 0), int, "An offset")
         if len(stride) != len(shape):
-            raise Refusal("a tensor has more strides than sizes, or fewer. The file is damaged.")
+            raise Refusal(
+                "a tensor has more strides than sizes, or fewer. The file is damaged.", Codes.WEIGHT
+            )
         key = fields["weight"]
         if key is None:
             return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
@@ -275,16 +336,27 @@ class TensorReader:
         if "stride" not in fields and (known_dtype != dtype or known_shape != shape):
             raise Refusal(
                 f"the weight {key!r} is {known_dtype}{list(known_shape)}, the table says {dtype}{list(shape)}. The "
-                f"file is damaged."
+                f"file is damaged.",
+                Codes.WEIGHT,
             )
         if offset < 0 or (offset + _span(shape, stride)) * dtype.itemsize > memory.numel():
-            raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.")
+            raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.", Codes.WEIGHT)
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
         return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), offset, shape, stride)
 
 
 def _sizes(data: Any) -> tuple[int, ...]:
-    sizes = tuple(checked(size, int, "A size") for size in checked(data, list, "A shape"))
-    if any(size < 0 for size in sizes) or math.prod(max(size, 1) for size in sizes) >= 2**62:
-        raise Refusal(f"a shape is {list(sizes)[:8]}. The file is damaged.")
+    sizes = tuple(checked(data, list, "A shape"))
+    for size in sizes:
+        checked(size, int, "A size")
+    if not (_is_known_possible(sizes) if len(sizes) <= _FEW else _is_possible(sizes)):
+        raise Refusal(f"a shape is {list(sizes)[:8]}. The file is damaged.", Codes.WEIGHT)
     return sizes
+
+
+def _is_possible(sizes: tuple[int, ...]) -> bool:
+    return all(size >= 0 for size in sizes) and math.prod(max(size, 1) for size in sizes) < 2**62
+
+
+# Only for whole numbers: True and 1.0 would be found as 1.
+_is_known_possible = functools.lru_cache(maxsize=4096)(_is_possible)

@@ -40,7 +40,7 @@ import torch
 
 from fxplug.analyze import TensorMetadata
 from fxplug.ir import NodeRef, immutable_dict, immutable_list
-from fxplug.storage.faults import Refusal, checked
+from fxplug.storage.faults import Codes, Refusal, checked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,10 @@ class Encoder:
 
     def _all(self, values: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
-            raise Refusal(f"containers are nested more than {MAXIMAL_DEPTH} deep. Flatten the structure.")
+            raise Refusal(
+                f"containers are nested more than {MAXIMAL_DEPTH} deep. Flatten the structure.",
+                Codes.TOO_LARGE,
+            )
         return [self.encode(value, depth + 1) for value in values]
 
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
@@ -247,7 +250,9 @@ class Decoder:
 
     def _all(self, data: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
-            raise Refusal(f"containers are nested more than {MAXIMAL_DEPTH} deep. The file is damaged.")
+            raise Refusal(
+                f"containers are nested more than {MAXIMAL_DEPTH} deep. The file is damaged.", Codes.TOO_LARGE
+            )
         return [
             self.decode(element, depth + 1) for element in checked(data, list, "The content of a container")
         ]

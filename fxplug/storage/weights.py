@@ -17,14 +17,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import torch
 
 from fxplug.storage.documents import parse_json
-from fxplug.storage.faults import Refusal, checked, entry_fields, places
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Progress = Callable[[int, int], object]
 
-__all__ = ["ALIGNMENT", "LARGEST_HEADER", "NATIVE", "Extent", "Weights", "memory_of", "read_weights"]
+__all__ = [
+    "ALIGNMENT",
+    "LARGEST_HEADER",
+    "NATIVE",
+    "Extent",
+    "Weights",
+    "bytes_at",
+    "memory_of",
+    "read_weights",
+]
 
 NATIVE = {
     torch.float64: "F64",
@@ -48,8 +57,11 @@ LARGEST_HEADER = 100_000_000
 
 _ELEMENT = 16
 _PIECE = 1 << 24
+_SMALL = 1 << 16
+_RUN = 1 << 20
 _DTYPES = {name: dtype for dtype, name in NATIVE.items()}
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
+_NO_FIELDS = frozenset[str]()
 
 
 @dataclass(frozen=True)
@@ -92,13 +104,18 @@ class Weights:
         """
         found = self._blocks.get(key) if isinstance(key, str) else None
         if found is None:
-            raise Refusal(f"the weight {key!r} is missing. The file is damaged.")
+            raise Refusal(f"the weight {key!r} is missing. The file is damaged.", Codes.WEIGHT)
         return found[0].dtype, found[0].shape, found[1]
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a tensor of ``uint8`` that lies densely on the CPU, for reading, without NumPy."""
     return memoryview((ctypes.c_ubyte * tensor.numel()).from_address(tensor.data_ptr())).cast("B")
+
+
+def bytes_at(address: int, size: int) -> bytes:
+    """Return a copy of so many bytes of the CPU's memory, which a tensor keeps alive meanwhile."""
+    return ctypes.string_at(address, size)
 
 
 def read_weights(
@@ -124,8 +141,8 @@ def read_weights(
     digest = hashlib.sha256(head)
     done = len(head)
     blocks: list[torch.Tensor] = []
-    for entry in entries:
-        block, memory = _allocate(entry.stop - entry.start)
+    for sizes in _runs(entries):
+        run, memory = _allocate(sum(sizes))
         for start in range(0, len(memory), _PIECE):
             piece = memory[start : start + _PIECE]
             _fill(stream, piece)
@@ -133,12 +150,28 @@ def read_weights(
             done += len(piece)
             if progress is not None:
                 progress(done, extent.size)
-        blocks.append(block)
+        # Copied, since each tensor has memory of its own.
+        blocks += [run] if len(sizes) == 1 else [part.clone() for part in run.split(sizes)]
     if digest.hexdigest() != expected:
         raise Refusal(
-            "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged."
+            "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged.",
+            Codes.CHANGED,
         )
     return Weights(entries, blocks)
+
+
+def _runs(entries: list[_Entry]) -> list[list[int]]:
+    """Return the sizes of weights that are read at once: small ones that follow one another, and each large one."""
+    runs: list[list[int]] = []
+    room = 0
+    for entry in entries:
+        size = entry.stop - entry.start
+        if not runs or size > room or size > _SMALL:
+            runs.append([])
+            room = _RUN if size <= _SMALL else size
+        runs[-1].append(size)
+        room -= size
+    return runs
 
 
 def _allocate(size: int) -> tuple[torch.Tensor, memoryview]:
@@ -156,7 +189,7 @@ def _fill(stream: BinaryIO, piece: memoryview) -> None:
     while position < len(piece):
         count = cast("Any", stream).readinto(piece[position:])
         if not count:
-            raise Refusal("its weights end too early. The file is damaged.")
+            raise Refusal("its weights end too early. The file is damaged.", Codes.NO_ARCHIVE)
         position += count
 
 
@@ -203,7 +236,7 @@ def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[_Entry]]:
 
 
 def _entry(key: str, value: Any) -> _Entry:
-    fields = entry_fields(value, "An entry of the weights", _FIELDS, frozenset())
+    fields = entry_fields(value, "An entry of the weights", _FIELDS, _NO_FIELDS)
     name = fields["dtype"]
     dtype = _DTYPES.get(name) if isinstance(name, str) else None
     if dtype is None:
@@ -219,4 +252,4 @@ def _entry(key: str, value: Any) -> _Entry:
 
 
 def _unreadable(reason: str) -> Refusal:
-    return Refusal(f"the weights cannot be read: {reason}. The file is damaged.")
+    return Refusal(f"the weights cannot be read: {reason}. The file is damaged.", Codes.WEIGHT)

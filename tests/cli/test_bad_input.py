@@ -214,7 +214,7 @@ def test_a_module_that_cannot_be_stored_leaves_nothing(refused, folder):
     text = refused("models.py:Holder", "--config", "mine.toml", *FAST, *OUT, exit_code=FAILED)
 
     assert text.startswith("Cannot save to 'out/net/module.fxplug': submodule 'part'")
-    assert text.endswith("Nothing was written. [FXP-S000]")
+    assert text.endswith("Nothing was written. [FXP-S012]")
 
 
 # -- the output folder

@@ -13,8 +13,8 @@ from fxplug.errors import StorageError
 from fxplug.storage import FORMAT_VERSION, load
 
 
-def damaged(text: str) -> str:
-    return f"Cannot load 'FILE': {text} The file is damaged. [FXP-S000]"
+def damaged(text: str, code: str = "FXP-S000") -> str:
+    return f"Cannot load 'FILE': {text} The file is damaged. [{code}]"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_members_that_do_not_belong_there_are_refused(stored, name, tmp_path):
 
     assert stored.refusal() == (
         f"Cannot load 'FILE': it has a member named {name!r}, which does not belong into an fxplug file. "
-        f"[FXP-S000]"
+        f"[FXP-S002]"
     )
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -36,7 +36,7 @@ def test_members_that_do_not_belong_there_are_refused(stored, name, tmp_path):
 def test_a_member_that_is_there_twice(stored, name):
     stored.write(extra=((zipfile.ZipInfo(name), stored.members[name]),))
 
-    assert stored.refusal() == damaged(f"it has two members named {name!r}.")
+    assert stored.refusal() == damaged(f"it has two members named {name!r}.", "FXP-S002")
 
 
 @pytest.mark.parametrize("name", ["graph.json", "modules.json", "weights.safetensors"])
@@ -45,7 +45,7 @@ def test_a_missing_member(stored, name):
     del stored.members[name]
     stored.write(checksums=False)
 
-    assert stored.refusal() == damaged(f"its member {name!r} is missing.")
+    assert stored.refusal() == damaged(f"its member {name!r} is missing.", "FXP-S002")
 
 
 @pytest.mark.parametrize("name", ["graph.json", "modules.json", "weights.safetensors"])
@@ -55,7 +55,7 @@ def test_a_wrong_checksum(stored, name):
 
     assert stored.refusal() == (
         f"Cannot load 'FILE': the checksum of its member {name!r} is wrong: its content was changed or "
-        f"damaged. [FXP-S000]"
+        f"damaged. [FXP-S003]"
     )
 
 
@@ -76,7 +76,7 @@ def test_a_truncated_file(stored, share):
 
     message = stored.refusal()
     assert message.startswith("Cannot load 'FILE': it is damaged or not an fxplug file: ")
-    assert message.endswith("Write it again with fxplug.save. [FXP-S000]")
+    assert message.endswith("Write it again with fxplug.save. [FXP-S002]")
 
 
 def test_a_flipped_bit_anywhere_is_noticed_or_harmless(stored):
@@ -96,7 +96,7 @@ def test_a_zip_bomb(stored):
 
     message = stored.refusal()
     assert message.startswith("Cannot load 'FILE': its member 'graph.json' unpacks to 20,000,000 bytes from ")
-    assert message.endswith("more than 250 times its size: it looks like a zip bomb. [FXP-S000]")
+    assert message.endswith("more than 250 times its size: it looks like a zip bomb. [FXP-S004]")
 
 
 def test_compressed_weights(stored):
@@ -104,7 +104,7 @@ def test_compressed_weights(stored):
 
     assert stored.refusal() == (
         "Cannot load 'FILE': its member 'weights.safetensors' is compressed, which fxplug never does with "
-        "weights. [FXP-S000]"
+        "weights. [FXP-S002]"
     )
 
 
@@ -113,7 +113,7 @@ def test_a_member_that_is_packed_in_another_way(stored):
 
     assert stored.refusal() == (
         "Cannot load 'FILE': its member 'graph.json' is encrypted, or packed in a way that fxplug does not "
-        "use. [FXP-S000]"
+        "use. [FXP-S002]"
     )
 
 
@@ -126,7 +126,7 @@ def test_a_member_that_is_larger_than_allowed(stored):
 
     assert stored.refusal() == (
         "Cannot load 'FILE': its member 'modules.json' has 3,000,000,000 bytes, more than the 134,217,728 "
-        "that are allowed. [FXP-S000]"
+        "that are allowed. [FXP-S004]"
     )
 
 
@@ -148,7 +148,7 @@ def test_a_newer_version_says_what_to_install(stored, writer, advice):
 
     assert stored.refusal() == (
         f"Cannot load 'FILE': it has format version {FORMAT_VERSION + 1}, and this fxplug reads versions up to "
-        f"{FORMAT_VERSION}. {advice} [FXP-S000]"
+        f"{FORMAT_VERSION}. {advice} [FXP-S005]"
     )
 
 
@@ -165,7 +165,7 @@ def test_another_zip_archive(stored):
 
     assert stored.refusal() == (
         "Cannot load 'FILE': it is a zip archive with 0 manifest.json, so it is not an fxplug file. "
-        "[FXP-S000]"
+        "[FXP-S002]"
     )
 
 
@@ -178,10 +178,10 @@ def test_a_file_that_torch_saved(stored):
 def test_a_missing_file(stored):
     stored.path.unlink()
 
-    assert stored.refusal() == "Cannot load 'FILE': there is no such file. Check the path. [FXP-S000]"
+    assert stored.refusal() == "Cannot load 'FILE': there is no such file. Check the path. [FXP-S001]"
 
 
 def test_a_folder(stored, tmp_path):
     with pytest.raises(StorageError) as caught:
         load(tmp_path)
-    assert str(caught.value) == f"Cannot load {str(tmp_path)!r}: Is a directory. Check the path. [FXP-S000]"
+    assert str(caught.value) == f"Cannot load {str(tmp_path)!r}: Is a directory. Check the path. [FXP-S001]"

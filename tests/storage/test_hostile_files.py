@@ -10,8 +10,8 @@ import torch
 from fxplug.storage import load
 
 
-def damaged(text: str) -> str:
-    return f"Cannot load 'FILE': {text} The file is damaged. [FXP-S000]"
+def damaged(text: str, code: str = "FXP-S000") -> str:
+    return f"Cannot load 'FILE': {text} The file is damaged. [{code}]"
 
 
 def test_the_untouched_file_loads(stored):
@@ -67,7 +67,7 @@ def test_functions_outside_the_table_are_refused_by_name(stored, target):
 
     assert stored.refusal() == (
         f"Cannot load 'FILE': node 'relu': {target!r} is not among the functions that a file may name. If "
-        f"you know what it does and trust the file, allow it: load(..., allow=[{target!r}]). [FXP-S000]"
+        f"you know what it does and trust the file, allow it: load(..., allow=[{target!r}]). [FXP-S012]"
     )
 
 
@@ -77,7 +77,7 @@ def test_functions_outside_the_table_are_refused_by_name(stored, target):
 def test_text_that_is_no_name_is_refused(stored, target):
     stored.node("relu", target=target)
 
-    assert stored.refusal() == damaged(f"node 'relu': {target!r} is not the name of a function.")
+    assert stored.refusal() == damaged(f"node 'relu': {target!r} is not the name of a function.", "FXP-S008")
 
 
 def test_a_function_among_the_arguments_must_be_in_the_table_too(stored):
@@ -101,7 +101,7 @@ def test_methods_outside_the_table_are_refused(stored, method):
 
     assert stored.refusal() == (
         f"Cannot load 'FILE': node 'relu': the method {method!r} is not among those that a file may call. "
-        f"If you know what it does and trust the file, allow it: allow=['.{method}']. [FXP-S000]"
+        f"If you know what it does and trust the file, allow it: allow=['.{method}']. [FXP-S012]"
     )
 
 
@@ -109,7 +109,7 @@ def test_methods_outside_the_table_are_refused(stored, method):
 def test_text_that_is_no_method_name_is_refused(stored, method):
     stored.node("relu", op="call_method", target=method)
 
-    assert stored.refusal() == damaged(f"node 'relu': {method!r} is not the name of a method.")
+    assert stored.refusal() == damaged(f"node 'relu': {method!r} is not the name of a method.", "FXP-S008")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_paths_lead_only_to_what_is_stored(stored, path):
 
     assert stored.refusal() == (
         f"Cannot load 'FILE': node 'scale': it refers to {path!r}, but the module holds no parameter, "
-        f"buffer, submodule or attribute at that path. [FXP-S000]"
+        f"buffer, submodule or attribute at that path. [FXP-S009]"
     )
 
 
@@ -220,7 +220,7 @@ def test_arguments_that_are_nested_too_deeply(stored):
         value = [value]
     stored.node("relu", args=[value])
 
-    assert stored.refusal() == damaged("node 'relu': containers are nested more than 100 deep.")
+    assert stored.refusal() == damaged("node 'relu': containers are nested more than 100 deep.", "FXP-S004")
 
 
 def test_json_that_is_nested_without_end(stored):
@@ -434,4 +434,4 @@ def test_a_weight_that_no_tensor_uses(stored):
 
     stored.edit("modules.json", change)
 
-    assert stored.refusal() == damaged("the weight 'scale' belongs to no tensor.")
+    assert stored.refusal() == damaged("the weight 'scale' belongs to no tensor.", "FXP-S007")

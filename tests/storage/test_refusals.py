@@ -43,7 +43,7 @@ def refusal(module, tmp_path, **options) -> str:
 def test_a_module_without_a_graph(tmp_path):
     assert refusal(nn.Linear(2, 2), tmp_path) == (
         "Cannot save a torch.nn.modules.linear.Linear: only a fxplug.GraphModule can be stored. Make one "
-        "with fxplug.symbolic_trace(...) first. [FXP-S000]"
+        "with fxplug.symbolic_trace(...) first. [FXP-S014]"
     )
 
 
@@ -51,7 +51,7 @@ def test_a_leaf_module_of_the_user(tmp_path):
     assert refusal(one_call("blocks.0", op="call_module", root={"blocks.0": Custom()}), tmp_path) == (
         f"Cannot save to 'FILE': submodule 'blocks.0': its class {__name__}.Custom is not one that "
         f"torch.nn.modules ships, so a file cannot rebuild it. Trace through it instead of keeping it as a "
-        f"leaf, or name the class when saving and again when loading: allow=['{__name__}:Custom']. [FXP-S000]"
+        f"leaf, or name the class when saving and again when loading: allow=['{__name__}:Custom']. [FXP-S012]"
     )
 
 
@@ -62,7 +62,7 @@ def test_a_module_with_hooks(tmp_path):
     assert refusal(one_call("linear", op="call_module", root={"linear": linear}), tmp_path) == (
         "Cannot save to 'FILE': submodule 'linear': it has hooks (_forward_hooks), and a file cannot hold "
         "the functions they call. Remove them before saving, and register them again after loading. "
-        "[FXP-S000]"
+        "[FXP-S014]"
     )
 
 
@@ -72,7 +72,7 @@ def test_a_module_whose_forward_was_replaced(tmp_path):
 
     assert refusal(one_call("linear", op="call_module", root={"linear": linear}), tmp_path) == (
         "Cannot save to 'FILE': submodule 'linear': its attribute 'forward' replaces what the class Linear "
-        "defines under that name. Delete the attribute before saving. [FXP-S000]"
+        "defines under that name. Delete the attribute before saving. [FXP-S008]"
     )
 
 
@@ -91,14 +91,14 @@ def test_a_submodule_that_contains_itself(tmp_path):
 
     assert refusal(one_call("outer", op="call_module", root={"outer": outer}), tmp_path) == (
         "Cannot save to 'FILE': the module tree is nested too deeply, or contains itself. Flatten it. "
-        "[FXP-S000]"
+        "[FXP-S014]"
     )
 
 
 def test_a_function_that_must_be_allowed(tmp_path):
     assert refusal(one_call(os.path.join), tmp_path) == (
         "Cannot save to 'FILE': node 'call': 'posixpath:join' is not among the functions that a file may "
-        "name. Allow it when saving and again when loading: allow=['posixpath:join']. [FXP-S000]"
+        "name. Allow it when saving and again when loading: allow=['posixpath:join']. [FXP-S012]"
     )
 
 
@@ -111,7 +111,7 @@ def test_a_function_without_a_name(tmp_path, target):
     assert message.startswith(
         f"Cannot save to 'FILE': node 'call': {target!r} has no name under which a file could"
     )
-    assert message.endswith("at the top level of a module, and name it in allow=. [FXP-S000]")
+    assert message.endswith("at the top level of a module, and name it in allow=. [FXP-S012]")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_functions_that_run_code_or_touch_files(tmp_path, target):
 def test_methods_that_tensors_do_not_have_or_that_call_back(tmp_path, method):
     assert refusal(one_call(method, op="call_method"), tmp_path) == (
         f"Cannot save to 'FILE': node 'call': the method {method!r} is not among those that a file may "
-        f"call. If you know what it does and trust the file, allow it: allow=['.{method}']. [FXP-S000]"
+        f"call. If you know what it does and trust the file, allow it: allow=['.{method}']. [FXP-S012]"
     )
 
 
@@ -133,7 +133,7 @@ def test_reading_a_private_attribute(tmp_path):
     assert refusal(one_call(getattr, "_base"), tmp_path) == (
         "Cannot save to 'FILE': node 'call': it reads the attribute '_base'. A stored graph may only read "
         "attributes whose names are literal and public: read the value in the model before the graph needs "
-        "it. [FXP-S000]"
+        "it. [FXP-S012]"
     )
 
 
@@ -141,7 +141,7 @@ def test_an_argument_of_an_unknown_type(tmp_path):
     assert refusal(one_call(torch.add, {1, 2}), tmp_path) == (
         "Cannot save to 'FILE': node 'call': a value of type builtins.set cannot be stored. Use tensors of "
         "the module, plain Python values, torch's constants, and lists, tuples and dicts of them. "
-        "[FXP-S000]"
+        "[FXP-S014]"
     )
 
 
@@ -179,7 +179,7 @@ def test_a_tensor_of_an_unusual_kind(tmp_path, tensor, fault):
     message = refusal(GraphModule({"part.value": tensor}, graph), tmp_path)
 
     assert message.startswith("Cannot save to 'FILE': 'part.value': the tensor cannot be stored: it is")
-    assert message.endswith(f"{fault} [FXP-S000]")
+    assert message.endswith(f"{fault} [FXP-S014]")
 
 
 def test_a_parameter_that_is_not_initialised_yet(tmp_path):
@@ -194,7 +194,7 @@ def test_a_graph_without_an_existing_path(tmp_path):
 
     assert refusal(module, tmp_path) == (
         "Cannot save to 'FILE': node 'call': it refers to 'linear', but the module holds no submodule at "
-        "that path. [FXP-S000]"
+        "that path. [FXP-S009]"
     )
 
 
@@ -209,7 +209,7 @@ def test_a_code_generator_of_the_users_own(tmp_path):
     assert refusal(module, tmp_path) == (
         "Cannot save to 'FILE': the graph has a code generator of its own (Generator), which a file cannot "
         "hold. Call graph.set_codegen(fxplug.CodeGen()) before saving, and set yours again after loading. "
-        "[FXP-S000]"
+        "[FXP-S014]"
     )
 
 
@@ -218,7 +218,7 @@ def test_code_that_is_changed_by_a_transformer(tmp_path):
     with module.graph.on_generate_code(lambda _: lambda lines: lines):
         assert refusal(module, tmp_path) == (
             "Cannot save to 'FILE': the graph's code is changed by a transformer (graph.on_generate_code), which a "
-            "file cannot hold. End its context before saving, and register it again after loading. [FXP-S000]"
+            "file cannot hold. End its context before saving, and register it again after loading. [FXP-S014]"
         )
     save(module, tmp_path / "module.fxplug")
 
@@ -235,7 +235,7 @@ def test_a_fault_inside_a_nested_graph_module_names_its_path(tmp_path):
 def test_an_allowed_name_of_another_form(tmp_path, entry):
     assert refusal(one_call(torch.relu), tmp_path, allow=[entry]) == (
         f"Cannot save to 'FILE': allow holds {entry!r}. Name a function as 'package.module:function', a "
-        f"method as '.method'. [FXP-S000]"
+        f"method as '.method'. [FXP-S014]"
     )
 
 
@@ -244,5 +244,5 @@ def test_an_allowed_name_that_does_not_exist(tmp_path):
 
     assert message == (
         "Cannot save to 'FILE': node 'call': allow names 'package_that_is_missing:function', which cannot "
-        "be found: No module named 'package_that_is_missing'. Install it, or correct the name. [FXP-S000]"
+        "be found: No module named 'package_that_is_missing'. Install it, or correct the name. [FXP-S014]"
     )

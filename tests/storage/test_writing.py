@@ -59,7 +59,7 @@ def test_a_failure_while_writing_leaves_the_old_file_and_nothing_else(
     if isinstance(failure, OSError):
         assert str(caught.value) == (
             f"Cannot save to {str(path)!r}: No space left on device. Check that the folder exists, can be "
-            f"written and has room. [FXP-S000]"
+            f"written and has room. [FXP-S001]"
         )
 
 
@@ -83,7 +83,7 @@ def test_a_folder_that_does_not_exist(module, tmp_path):
 
     assert str(caught.value) == (
         f"Cannot save to {str(path)!r}: No such file or directory. Check that the folder exists, can be "
-        f"written and has room. [FXP-S000]"
+        f"written and has room. [FXP-S001]"
     )
 
 

@@ -204,7 +204,7 @@ def test_a_reference_to_a_node_that_does_not_come_earlier_is_refused(index):
         graph_from_data(data)
 
     assert str(caught.value) == (
-        f"Cannot restore a graph: node 3 refers to node {index}, which does not come earlier. [FXP-S000]"
+        f"Cannot restore a graph: node 3 refers to node {index}, which does not come earlier. [FXP-S009]"
     )
 
 
@@ -217,7 +217,7 @@ def test_a_taken_or_invalid_name_is_refused(name):
         graph_from_data(data)
 
     assert str(caught.value) == (
-        f"Cannot restore a graph: the name {name!r} is taken or not a valid name. [FXP-S000]"
+        f"Cannot restore a graph: the name {name!r} is taken or not a valid name. [FXP-S008]"
     )
 
 
