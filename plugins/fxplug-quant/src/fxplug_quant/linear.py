@@ -38,11 +38,17 @@ def rounded_weight(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def state_of(called: nn.Module, *, per_channel: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return int8 weights, scales and bias for a float layer, which is left as it is."""
+    """Return int8 weights, scales and bias for a float layer, which is left as it is.
+
+    The weights of transposed convolutions have one scale: FBGEMM knows no other.
+    """
     # The caller may be in inference mode; tensors made there could not be loaded into later.
     with torch.inference_mode(mode=False), torch.no_grad():
-        weight = cast("Tensor", called.weight).detach().clone()
-        scale = weight_scale(weight, per_channel=per_channel)
+        weight = cast("Tensor", called.weight).detach().float().clone()
+        if isinstance(called, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
+            scale = weight_scale(weight, per_channel=False)[:1]
+        else:
+            scale = weight_scale(weight, per_channel=per_channel)
         bias = cast("Tensor | None", called.bias)
         return rounded_weight(weight, scale), scale, None if bias is None else bias.detach().clone()
 
@@ -178,7 +184,7 @@ class DynamicInt8Linear(PackingModule):
         )
 
 
-class WeightInt8Linear(nn.Module):
+class WeightInt8Linear(PackingModule):
     """Computes what ``nn.Linear`` computes, with weights of 8 bits and an input as it comes: float32 or bfloat16.
 
     Args:
@@ -214,11 +220,16 @@ class WeightInt8Linear(nn.Module):
     def compute(self, activations: Tensor) -> Tensor:
         """Return the output without a gradient."""
         bias = None if self.bias is None else self.bias.to(activations.dtype)
-        if activations.dtype is torch.bfloat16 and self.in_features % 16 == 0 and activations.numel():
+        on_cpu = activations.device.type == "cpu"
+        if (
+            activations.dtype is torch.bfloat16
+            and on_cpu
+            and self.in_features % 16 == 0
+            and activations.numel()
+        ):
             flat = activations.reshape(-1, self.in_features)
-            result = torch.ops.aten._weight_int8pack_mm.default(
-                flat, self.int_weight, self.weight_scale.to(torch.bfloat16)
-            )
+            scale = self.packing().get("bfloat16", lambda: self.weight_scale.to(torch.bfloat16))
+            result = torch.ops.aten._weight_int8pack_mm.default(flat, self.int_weight, scale)
             result = result.view(*activations.shape[:-1], self.out_features)
             return result if bias is None else result.add_(bias)
         # With float32 inputs PyTorch's own operator is slower than this.

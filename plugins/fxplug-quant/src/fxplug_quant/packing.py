@@ -24,11 +24,7 @@ class Packing:
     def __init__(self, module: nn.Module) -> None:
         self.state = tuple(tensors_of(module).values())
         self.versions = tuple(map(version_of, self.state))
-        self.affine = {
-            name: self._affine_of(module, name)
-            for name in ("input", "output", "other")
-            if tensors_of(module).get(f"{name}_scale") is not None
-        }
+        self.affine = {name: self._affine_of(module, name) for name in _affine_names(module)}
         self._made: dict[Hashable, Any] = {}
 
     @staticmethod
@@ -72,7 +68,7 @@ class PackingModule(nn.Module):
         return packing
 
     def register_affine(self, name: str, affine: Affine | None) -> None:
-        """Register what steps of input or output mean as buffers, None where they are float32."""
+        """Register what steps of an input or the output mean as buffers, None where they are float32."""
         self.register_buffer(f"{name}_scale", None if affine is None else torch.tensor(affine.scale))
         self.register_buffer(
             f"{name}_zero_point",
@@ -80,11 +76,20 @@ class PackingModule(nn.Module):
         )
 
     def affine(self, name: str) -> Affine | None:
-        """Return what steps of ``"input"``, ``"output"`` or ``"other"`` mean; None where they are float32."""
+        """Return what steps mean that were registered by this name; None where they are float32."""
         return self.packing().affine.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_packing": None}
+
+
+def _affine_names(module: nn.Module) -> list[str]:
+    """Return the names that `PackingModule.register_affine` was given, where there are steps."""
+    return [
+        name.removesuffix("_zero_point")
+        for name, tensor in tensors_of(module).items()
+        if name.endswith("_zero_point") and tensor is not None
+    ]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Any]:
