@@ -10,7 +10,7 @@ from torch import Tensor
 from fxplug_quant.affine import Affine, as_integers, as_quantized, dequantize, quantize
 from fxplug_quant.engine import activation_levels
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.inference import without_backward
+from fxplug_quant.inference import expect_finite, without_backward
 from fxplug_quant.packing import PackingModule
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Quantize(PackingModule):
         """Return the steps.
 
         Raises:
-            QuantizationError: The input is not float32 on the CPU.
+            QuantizationError: The input is not float32 on the CPU, or has a value that is not finite.
         """
         if input.dtype is not torch.float32 or input.device.type != "cpu":
             raise QuantizationError(
@@ -57,6 +57,7 @@ class Quantize(PackingModule):
 
     def compute(self, values: Tensor) -> Tensor:
         """Return the steps, without a gradient."""
+        expect_finite(self, values)
         return quantize(values, self.packing().affine["output"], activation_levels())
 
     def extra_repr(self) -> str:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fxplug.errors import ConfigError
-from fxplug_quant.inference import without_backward
+from fxplug_quant.inference import expect_floating, without_backward
 from fxplug_quant.packing import PackingModule
 
 __all__ = ["GROUP_SIZES", "WeightInt4Linear", "check_group_size", "reason_against_int4"]
@@ -100,7 +100,12 @@ class WeightInt4Linear(PackingModule):
         return layer.eval()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear calls it so
-        """Return the layer's output."""
+        """Return the layer's output.
+
+        Raises:
+            QuantizationError: The input has no floating-point dtype.
+        """
+        expect_floating(self, input)
         return without_backward(self, self.compute, input)
 
     def compute(self, activations: Tensor) -> Tensor:

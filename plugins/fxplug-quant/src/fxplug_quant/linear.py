@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from fxplug_quant.engine import (
     run_linear_into,
 )
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.inference import without_backward
+from fxplug_quant.inference import expect_floating, without_backward
 from fxplug_quant.observers import weight_scale
 from fxplug_quant.packing import Packing, PackingModule, tensors_of
 
@@ -72,6 +72,15 @@ class FloatToFloat:
         )
 
     @staticmethod
+    def fused_weights(module: nn.Module, packing: Packing) -> Any:
+        """Return weights as FBGEMM reads them; None where this PyTorch has no FBGEMM."""
+        buffers = tensors_of(module)
+        return packing.get(
+            "fbgemm",
+            lambda: pack_fused_linear(buffers["int_weight"], buffers["weight_scale"], buffers["bias"]),
+        )
+
+    @staticmethod
     def run(
         module: nn.Module,
         packing: Packing,
@@ -83,13 +92,11 @@ class FloatToFloat:
     ) -> Tensor:
         """Return the layer's float32 output for a float32 input that is rounded to the steps of `affine`."""
         levels = activation_levels()
-        few = values.numel() <= _FEW_ROWS * values.shape[-1]
-        if engine == "fbgemm" or (engine == "x86" and few and levels == 255):
-            buffers = tensors_of(module)
-            packed = packing.get(
-                "fbgemm",
-                lambda: pack_fused_linear(buffers["int_weight"], buffers["weight_scale"], buffers["bias"]),
-            )
+        few = engine == "x86" and levels == 255 and values.numel() <= _FEW_ROWS * values.shape[-1]
+        if few or engine == "fbgemm":
+            packed = packing.find("fbgemm")
+            if packed is None:
+                packed = FloatToFloat.fused_weights(module, packing)
             if packed is not None:
                 return run_fused_linear(values.contiguous(), affine, packed, relu=relu)
         steps = quantize(values.contiguous(), affine, levels)
@@ -154,19 +161,22 @@ class DynamicInt8Linear(PackingModule):
         Raises:
             QuantizationError: The input has another dtype or device, or this machine has no int8 matrix product.
         """
-        if input.dtype is not torch.float32 or input.device.type != "cpu":
+        if input.dtype is not torch.float32 or not input.is_cpu:
             raise QuantizationError(
                 f"Cannot run {self}: its input is {str(input.dtype).removeprefix('torch.')} on {input.device}. Give it "
                 f"float32 on the CPU, or leave the pass out that made the layer.",
                 code="FXP-Q002",
             )
+        if not input.requires_grad:
+            return self.compute(input)
         return without_backward(self, self.compute, input)
 
     def compute(self, activations: Tensor) -> Tensor:
         """Return the output for a float32 input on the CPU, without a gradient."""
-        low, high = (
-            (float(bound) for bound in activations.aminmax()) if activations.numel() else (math.nan,) * 2
-        )
+        low = high = math.nan
+        if activations.numel():
+            least, greatest = activations.aminmax()
+            low, high = least.item(), greatest.item()
         if not (low > -_LARGEST and high < _LARGEST):  # NaN is neither.
             return functional.linear(activations, self.dequantized_weight(), self.bias)
         affine = affine_of(low, high, activation_levels())
@@ -214,7 +224,12 @@ class WeightInt8Linear(PackingModule):
         return layer.eval()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear calls it so
-        """Return the layer's output."""
+        """Return the layer's output.
+
+        Raises:
+            QuantizationError: The input has no floating-point dtype.
+        """
+        expect_floating(self, input)
         return without_backward(self, self.compute, input)
 
     def compute(self, activations: Tensor) -> Tensor:

@@ -18,12 +18,14 @@ _KEPT = 6
 """How many things a packing keeps; a convolution makes one for each shape of its input."""
 
 
+_NOTHING: tuple[Any, int] = (object(), -1)
+
+
 class Packing:
     """What was made from one state of a module."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.state = tuple(tensors_of(module).values())
-        self.versions = tuple(map(version_of, self.state))
+        self._state = [(tensor, version_of(tensor)) for tensor in tensors_of(module).values()]
         self.affine = {name: self._affine_of(module, name) for name in _affine_names(module)}
         self._made: dict[Hashable, Any] = {}
 
@@ -33,13 +35,17 @@ class Packing:
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still has the state that this was made from."""
-        now = tensors_of(module).values()
-        if len(now) != len(self.state):
-            return False
-        for tensor, version, found in zip(self.state, self.versions, now, strict=True):
-            if found is not tensor or (version >= 0 and tensor._version != version):
+        # This runs at every call of a layer: a small one takes not much longer than a Python function.
+        state = iter(self._state)
+        for found in tensors_of(module).values():
+            tensor, version = next(state, _NOTHING)
+            if found is not tensor or (version >= 0 and found._version != version):
                 return False
-        return True
+        return next(state, None) is None
+
+    def find(self, key: Hashable) -> Any:
+        """Return what was made for this key; None where nothing was."""
+        return self._made.get(key)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` returned for this key."""

@@ -79,7 +79,7 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
             code="FXP-Q004",
         )
     for path, part in module.named_modules():
-        if isinstance(part, (PackingModule, Int8Embedding, AsIntegers)):
+        if isinstance(part, (PackingModule, Int8Embedding, AsIntegers)) or _is_of_ao(part):
             raise QuantizationError(
                 f"Cannot quantize {type(module).__name__}: {path or 'it'} is a {type(part).__name__}, so it is "
                 f"quantized already. Start from the float model.",
@@ -96,6 +96,12 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     for step in (FuseConvBN(), RemoveIdentities()):
         step.run(captured, context)
     return captured
+
+
+def _is_of_ao(part: nn.Module) -> bool:
+    """Return whether a module is one of torch.ao's quantized ones, whose weights are no float tensors."""
+    home = type(part).__module__
+    return home.startswith("torch.ao.nn.") and "quantized" in home.split(".")
 
 
 def see(module: GraphModule, inputs: tuple[Any, ...]) -> dict[Node, Seen]:

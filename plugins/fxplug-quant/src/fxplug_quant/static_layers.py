@@ -20,7 +20,7 @@ from fxplug_quant.engine import (
     run_linear_into,
 )
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.inference import without_backward
+from fxplug_quant.inference import expect_finite, without_backward
 from fxplug_quant.linear import FloatToFloat
 from fxplug_quant.packing import PackingModule
 
@@ -94,10 +94,10 @@ class _Int8Layer(PackingModule):
         """Return the layer's output: uint8 steps, or float32 where it has no scale for its output.
 
         Raises:
-            QuantizationError: The input is not what the layer takes, or not on the CPU.
+            QuantizationError: The input is not what the layer takes, not on the CPU, or has a value that is not finite.
         """
         wanted = torch.uint8 if self.takes_steps else torch.float32
-        if input.dtype is not wanted or input.device.type != "cpu":
+        if input.dtype is not wanted or not input.is_cpu:
             raise QuantizationError(
                 f"Cannot run {self}: its input is {str(input.dtype).removeprefix('torch.')} on {input.device}. Give it "
                 f"{str(wanted).removeprefix('torch.')} on the CPU.",
@@ -105,6 +105,7 @@ class _Int8Layer(PackingModule):
             )
         if self.takes_steps:
             return self.compute(input, other)
+        expect_finite(self, input)
         # Steps have no gradient, so that of a second input is no question.
         return without_backward(self, self.compute, input, other)
 
