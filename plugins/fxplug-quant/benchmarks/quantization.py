@@ -317,8 +317,7 @@ def noise_of(case: Case) -> dict[str, float]:
 def table(rows: list[Row]) -> str:
     """Return Markdown."""
     lines = [
-        "| model | threads | batch | variant | median, quartiles (ms) | x float | x torch.ao | SNR (dB) | MB "
-        "| bound | holds |",
+        "| model | threads | batch | variant | ms, quartiles | x float | x torch.ao | dB | MB | bound | holds |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:

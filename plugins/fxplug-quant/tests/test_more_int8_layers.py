@@ -109,6 +109,66 @@ def test_functions_of_linear_layers_have_all_modes(mode):
         assert relative_error(result(inputs), model(inputs)) < (0.2 if mode == "weight-int4" else 0.03)
 
 
+@pytest.mark.parametrize(
+    ("call", "shape", "size"),
+    [
+        (functional.conv2d, (4, 3, 3, 3), {"stride": [2], "padding": [1, 2]}),
+        (functional.conv2d, (4, 1, 3, 3), {"dilation": (2,)}),
+        (functional.conv1d, (4, 3, 2), {"stride": (2,)}),
+        (functional.conv_transpose2d, (3, 4, 2, 2), {"stride": 2, "output_padding": [1], "dilation": 2}),
+        (functional.conv3d, (2, 3, 1, 2, 1), {"padding": 1}),
+    ],
+    ids=["lists", "dilation", "one dimension", "transposed", "three dimensions"],
+)
+def test_functions_of_convolutions_take_their_numbers_in_all_forms(call, shape, size):
+    class Calls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(shape))
+
+        def forward(self, x):
+            return call(x, self.weight, None, **size)
+
+    torch.manual_seed(0)
+    channels = shape[0] if call is functional.conv_transpose2d else shape[1]
+    model, inputs = Calls().eval(), torch.randn(2, channels, *(7,) * (len(shape) - 2))
+
+    result = quantized(model, inputs)
+
+    assert any(name.startswith("Int8Conv") for name in layers(result))
+    with torch.no_grad():
+        assert relative_error(result(inputs), model(inputs)) < 0.04
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("weight", "reason"),
+    [
+        (torch.randn(4).as_subclass(Subclass), "weights that are not plain float32 on the CPU"),
+        (torch.randn(4), "a function whose weights do not have the usual dimensions"),
+        (torch.randn(2, 4, dtype=torch.float64), "weights that are not plain float32 on the CPU"),
+        (torch.randn(0, 4), "a function whose weights do not have the usual dimensions"),
+        (torch.full((2, 4), float("nan")), "weights that are not finite"),
+    ],
+    ids=["subclass", "vector", "double", "empty", "nan"],
+)
+def test_weights_of_functions_that_cannot_be_rounded_are_named(weight, reason):
+    class Calls(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", weight)
+
+        def forward(self, x):
+            return functional.linear(x.to(self.weight.dtype), self.weight)
+
+    plan = fxplug_quant.plan(Calls().eval(), None, torch.randn(3, 4))
+
+    assert plan.left_in_float() == {"linear": reason}
+
+
 def test_a_rule_selects_a_function_with_weights():
     torch.manual_seed(0)
     model, inputs = Functional().eval(), torch.randn(4, 3, 9, 9)

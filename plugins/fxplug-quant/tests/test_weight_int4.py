@@ -175,3 +175,12 @@ def test_models_of_bfloat16_stay_as_they_are_where_activations_would_be_rounded(
     plan = fxplug_quant.plan(model, {"mode": mode}, torch.randn(1, 64).bfloat16())
 
     assert plan.left_in_float() == {"_0": "its input is bfloat16, and not float32"}
+
+
+@pytest.mark.parametrize("kind", [WeightInt8Linear, WeightInt4Linear])
+def test_inputs_that_are_not_contiguous_give_the_same(kind):
+    layer = kind.from_float(linear())
+    inputs = torch.randn(256, 3, generator=torch.Generator().manual_seed(1)).bfloat16().t()
+
+    assert not inputs.is_contiguous()
+    assert torch.equal(layer(inputs), layer(inputs.contiguous()))

@@ -78,42 +78,51 @@ class FunctionLayers:
         if len(node.args) > len(names) or not set(given) <= set(names) or not isinstance(value, Node):
             return _Read(value, None, "a function whose arguments are not the usual ones")
         wish = {name: given.get(name, _DEFAULTS.get(name)) for name in names[1:]}
-        paths: dict[str, str | None] = {}
-        for name in ("weight", "bias"):
-            source = wish.pop(name)
-            if source is None and name == "bias":
-                paths[name] = None
-            elif not isinstance(source, Node) or source.op != "get_attr":
-                return _Read(value, None, f"a function whose {name} is computed while the program runs")
-            else:
-                paths[name] = str(source.target)
-        if set(paths.values()) & self._written_paths():
-            return _Read(value, None, "a function whose weights the program writes in place")
-        if not all(_is_numbers(number) for number in wish.values()):
-            return _Read(value, None, "a function whose padding, stride or the like is no number")
-        key = (kind, *paths.values(), *wish.items())
+        paths, reason = self._paths(wish.pop("weight"), wish.pop("bias"))
+        numbers = {name: _number(number) for name, number in wish.items()}
+        if not reason and None in numbers.values():
+            reason = "a function whose padding, stride or the like is no number"
+        if reason:
+            return _Read(value, None, reason)
+        key = (kind, *paths.values(), *numbers.values())
         if key not in self._known:
-            layer = self._layer(kind, paths, wish)
-            if layer is None:
-                return _Read(value, None, "a function whose weights do not have the usual dimensions")
+            layer = self._layer(kind, paths, numbers)
+            if isinstance(layer, str):
+                return _Read(value, None, layer)
             self._known[key] = layer
         return _Read(value, self._known[key], "")
 
-    def _layer(self, kind: str, paths: dict[str, str | None], wish: dict[str, Any]) -> nn.Module | None:
+    def _paths(self, weight: Any, bias: Any) -> tuple[dict[str, str | None], str]:
+        """Return where weight and bias are, and why they cannot be used, if so."""
+        paths: dict[str, str | None] = {}
+        for name, source in (("weight", weight), ("bias", bias)):
+            if source is None and name == "bias":
+                paths[name] = None
+            elif not isinstance(source, Node) or source.op != "get_attr":
+                return paths, f"a function whose {name} is computed while the program runs"
+            else:
+                paths[name] = str(source.target)
+        is_written = set(paths.values()) & self._written_paths()
+        return paths, "a function whose weights the program writes in place" if is_written else ""
+
+    def _layer(self, kind: str, paths: dict[str, str | None], wish: dict[str, Any]) -> nn.Module | str:
+        """Return a layer, or why there is none."""
         found: dict[str, Any] = {
-            name: None if path is None else fetch_path(self._module, path) for name, path in paths.items()
+            name: fetch_path(self._module, path) for name, path in paths.items() if path is not None
         }
-        weight, bias = found["weight"], found["bias"]
-        if not isinstance(weight, torch.Tensor) or weight.dim() != _rank(kind):
-            return None
-        if bias is not None and not (isinstance(bias, torch.Tensor) and bias.dim() == 1):
-            return None
-        layer = _empty_layer(kind, weight, has_bias=bias is not None, wish=wish)
-        for name, tensor in found.items():
-            if tensor is not None:
-                # What is no plain tensor stays what it is, so that it is seen that it is none.
-                plain = type(tensor) is torch.Tensor
-                setattr(layer, name, nn.Parameter(tensor, requires_grad=False) if plain else tensor)
+        tensors = {name: _as_parameter(tensor) for name, tensor in found.items()}
+        if None in tensors.values():
+            return "weights that are not plain float32 on the CPU"
+        weight = found["weight"]
+        if (
+            weight.dim() != _rank(kind)
+            or not weight.numel()
+            or ("bias" in found and found["bias"].dim() != 1)
+        ):
+            return "a function whose weights do not have the usual dimensions"
+        layer = _empty_layer(kind, weight, has_bias="bias" in found, wish=wish)
+        for name, tensor in tensors.items():
+            setattr(layer, name, tensor)
         return layer.train(self._module.training)
 
     def _written_paths(self) -> set[str]:
@@ -157,10 +166,21 @@ def _attributes_behind(node: Node) -> set[str]:
     return found
 
 
-def _is_numbers(value: Any) -> bool:
+def _as_parameter(tensor: Any) -> nn.Parameter | None:
+    """Return a tensor as a parameter that shares its memory; None where it is no plain one."""
+    if type(tensor) is nn.Parameter:
+        return tensor
+    return nn.Parameter(tensor, requires_grad=False) if type(tensor) is torch.Tensor else None
+
+
+def _number(value: Any) -> int | tuple[int, ...] | None:
+    """Return a number, or one for each dimension; None for anything else."""
     if isinstance(value, (tuple, list)):
-        return all(type(number) is int for number in value)
-    return type(value) is int
+        numbers: tuple[Any, ...] = tuple(value)
+        if not numbers or not all(type(number) is int for number in numbers):
+            return None
+        return numbers if len(numbers) > 1 else numbers[0]
+    return value if type(value) is int else None
 
 
 def _rank(kind: str) -> int:

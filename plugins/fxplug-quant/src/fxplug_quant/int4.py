@@ -114,7 +114,7 @@ class WeightInt4Linear(PackingModule):
         few = 0 < activations.numel() <= _FEW_ROWS * self.in_features
         if activations.dtype is torch.bfloat16 and activations.device.type == "cpu" and few:
             result = torch.ops.aten._weight_int4pack_mm_for_cpu.default(
-                activations.reshape(-1, self.in_features),
+                activations.reshape(-1, self.in_features).contiguous(),
                 self._packed(),
                 self.group_size,
                 self.weight_scale_centre.to(torch.bfloat16),

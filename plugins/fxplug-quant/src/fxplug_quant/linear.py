@@ -29,6 +29,10 @@ __all__ = ["DynamicInt8Linear", "FloatToFloat", "WeightInt8Linear", "rounded_wei
 _LARGEST = 1e30
 _FEW_ROWS = 16
 """Up to so many rows FBGEMM, which rounds the input itself, is faster than rounding it and calling oneDNN."""
+_FEW_ROWS_OF_SMALL = 128
+"""The same where the weights stay in the caches of a core."""
+_SMALL = 2**21
+"""Up to so many weights."""
 
 
 def rounded_weight(weight: Tensor, scale: Tensor) -> Tensor:
@@ -72,6 +76,16 @@ class FloatToFloat:
         )
 
     @staticmethod
+    def _few(module: nn.Module, packing: Packing) -> int:
+        """Return up to how many elements of an input FBGEMM is the faster one."""
+        few = packing.find("few")
+        if few is None:
+            weight: Tensor = tensors_of(module)["int_weight"]
+            rows = _FEW_ROWS_OF_SMALL if weight.numel() <= _SMALL else _FEW_ROWS
+            few = packing.get("few", lambda: rows * weight.shape[1])
+        return few
+
+    @staticmethod
     def fused_weights(module: nn.Module, packing: Packing) -> Any:
         """Return weights as FBGEMM reads them; None where this PyTorch has no FBGEMM."""
         buffers = tensors_of(module)
@@ -92,7 +106,7 @@ class FloatToFloat:
     ) -> Tensor:
         """Return the layer's float32 output for a float32 input that is rounded to the steps of `affine`."""
         levels = activation_levels()
-        few = engine == "x86" and levels == 255 and values.numel() <= _FEW_ROWS * values.shape[-1]
+        few = engine == "x86" and levels == 255 and values.numel() <= FloatToFloat._few(module, packing)
         if few or engine == "fbgemm":
             packed = packing.find("fbgemm")
             if packed is None:
@@ -242,7 +256,7 @@ class WeightInt8Linear(PackingModule):
             and self.in_features % 16 == 0
             and activations.numel()
         ):
-            flat = activations.reshape(-1, self.in_features)
+            flat = activations.reshape(-1, self.in_features).contiguous()
             scale = self.packing().get("bfloat16", lambda: self.weight_scale.to(torch.bfloat16))
             result = torch.ops.aten._weight_int8pack_mm.default(flat, self.int_weight, scale)
             result = result.view(*activations.shape[:-1], self.out_features)
