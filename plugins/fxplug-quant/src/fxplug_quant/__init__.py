@@ -7,14 +7,16 @@ from fxplug_quant.canonical import export_canonical
 from fxplug_quant.config import MODES, QuantConfig, Rule
 from fxplug_quant.convert import convert
 from fxplug_quant.dynamic import DynamicInt8
-from fxplug_quant.edges import Dequantize, Int8Add, Quantize
+from fxplug_quant.edges import Dequantize, Int8Add, Int8Cat, Int8Mul, Quantize
 from fxplug_quant.errors import QuantizationError
+from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
 from fxplug_quant.observers import OBSERVERS
 from fxplug_quant.options import DynamicInt8Options
 from fxplug_quant.plan import Plan, PlanEntry
 from fxplug_quant.planning import plan
-from fxplug_quant.static_layers import Int8Conv, Int8Linear
+from fxplug_quant.static_layers import Int8Conv, Int8ConvTranspose, Int8Linear
+from fxplug_quant.tables import Int8Embedding, Int8EmbeddingBag
 
 __all__ = [
     "MODES",
@@ -24,8 +26,13 @@ __all__ = [
     "DynamicInt8Linear",
     "DynamicInt8Options",
     "Int8Add",
+    "Int8Cat",
     "Int8Conv",
+    "Int8ConvTranspose",
+    "Int8Embedding",
+    "Int8EmbeddingBag",
     "Int8Linear",
+    "Int8Mul",
     "Plan",
     "PlanEntry",
     "Prepared",
@@ -33,6 +40,7 @@ __all__ = [
     "QuantizationError",
     "Quantize",
     "Rule",
+    "WeightInt4Linear",
     "WeightInt8Linear",
     "calibration",
     "convert",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import warnings
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,8 +24,7 @@ __all__ = [
 SMALLEST_SCALE = 1e-30
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(NamedTuple):
     """A number is ``(step - zero_point) * scale``."""
 
     scale: float

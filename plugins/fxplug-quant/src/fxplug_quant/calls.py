@@ -11,11 +11,15 @@ from torch import nn
 from torch.nn import functional
 
 from fxplug.ir import Node, effects
+from fxplug_quant.function_layers import LAYER_FUNCTIONS, FunctionLayers
 
 if TYPE_CHECKING:
     from fxplug.execute import GraphModule
 
 __all__ = [
+    "COMBINING",
+    "TABLES",
+    "TRANSPOSED",
     "WEIGHTED",
     "Call",
     "only_writes_first",
@@ -31,22 +35,28 @@ _WEIGHTED_MODULES: dict[type[nn.Module], str] = {
     nn.Conv1d: "conv1d",
     nn.Conv2d: "conv2d",
     nn.Conv3d: "conv3d",
+    nn.ConvTranspose1d: "conv_transpose1d",
+    nn.ConvTranspose2d: "conv_transpose2d",
+    nn.ConvTranspose3d: "conv_transpose3d",
 }
+_TABLE_MODULES: dict[type[nn.Module], str] = {nn.Embedding: "embedding", nn.EmbeddingBag: "embedding_bag"}
 _UNSUPPORTED_MODULES: dict[type[nn.Module], str] = {
-    nn.ConvTranspose1d: "transposed convolutions are not quantized yet",
-    nn.ConvTranspose2d: "transposed convolutions are not quantized yet",
-    nn.ConvTranspose3d: "transposed convolutions are not quantized yet",
-    nn.Embedding: "embeddings are not quantized yet",
-    nn.EmbeddingBag: "embeddings are not quantized yet",
     nn.MultiheadAttention: "attention is one call here; its projections are not seen",
     nn.LSTM: "recurrent layers are not quantized yet",
     nn.GRU: "recurrent layers are not quantized yet",
 }
 WEIGHTED = frozenset(_WEIGHTED_MODULES.values())
-"""Kinds of calls with weights."""
+"""Kinds of calls with weights that values are multiplied by."""
+TRANSPOSED = frozenset(kind for kind in WEIGHTED if kind.startswith("conv_transpose"))
+"""Those whose operator gives steps and nothing else, and has one scale for all weights."""
+TABLES = frozenset(_TABLE_MODULES.values())
+"""Kinds of calls that look rows of a weight up."""
+COMBINING = frozenset({"add", "mul", "cat"})
+"""Kinds of calls that make one value of several, without weights."""
 _OTHER_MODULES: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
     nn.SELU: "selu",
+    nn.GELU: "gelu",
     nn.SiLU: "silu",
     nn.Sigmoid: "sigmoid",
     nn.Tanh: "tanh",
@@ -63,6 +73,7 @@ _FUNCTIONS: dict[Any, str] = {
     functional.relu: "relu",
     torch.selu: "selu",
     functional.selu: "selu",
+    functional.gelu: "gelu",
     functional.silu: "silu",
     torch.sigmoid: "sigmoid",
     functional.sigmoid: "sigmoid",
@@ -71,6 +82,10 @@ _FUNCTIONS: dict[Any, str] = {
     operator.add: "add",
     operator.iadd: "add",
     torch.add: "add",
+    operator.mul: "mul",
+    torch.mul: "mul",
+    torch.cat: "cat",
+    torch.concat: "cat",
     functional.max_pool2d: "pool",
     torch.max_pool2d: "pool",
     functional.avg_pool2d: "pool",
@@ -84,19 +99,19 @@ _FUNCTIONS: dict[Any, str] = {
     torch.unsqueeze: "shape",
 }
 _METHODS: dict[str, str] = {
-    **dict.fromkeys(("relu", "sigmoid", "tanh", "add"), ""),
+    **dict.fromkeys(("relu", "sigmoid", "tanh", "add", "mul"), ""),
     **dict.fromkeys(("flatten", "view", "reshape", "permute", "transpose", "squeeze", "unsqueeze"), "shape"),
     **dict.fromkeys(("contiguous",), "shape"),
     **dict.fromkeys(("size", "dim"), "query"),
 }
+_PRODUCT = "a product of two values, of which neither is a weight"
 _UNSUPPORTED_FUNCTIONS = {
-    functional.linear: "linear",
-    functional.conv1d: "conv1d",
-    functional.conv2d: "conv2d",
-    functional.conv3d: "conv3d",
-    torch.matmul: "matmul",
-    torch.bmm: "bmm",
-    operator.matmul: "matmul",
+    torch.matmul: _PRODUCT,
+    torch.bmm: _PRODUCT,
+    operator.matmul: _PRODUCT,
+    functional.scaled_dot_product_attention: _PRODUCT,
+    functional.embedding: "embeddings are quantized where they are modules",
+    functional.embedding_bag: "embeddings are quantized where they are modules",
 }
 # Anything that runs around the forward would be lost with the layer.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
@@ -108,19 +123,24 @@ class Call:
 
     node: Node
     kind: str
-    """``"linear"``, ``"conv2d"``, …: has weights; ``"relu"``, ``"selu"``, …; ``"add"``; ``"pool"``; ``"shape"``: only
-    arranges values; ``"query"``: asks for sizes; ``"other"``."""
+    """``"linear"``, ``"conv2d"``, …: has weights; ``"embedding"``, …; ``"relu"``, ``"selu"``, …; ``"add"``, ``"mul"``,
+    ``"cat"``; ``"pool"``; ``"shape"``: only arranges values; ``"query"``: asks for sizes; ``"other"``."""
     inputs: tuple[Node, ...]
     """The values that it computes with, as far as its kind is known."""
     called: Any = None
-    """The module that is called."""
+    """The module that is called; of a function with weights, a module that computes the same with the same weights."""
     reason: str = ""
     """Why it cannot be quantized, whatever a rule says."""
 
     @property
     def operation(self) -> str:
         """What is called, in a word: the class of the module, or the name of the function."""
-        return type(self.called).__name__ if self.called is not None else operation_of(self.node)
+        return type(self.called).__name__ if self.node.op == "call_module" else operation_of(self.node)
+
+    @property
+    def path(self) -> str:
+        """Path of the module that is called; empty where it is a function."""
+        return str(self.node.target) if self.node.op == "call_module" else ""
 
 
 def operation_of(node: Node) -> str:
@@ -142,10 +162,11 @@ def place_of(node: Node) -> str:
 
 def read_calls(module: GraphModule) -> dict[Node, Call]:
     """Return what each call of a graph is, in order."""
-    return {node: _read(module, node) for node in module.graph.nodes}
+    layers = FunctionLayers(module)
+    return {node: _read(module, node, layers) for node in module.graph.nodes}
 
 
-def _read(module: GraphModule, node: Node) -> Call:
+def _read(module: GraphModule, node: Node, layers: FunctionLayers) -> Call:
     if node.op == "call_module":
         return _read_module(node, module.get_submodule(str(node.target)))
     if node.op == "call_method":
@@ -153,12 +174,17 @@ def _read(module: GraphModule, node: Node) -> Call:
     elif node.op == "call_function":
         try:
             kind = _FUNCTIONS.get(node.target, "other")
+            layer_kind = LAYER_FUNCTIONS.get(node.target)
             unsupported = _UNSUPPORTED_FUNCTIONS.get(node.target)
         except TypeError:  # A callable that has no hash.
             return Call(node, "other", ())
+        if layer_kind is not None:
+            value, layer, reason = layers.read(node, layer_kind)
+            if layer is None:
+                return Call(node, "other", (), reason=reason)
+            return Call(node, layer_kind, (value,), layer, reason_to_stay(node, layer, _dtypes(layer_kind)))
         if unsupported is not None:
-            reason = "a function whose weights, if any, are no module's; only calls of modules are quantized"
-            return Call(node, "other", (), reason=reason)
+            return Call(node, "other", (), reason=unsupported)
     else:
         return Call(node, "other", ())
     return _checked(node, kind)
@@ -166,10 +192,13 @@ def _read(module: GraphModule, node: Node) -> Call:
 
 def _checked(node: Node, kind: str) -> Call:
     """Return a call of a function, as nothing in particular where its arguments are not the usual ones."""
-    inputs = tuple(value for value in node.args if isinstance(value, Node))
-    if kind == "add":
-        is_plain = len(node.args) == 2 and len(inputs) == 2 and not node.kwargs and inputs[0] is not inputs[1]
-        return Call(node, kind if is_plain else "other", inputs if is_plain else ())
+    if kind in COMBINING:
+        inputs = _combined(node, kind)
+        return Call(node, kind if inputs else "other", inputs)
+    if kind == "gelu":
+        tanh = node.kwargs.get("approximate", "none") == "tanh"
+        is_plain = len(node.args) == 1 and set(node.kwargs) <= {"approximate"}
+        kind = ("gelu-tanh" if tanh else "gelu") if is_plain else "other"
     first = node.args[0] if node.args else node.kwargs.get("input")
     if not isinstance(first, Node):
         return Call(node, "other", ())
@@ -180,45 +209,76 @@ def _checked(node: Node, kind: str) -> Call:
     return Call(node, kind, (first,))
 
 
+def _combined(node: Node, kind: str) -> tuple[Node, ...]:
+    """Return the values that a call combines; none where its arguments are not the usual ones."""
+    if kind == "cat":
+        given = node.args[0] if node.args else node.kwargs.get("tensors")
+        values = tuple(given) if isinstance(given, (tuple, list)) else ()
+        is_plain = len(values) > 1 and set(node.kwargs) <= {"tensors", "dim"}
+    else:
+        values, is_plain = node.args, len(node.args) == 2 and not node.kwargs
+    nodes = tuple(value for value in values if isinstance(value, Node))
+    is_plain = is_plain and len(nodes) == len(values) and len(set(nodes)) == len(nodes)
+    return nodes if is_plain else ()
+
+
+def _read_table(node: Node, called: Any, kind: str) -> Call:
+    inputs = tuple(value for value in (*node.args, *node.kwargs.values()) if isinstance(value, Node))
+    reason = reason_to_stay(node, called)
+    if called.max_norm is not None:
+        reason = "max_norm, which writes the weight"
+    elif kind == "embedding_bag" and called.padding_idx is not None:
+        reason = "padding_idx; bags with padding are not quantized"
+    return Call(node, kind, inputs, called, reason)
+
+
 def _read_module(node: Node, called: nn.Module) -> Call:
+    table = _TABLE_MODULES.get(type(called))
+    if table is not None:
+        return _read_table(node, called, table)
     kind = _WEIGHTED_MODULES.get(type(called))
     first = node.args[0] if node.args else node.kwargs.get("input")
     if kind is not None:
         if not isinstance(first, Node):
             return Call(node, "other", (), called, "its input is no value of the graph")
-        return Call(node, kind, (first,), called, reason_to_stay(node, called))
+        if len(node.args) + len(node.kwargs) != 1:
+            return Call(node, "other", (), called, "it is called with more than its input")
+        return Call(node, kind, (first,), called, reason_to_stay(node, called, _dtypes(kind)))
     kind = _OTHER_MODULES.get(type(called), "other")
     if kind == "other" or not isinstance(first, Node) or len(node.args) + len(node.kwargs) != 1:
         return Call(node, "other", (), called, _UNSUPPORTED_MODULES.get(type(called), ""))
     is_plain = not _is_customised(called) and not getattr(called, "return_indices", False)
     if isinstance(called, (nn.Dropout, nn.Dropout2d)):
         is_plain = is_plain and not called.training
+    if isinstance(called, nn.GELU) and called.approximate == "tanh":
+        kind = "gelu-tanh"
     return Call(node, kind if is_plain else "other", (first,) if is_plain else (), called)
+
+
+def _dtypes(kind: str) -> tuple[torch.dtype, ...]:
+    """Return of which dtypes the weights of a layer can be rounded."""
+    return (torch.float32, torch.bfloat16) if kind == "linear" else (torch.float32,)
 
 
 def _is_customised(called: nn.Module) -> bool:
     return any(vars(called).get(name) for name in _HOOKS)
 
 
-def reason_to_stay(node: Node, called: Any) -> str:
-    """Return why a call of a layer with weights cannot be quantized; empty when it can."""
+def reason_to_stay(node: Node, called: Any, dtypes: tuple[torch.dtype, ...] = (torch.float32,)) -> str:
+    """Return why a call of a layer with weights of one of `dtypes` cannot be quantized; empty when it can."""
     if called.training:
         return "training mode (call eval() first)"
     if _is_customised(called):
         return "hooks or a forward of its own"
     if any(entry.context is torch.autocast for entry in node.region):
         return "inside autocast"
-    if not isinstance(called, nn.Linear):
+    if not isinstance(called, (nn.Linear, nn.Embedding, nn.EmbeddingBag)):
         if called.padding_mode != "zeros":
             return f"padding_mode={called.padding_mode!r}"
         if isinstance(called.padding, str):
             return f"padding={called.padding!r} (give numbers)"
     for tensor in called.parameters(recurse=False):
-        if (
-            type(tensor) is not nn.Parameter
-            or tensor.dtype is not torch.float32
-            or tensor.device.type != "cpu"
-        ):
+        if type(tensor) is not nn.Parameter or tensor.dtype not in dtypes or tensor.device.type != "cpu":
             return "weights that are not plain float32 on the CPU"
         if not bool(tensor.isfinite().all()):
             return "weights that are not finite"

@@ -8,7 +8,9 @@ import torch
 from torch.nn import functional
 
 from fxplug.execute import set_path
+from fxplug_quant.calls import TRANSPOSED
 from fxplug_quant.errors import QuantizationError
+from fxplug_quant.function_layers import drop_unread_attributes
 from fxplug_quant.linear import state_of
 from fxplug_quant.paths import free_path
 
@@ -25,6 +27,9 @@ _FUNCTIONS = {
     "conv1d": functional.conv1d,
     "conv2d": functional.conv2d,
     "conv3d": functional.conv3d,
+    "conv_transpose1d": functional.conv_transpose1d,
+    "conv_transpose2d": functional.conv_transpose2d,
+    "conv_transpose3d": functional.conv_transpose3d,
 }
 
 
@@ -48,6 +53,7 @@ def export_canonical(prepared: Prepared) -> GraphModule:
             code="FXP-Q009",
         )
     module, levels = prepared.module, prepared.draft.levels
+    reads = [node for node in module.graph.nodes if node.op == "get_attr" and node.users]
     steps: dict[Node, Node] = {}
     for value, observer in prepared.observers.items():
         steps[value] = _rounded(module, value, observer.affine(levels), levels)
@@ -55,6 +61,7 @@ def export_canonical(prepared: Prepared) -> GraphModule:
         value = prepared.draft.flow.root(fused.layer.inputs[0])
         given = steps[value] if value is fused.layer.inputs[0] else fused.layer.inputs[0]
         _replace(module, fused, given, per_channel=prepared.plan.config.per_channel)
+    drop_unread_attributes(module, reads)
     module.delete_all_unused_submodules()
     return module
 
@@ -81,30 +88,33 @@ def _replace(module: GraphModule, fused: Fused, given: Node, *, per_channel: boo
     node, called = fused.layer.node, fused.layer.called
     graph = module.graph
     int_weight, scale, bias = state_of(called, per_channel=per_channel)
-    home = free_path(module, f"{node.target}_canonical")
-    tensors = {
-        "int_weight": int_weight,
-        "weight_scale": scale,
-        "weight_zero_point": torch.zeros(len(scale), dtype=torch.int32),
-        **({} if bias is None else {"bias": bias}),
-    }
+    home = free_path(module, f"{fused.layer.path or node.name}_canonical")
+    tensors = {"int_weight": int_weight, **({} if bias is None else {"bias": bias})}
+    one_scale = fused.layer.kind in TRANSPOSED
+    if not one_scale:
+        tensors |= {"weight_scale": scale, "weight_zero_point": torch.zeros(len(scale), dtype=torch.int32)}
     reads: dict[str, Any] = {"bias": None}
     with graph.inserting_before(node):
         for name, tensor in tensors.items():
             set_path(module, f"{home}.{name}", tensor)
             reads[name] = graph.get_attr(f"{home}.{name}")
-        parts = (
-            reads["int_weight"],
-            reads["weight_scale"],
-            reads["weight_zero_point"],
-            0,
-            -127,
-            127,
-            torch.int8,
-        )
-        weight = graph.call_function(torch.ops.fxplug.dequantize_per_channel.default, parts)
+        meaning = (-127, 127, torch.int8)
+        if one_scale:
+            parts = (reads["int_weight"], float(scale), 0, *meaning)
+            weight = graph.call_function(torch.ops.fxplug.dequantize_per_tensor.default, parts)
+        else:
+            parts = (reads["int_weight"], reads["weight_scale"], reads["weight_zero_point"], 0, *meaning)
+            weight = graph.call_function(torch.ops.fxplug.dequantize_per_channel.default, parts)
         arguments: tuple[Any, ...] = (given, weight, reads["bias"])
-        if fused.layer.kind != "linear":
+        if one_scale:
+            arguments += (
+                called.stride,
+                called.padding,
+                called.output_padding,
+                called.groups,
+                called.dilation,
+            )
+        elif fused.layer.kind != "linear":
             arguments += (called.stride, called.padding, called.dilation, called.groups)
         fresh = graph.call_function(_FUNCTIONS[fused.layer.kind], arguments)
     fresh.region, fresh.origins = node.region, node.origins

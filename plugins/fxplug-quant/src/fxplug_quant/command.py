@@ -30,6 +30,13 @@ def _wish_options(function: Any) -> Any:
     for option in (
         click.option("--observer", default="histogram", show_default=True, help="Chooses ranges of values."),
         click.option("--engine", type=click.Choice(ENGINES), default="x86", show_default=True),
+        click.option(
+            "--group-size",
+            type=int,
+            default=64,
+            show_default=True,
+            help="Weights that share a scale in weight-int4.",
+        ),
         click.option("--mode", type=click.Choice(MODES), default="static-int8", show_default=True),
         click.option(
             "--float",
@@ -114,7 +121,7 @@ def run_command(
 def _wish(options: dict[str, Any]) -> dict[str, Any]:
     floats = options.pop("floats")
     return {
-        **{name: options.pop(name) for name in ("mode", "engine", "observer")},
+        **{name: options.pop(name) for name in ("mode", "engine", "observer", "group_size")},
         "rules": tuple({"path": glob, "mode": "float"} for glob in floats),
     }
 

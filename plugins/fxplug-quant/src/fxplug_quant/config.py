@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.errors import ConfigError, UnknownNameError
 from fxplug_quant.calls import Call, place_of
 from fxplug_quant.engine import ENGINES
+from fxplug_quant.int4 import check_group_size
 from fxplug_quant.observers import make_observer
 
 if TYPE_CHECKING:
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MODES", "QuantConfig", "Rule"]
 
-MODES = ("static-int8", "dynamic-int8", "weight-int8", "float")
-"""What can become of a call. ``dynamic-int8`` and ``weight-int8`` are for linear layers alone."""
+MODES = ("static-int8", "dynamic-int8", "weight-int8", "weight-int4", "float")
+"""What can become of a call. All but the first are for linear layers alone; ``weight-int8`` is for embeddings, too."""
 
 _SELECTORS = ("path", "type", "function", "line", "node")
 
@@ -92,11 +93,11 @@ _KINDS = {
 
 
 def _property(name: str, call: Call) -> str:
-    node, called = call.node, call.called
+    node, is_module = call.node, bool(call.path)
     return {
-        "path": str(node.target) if called is not None else "",
-        "type": type(called).__name__ if called is not None else "",
-        "function": call.operation if called is None else "",
+        "path": call.path,
+        "type": call.operation if is_module else "",
+        "function": "" if is_module else call.operation,
         "line": place_of(node),
         "node": node.name,
     }[name]
@@ -125,6 +126,8 @@ class QuantConfig:
     """Chooses the range of activations; see `fxplug_quant.observers.make_observer`."""
     per_channel: bool = True
     """Whether each output feature or channel has a scale of its own for its weights."""
+    group_size: int = 64
+    """How many weights of a row share a scale in ``weight-int4``: 32, 64, 128 or 256."""
     rules: tuple[Rule, ...] = ()
     """What differs from that, the last word last."""
 
@@ -132,6 +135,7 @@ class QuantConfig:
         if self.mode not in MODES:
             raise UnknownNameError("quantization mode", self.mode, MODES)
         make_observer(self.observer)
+        check_group_size(self.group_size)
         if self.engine not in ENGINES:
             raise UnknownNameError("quantized engine", self.engine, ENGINES)
         rules = tuple(_rule(rule) if isinstance(rule, Mapping) else rule for rule in self.rules)

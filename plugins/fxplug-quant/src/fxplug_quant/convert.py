@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import Node, map_arg
-from fxplug_quant.calls import WEIGHTED
-from fxplug_quant.edges import AsIntegers, AsQuantized, Dequantize, Int8Add, Quantize, ReluOfSteps
+from fxplug_quant.calls import COMBINING, TABLES, TRANSPOSED, WEIGHTED
+from fxplug_quant.edges import (
+    AsIntegers,
+    AsQuantized,
+    Dequantize,
+    Int8Add,
+    Int8Cat,
+    Int8Mul,
+    Quantize,
+    ReluOfSteps,
+)
 from fxplug_quant.engine import Geometry
+from fxplug_quant.function_layers import drop_unread_attributes
+from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear, state_of
 from fxplug_quant.paths import Kept, free_path
-from fxplug_quant.static_layers import Int8Conv, Int8Linear
+from fxplug_quant.static_layers import Int8Conv, Int8ConvTranspose, Int8Linear
+from fxplug_quant.tables import Int8Embedding, Int8EmbeddingBag
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,20 +61,24 @@ class _Converter:
         self._others = {
             node: modes[node.name]
             for node, call in self._flow.calls.items()
-            if call.kind in WEIGHTED and modes.get(node.name) in {"dynamic-int8", "weight-int8"}
+            if call.kind in {*WEIGHTED, *TABLES}
+            and modes.get(node.name) in {"dynamic-int8", "weight-int8", "weight-int4"}
         }
         self._by_tail = {fused.tail: fused for fused in self._flow.fused}
-        self._states: dict[int, Any] = {}
+        self._states: dict[Any, Any] = {}
         self._steps: dict[Node, Node] = {}
         self._floats: dict[Node, Node] = {}
         self._put_paths: set[str] = set()
         self._old: list[Node] = []
+        self._reads = [node for node in self._flow.calls if node.op == "get_attr" and node.users]
         self._fresh: dict[Node, Node] = {}
         layers = {fused.layer.node for fused in self._flow.fused}
         self._kept = Kept(self._module, layers | set(self._others))
         self._place = {node: index for index, node in enumerate(self._flow.calls)}
         for fused in self._flow.fused:
             self._place.update(dict.fromkeys(fused.nodes, self._place[fused.tail]))
+        for tail, node in self._flow.rectified.items():
+            self._place[node] = self._place[tail]
 
     def run(self) -> None:
         """Convert every node."""
@@ -72,6 +89,8 @@ class _Converter:
                 self._replace(node, self._layer(self._by_tail[node]))
             elif self._flow.has_steps(node):
                 self._replace(node, self._on_steps(node))
+            elif node in self._others and node.op == "call_function":
+                self._replace(node, self._other_call(node))
             else:
                 self._keep(node)
         for node in reversed(self._old):
@@ -81,6 +100,7 @@ class _Converter:
             self._graph.erase_node(node)
             if node in self._fresh:
                 self._fresh[node].name = name
+        drop_unread_attributes(self._module, self._reads)
 
     def _replace(self, node: Node, fresh: Node) -> None:
         fresh.region, fresh.origins = node.region, node.origins
@@ -111,12 +131,12 @@ class _Converter:
     def _meaning(self, value: Node) -> Affine:
         return self._ranges[self._flow.root(value)]
 
-    def _call(self, before: Node, name: str, layer: nn.Module, *arguments: Node) -> Node:
+    def _call(self, before: Node, name: str, layer: nn.Module, *arguments: Any) -> Node:
         """Return a new call of a module that was not there."""
         path = self._put(free_path(self._module, name), layer)
         return self._call_path(before, path, *arguments)
 
-    def _call_path(self, before: Node, path: str, *arguments: Node) -> Node:
+    def _call_path(self, before: Node, path: str, *arguments: Any) -> Node:
         with self._graph.inserting_before(before):
             fresh = self._graph.call_module(path, arguments)
         fresh.region, fresh.origins = before.region, before.origins
@@ -147,10 +167,14 @@ class _Converter:
     def _layer(self, fused: Fused) -> Node:
         """Return the call of an int8 layer."""
         tail, value = fused.tail, fused.layer.inputs[0]
-        path = str(fused.layer.node.target)
+        path = self._path_of(fused.layer.node)
         others = [] if fused.other is None else [self._steps_of(fused.other, tail)]
         given = self._float_of(value, tail) if self._rounds_itself(fused) else self._steps_of(value, tail)
         return self._call_path(tail, self._put(path, self._static_layer(fused)), given, *others)
+
+    def _path_of(self, node: Node) -> str:
+        """Return where the layer of a call shall stand."""
+        return self._flow.calls[node].path or free_path(self._module, node.name)
 
     def _static_layer(self, fused: Fused) -> nn.Module:
         called = fused.layer.called
@@ -169,6 +193,9 @@ class _Converter:
         if fused.layer.kind == "linear":
             return Int8Linear(*self._state_of(called), **options).eval()
         geometry = Geometry(called.stride, called.padding, called.dilation, called.groups)
+        if fused.layer.kind in TRANSPOSED:
+            geometry = replace(geometry, output_padding=called.output_padding)
+            return Int8ConvTranspose(*self._state_of(called), geometry=geometry, **options).eval()
         return Int8Conv(*self._state_of(called), geometry=geometry, **options).eval()
 
     def _state_of(self, called: Any) -> tuple[Any, ...]:
@@ -189,11 +216,11 @@ class _Converter:
 
     def _on_steps(self, node: Node) -> Node:
         """Return the call that computes on steps what a call without weights computes on floats."""
-        call = self._flow.calls[node]
+        combining = self._flow.rectified.get(node, node)
+        call = self._flow.calls[combining]
         steps = [self._steps_of(value, node) for value in call.inputs]
-        if call.kind == "add":
-            first, second = (self._meaning(value) for value in call.inputs)
-            return self._call(node, f"{node.name}_int8", Int8Add(first, second, self._meaning(node)), *steps)
+        if call.kind in COMBINING:
+            return self._combined(combining, node, steps)
         meaning = self._meaning(node)
         if call.kind == "relu":
             return self._call(node, f"{node.name}_int8", ReluOfSteps(meaning), *steps)
@@ -203,6 +230,21 @@ class _Converter:
         pooled = self._copied(node, call.inputs[0], before)
         return self._call(node, f"{node.name}_integers", AsIntegers(), pooled)
 
+    def _combined(self, node: Node, tail: Node, steps: list[Node]) -> Node:
+        """Return the call that makes steps of several, at the place of `tail`: the call itself, or a ReLU behind it."""
+        call = self._flow.calls[node]
+        meanings, output, relu = (
+            [self._meaning(value) for value in call.inputs],
+            self._meaning(tail),
+            tail is not node,
+        )
+        if call.kind == "cat":
+            layer: nn.Module = Int8Cat(meanings, output, relu=relu)
+            dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+            return self._call(tail, f"{node.name}_int8", layer, steps, dim)
+        kind = Int8Add if call.kind == "add" else Int8Mul
+        return self._call(tail, f"{node.name}_int8", kind(*meanings, output, relu=relu), *steps)
+
     def _copied(self, node: Node, value: Node, fresh: Node) -> Node:
         with self._graph.inserting_before(node):
             return self._graph.node_copy(
@@ -211,14 +253,25 @@ class _Converter:
 
     def _other_layer(self, node: Node) -> nn.Module:
         called = self._flow.calls[node].called
-        key = id(called)
+        # Calls of one layer can be of two modes.
+        key = (id(called), self._others[node])
         if key not in self._states:
-            self._states[key] = (
-                DynamicInt8Linear.from_float(called, engine=self._config.engine)
-                if self._others[node] == "dynamic-int8"
-                else WeightInt8Linear.from_float(called)
-            )
+            self._states[key] = self._made(called, self._flow.calls[node].kind, self._others[node])
         return self._states[key]
+
+    def _made(self, called: Any, kind: str, mode: str) -> nn.Module:
+        if kind in TABLES:
+            return (Int8Embedding if kind == "embedding" else Int8EmbeddingBag).from_float(called)
+        if mode == "dynamic-int8":
+            return DynamicInt8Linear.from_float(called, engine=self._config.engine)
+        if mode == "weight-int4":
+            return WeightInt4Linear.from_float(called, group_size=self._config.group_size)
+        return WeightInt8Linear.from_float(called)
+
+    def _other_call(self, node: Node) -> Node:
+        """Return the call of a layer in the place of a function."""
+        value = self._float_of(self._flow.calls[node].inputs[0], node)
+        return self._call_path(node, self._put(self._path_of(node), self._other_layer(node)), value)
 
     def _put(self, path: str, layer: nn.Module) -> str:
         """Put a layer at a path, or beside it where something has to stay there; return where it stands."""

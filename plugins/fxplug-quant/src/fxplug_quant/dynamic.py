@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import torch
 from torch import nn
 
 from fxplug.passes import Pass, PassContext, PassResult
+from fxplug_quant.calls import reason_to_stay
 from fxplug_quant.linear import DynamicInt8Linear
 from fxplug_quant.options import DynamicInt8Options
 from fxplug_quant.paths import Kept, free_path
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from fxplug.ir import Node
 
 __all__ = ["DynamicInt8"]
-
-_TRAINING = "training mode (call eval() first)"
-# Anything that runs around the forward would be lost with the layer.
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "forward")
 
 
 class DynamicInt8(Pass):
@@ -79,24 +75,9 @@ class DynamicInt8(Pass):
 
     def _reason_to_leave(self, node: Node, linear: nn.Linear) -> str:
         """Return why a call stays float; empty when it need not."""
-        if linear.training:
-            return _TRAINING
-        if min(linear.in_features, linear.out_features) < self.options.min_features:
+        if not linear.training and min(linear.in_features, linear.out_features) < self.options.min_features:
             return f"fewer than {self.options.min_features} features"
-        if any(vars(linear).get(name) for name in _HOOKS):
-            return "hooks or a forward of its own"
-        if any(entry.context is torch.autocast for entry in node.region):
-            return "inside autocast"
-        for tensor in linear.parameters(recurse=False):
-            if (
-                type(tensor) is not nn.Parameter
-                or tensor.dtype is not torch.float32
-                or tensor.device.type != "cpu"
-            ):
-                return "weights that are not plain float32 on the CPU"
-            if not bool(tensor.isfinite().all()):
-                return "weights that are not finite"
-        return ""
+        return reason_to_stay(node, linear)
 
 
 def _summary(quantized: int, left: dict[str, str]) -> str:

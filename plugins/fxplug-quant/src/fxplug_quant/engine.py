@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import functools
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.errors import UnknownNameError
-from fxplug_quant.affine import expect_quantized_tensors
+from fxplug_quant.affine import as_integers, as_quantized, expect_quantized_tensors
 from fxplug_quant.errors import QuantizationError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from torch import Tensor
 
     from fxplug_quant.affine import Affine
@@ -28,10 +31,13 @@ __all__ = [
     "Weights",
     "activation_levels",
     "check_engine",
+    "has_fbgemm",
     "pack_conv",
+    "pack_conv_transpose",
     "pack_fused_linear",
     "pack_weight",
     "run_conv",
+    "run_conv_transpose",
     "run_fused_linear",
     "run_linear",
     "run_linear_into",
@@ -65,6 +71,8 @@ class Geometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    output_padding: tuple[int, ...] = ()
+    """Of a transposed convolution."""
 
 
 def check_engine(engine: str) -> None:
@@ -77,8 +85,8 @@ def check_engine(engine: str) -> None:
     if engine not in ENGINES:
         raise UnknownNameError("quantized engine", engine, ENGINES)
     activation_levels()
-    supported = torch.backends.quantized.supported_engines
-    if engine == "fbgemm" and engine not in supported:
+    if engine == "fbgemm" and not has_fbgemm():
+        supported = torch.backends.quantized.supported_engines
         raise QuantizationError(
             f"Cannot compute with the engine {engine!r}: PyTorch {torch.__version__} on this machine has only "
             f'{", ".join(supported) or "none"}. Choose engine = "x86", which takes what there is.',
@@ -198,17 +206,28 @@ def pack_fused_linear(int_weight: Tensor, weight_scale: Tensor, bias: Tensor | N
 
     The result is opaque, as that of `pack_weight`.
     """
-    if "fbgemm" not in torch.backends.quantized.supported_engines:
+    if not has_fbgemm():
         return None
+    with _packing_for_fbgemm():
+        weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
+            int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
+        )
+        return torch.ops.quantized.linear_prepack(weight, bias)
+
+
+def has_fbgemm() -> bool:
+    """Return whether this PyTorch has FBGEMM."""
+    return "fbgemm" in torch.backends.quantized.supported_engines
+
+
+@contextmanager
+def _packing_for_fbgemm() -> Generator[None]:
     with _ENGINE_LOCK:
         former = torch.backends.quantized.engine
         torch.backends.quantized.engine = "fbgemm"
         try:
             expect_quantized_tensors()
-            weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
-                int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
-            )
-            return torch.ops.quantized.linear_prepack(weight, bias)
+            yield
         finally:
             torch.backends.quantized.engine = former
 
@@ -291,6 +310,39 @@ def run_conv(  # noqa: PLR0913 - those of the operator
     if relu and not fused:
         return result.relu_() if output is None else result.clamp_(min=zero_point)
     return result
+
+
+def pack_conv_transpose(
+    int_weight: Tensor, weight_scale: Tensor, bias: Tensor | None, geometry: Geometry
+) -> Any:
+    """Return the int8 weights of a transposed convolution as FBGEMM reads them.
+
+    That of oneDNN is wrong where the zero point of the input is not 0 (PyTorch 2.13).
+
+    Args:
+        int_weight: Input channels first.
+        weight_scale: One for all.
+        bias: float32.
+        geometry: With a padding of the output.
+    """
+    with _packing_for_fbgemm():
+        weight = torch.ops.aten._make_per_tensor_quantized_tensor.default(int_weight, float(weight_scale), 0)
+        dimensions = len(geometry.stride)
+        return getattr(torch.ops.quantized, f"conv_transpose{dimensions}d_prepack")(
+            weight,
+            bias,
+            geometry.stride,
+            geometry.padding,
+            geometry.output_padding,
+            geometry.dilation,
+            geometry.groups,
+        )
+
+
+def run_conv_transpose(steps: Tensor, affine: Affine, packed: Any, output: Affine) -> Tensor:
+    """Return the uint8 steps of a transposed convolution's output for uint8 steps of its input."""
+    operator = getattr(torch.ops.quantized, f"conv_transpose{steps.dim() - 2}d")
+    return as_integers(operator(as_quantized(steps, affine), packed, output.scale, output.zero_point))
 
 
 @functools.cache

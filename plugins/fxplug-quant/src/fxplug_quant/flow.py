@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from fxplug.ir import Node
-from fxplug_quant.calls import WEIGHTED, Call, only_writes_first, writes_in_place
+from fxplug_quant.calls import (
+    COMBINING,
+    TRANSPOSED,
+    WEIGHTED,
+    Call,
+    only_writes_first,
+    writes_in_place,
+)
 from fxplug_quant.static_layers import POST_OPERATIONS
 
 if TYPE_CHECKING:
@@ -79,12 +86,10 @@ class Flow:
             self._find_steps()
         self.fused = self._fuse()
         """The int8 layers, in order."""
-        self.sums = [
-            node
-            for node, call in calls.items()
-            if call.kind == "add" and self.has_steps(node) and node not in self._tails | self.inner
-        ]
-        """Additions of steps that are no part of a layer."""
+        self.rectified = self._rectify()
+        """ReLU -> the addition, product or the like of steps that it is done with."""
+        self._tails.update(self.rectified)
+        self.inner.update(self.rectified.values())
         self.quantized_set = frozenset(self.quantized_values())
         """Float values that are rounded to steps."""
 
@@ -144,7 +149,7 @@ class Flow:
         written = self.calls.get(first) if isinstance(first, Node) else None
         return (
             written is not None
-            and written.kind in {*WEIGHTED, "add"}
+            and written.kind in {*WEIGHTED, *COMBINING}
             and len(written.node.users) == 1
             and only_writes_first(self._module, call)
         )
@@ -159,14 +164,16 @@ class Flow:
                 continue
             if call.kind in WEIGHTED:
                 gives = self.is_static(node)
-            elif call.kind == "add":
+            elif call.kind in COMBINING:
                 gives = self.is_static(node) and all(value in self._gives for value in call.inputs)
             else:
                 gives = call.kind in _SAME_STEPS and call.inputs[0] in self._gives and self._can_pool(call)
             if gives:
                 self._gives.add(node)
         for node in reversed(list(self.calls)):
-            if any(self._wants(user, node) for user in node.users):
+            # The operator of a transposed convolution gives nothing but steps.
+            forced = self.calls[node].kind in TRANSPOSED and node in self._gives
+            if forced or any(self._wants(user, node) for user in node.users):
                 self._wanted.add(node)
 
     def _can_pool(self, call: Call) -> bool:
@@ -178,7 +185,7 @@ class Flow:
             return False
         if call.kind in WEIGHTED:
             return self.is_static(user)
-        return call.kind in {"add", *_SAME_STEPS} and user in self._gives and user in self._wanted
+        return call.kind in {*COMBINING, *_SAME_STEPS} and user in self._gives and user in self._wanted
 
     def _fuse(self) -> list[Fused]:
         sums = self._merged_sums()
@@ -222,6 +229,22 @@ class Flow:
         if self.writer is None and follower is not None and len(tail.users) == 1:
             kind = self.calls[follower].kind
             fits = follower.region == tail.region and self._may_be_steps(follower)
+            if call.kind in TRANSPOSED:
+                fits = fits and kind == "relu" and self.has_steps(follower)
             if fits and (kind == "relu" or (kind in POST_OPERATIONS and add is None)):
                 return Fused(call, follower, kind, add, other)
         return Fused(call, tail, "none", add, other)
+
+    def _rectify(self) -> dict[Node, Node]:
+        found: dict[Node, Node] = {}
+        for node, call in self.calls.items():
+            follower = next(iter(node.users), None)
+            is_alone = (
+                call.kind in COMBINING and self.has_steps(node) and node not in self._tails | self.inner
+            )
+            if not is_alone or follower is None or len(node.users) > 1:
+                continue
+            fits = follower.region == node.region and self.has_steps(follower)
+            if fits and self.calls[follower].kind == "relu":
+                found[follower] = node
+        return found

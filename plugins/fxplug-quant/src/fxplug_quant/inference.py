@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,7 +15,36 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["without_backward"]
+__all__ = ["expect_finite", "expect_floating", "without_backward"]
+
+
+def expect_finite(module: nn.Module, values: Tensor) -> None:
+    """Check that float values can be rounded to steps: NaN and infinities would become some step without a word.
+
+    Raises:
+        QuantizationError: One of them is not finite.
+    """
+    # The sum is not finite if a value is none. It may be infinite of huge values, too, so that these are looked at.
+    if not math.isfinite(values.sum().item()) and not bool(values.isfinite().all()):
+        raise QuantizationError(
+            f"Cannot round the input of {module}: it has values that are not finite (NaN or infinity), and no step "
+            f"stands for them. Leave such inputs out, or leave the call in float: a rule with mode = 'float'.",
+            code="FXP-Q010",
+        )
+
+
+def expect_floating(module: nn.Module, values: Tensor) -> None:
+    """Check that an input has a floating-point dtype.
+
+    Raises:
+        QuantizationError: It has another.
+    """
+    if not values.is_floating_point():
+        raise QuantizationError(
+            f"Cannot run {module}: its input is {str(values.dtype).removeprefix('torch.')} on {values.device}. Give it "
+            f"floating-point numbers.",
+            code="FXP-Q002",
+        )
 
 
 def without_backward(module: nn.Module, compute: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:

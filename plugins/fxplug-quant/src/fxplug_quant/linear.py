@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from fxplug_quant.engine import (
     run_linear_into,
 )
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.inference import without_backward
+from fxplug_quant.inference import expect_floating, without_backward
 from fxplug_quant.observers import weight_scale
 from fxplug_quant.packing import Packing, PackingModule, tensors_of
 
@@ -29,6 +29,10 @@ __all__ = ["DynamicInt8Linear", "FloatToFloat", "WeightInt8Linear", "rounded_wei
 _LARGEST = 1e30
 _FEW_ROWS = 16
 """Up to so many rows FBGEMM, which rounds the input itself, is faster than rounding it and calling oneDNN."""
+_FEW_ROWS_OF_SMALL = 128
+"""The same where the weights stay in the caches of a core."""
+_SMALL = 2**21
+"""Up to so many weights."""
 
 
 def rounded_weight(weight: Tensor, scale: Tensor) -> Tensor:
@@ -38,11 +42,17 @@ def rounded_weight(weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def state_of(called: nn.Module, *, per_channel: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return int8 weights, scales and bias for a float layer, which is left as it is."""
+    """Return int8 weights, scales and bias for a float layer, which is left as it is.
+
+    The weights of transposed convolutions have one scale: FBGEMM knows no other.
+    """
     # The caller may be in inference mode; tensors made there could not be loaded into later.
     with torch.inference_mode(mode=False), torch.no_grad():
-        weight = cast("Tensor", called.weight).detach().clone()
-        scale = weight_scale(weight, per_channel=per_channel)
+        weight = cast("Tensor", called.weight).detach().float().clone()
+        if isinstance(called, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
+            scale = weight_scale(weight, per_channel=False)[:1]
+        else:
+            scale = weight_scale(weight, per_channel=per_channel)
         bias = cast("Tensor | None", called.bias)
         return rounded_weight(weight, scale), scale, None if bias is None else bias.detach().clone()
 
@@ -66,6 +76,25 @@ class FloatToFloat:
         )
 
     @staticmethod
+    def _few(module: nn.Module, packing: Packing) -> int:
+        """Return up to how many elements of an input FBGEMM is the faster one."""
+        few = packing.find("few")
+        if few is None:
+            weight: Tensor = tensors_of(module)["int_weight"]
+            rows = _FEW_ROWS_OF_SMALL if weight.numel() <= _SMALL else _FEW_ROWS
+            few = packing.get("few", lambda: rows * weight.shape[1])
+        return few
+
+    @staticmethod
+    def fused_weights(module: nn.Module, packing: Packing) -> Any:
+        """Return weights as FBGEMM reads them; None where this PyTorch has no FBGEMM."""
+        buffers = tensors_of(module)
+        return packing.get(
+            "fbgemm",
+            lambda: pack_fused_linear(buffers["int_weight"], buffers["weight_scale"], buffers["bias"]),
+        )
+
+    @staticmethod
     def run(
         module: nn.Module,
         packing: Packing,
@@ -77,13 +106,11 @@ class FloatToFloat:
     ) -> Tensor:
         """Return the layer's float32 output for a float32 input that is rounded to the steps of `affine`."""
         levels = activation_levels()
-        few = values.numel() <= _FEW_ROWS * values.shape[-1]
-        if engine == "fbgemm" or (engine == "x86" and few and levels == 255):
-            buffers = tensors_of(module)
-            packed = packing.get(
-                "fbgemm",
-                lambda: pack_fused_linear(buffers["int_weight"], buffers["weight_scale"], buffers["bias"]),
-            )
+        few = engine == "x86" and levels == 255 and values.numel() <= FloatToFloat._few(module, packing)
+        if few or engine == "fbgemm":
+            packed = packing.find("fbgemm")
+            if packed is None:
+                packed = FloatToFloat.fused_weights(module, packing)
             if packed is not None:
                 return run_fused_linear(values.contiguous(), affine, packed, relu=relu)
         steps = quantize(values.contiguous(), affine, levels)
@@ -148,19 +175,22 @@ class DynamicInt8Linear(PackingModule):
         Raises:
             QuantizationError: The input has another dtype or device, or this machine has no int8 matrix product.
         """
-        if input.dtype is not torch.float32 or input.device.type != "cpu":
+        if input.dtype is not torch.float32 or not input.is_cpu:
             raise QuantizationError(
                 f"Cannot run {self}: its input is {str(input.dtype).removeprefix('torch.')} on {input.device}. Give it "
                 f"float32 on the CPU, or leave the pass out that made the layer.",
                 code="FXP-Q002",
             )
+        if not input.requires_grad:
+            return self.compute(input)
         return without_backward(self, self.compute, input)
 
     def compute(self, activations: Tensor) -> Tensor:
         """Return the output for a float32 input on the CPU, without a gradient."""
-        low, high = (
-            (float(bound) for bound in activations.aminmax()) if activations.numel() else (math.nan,) * 2
-        )
+        low = high = math.nan
+        if activations.numel():
+            least, greatest = activations.aminmax()
+            low, high = least.item(), greatest.item()
         if not (low > -_LARGEST and high < _LARGEST):  # NaN is neither.
             return functional.linear(activations, self.dequantized_weight(), self.bias)
         affine = affine_of(low, high, activation_levels())
@@ -178,7 +208,7 @@ class DynamicInt8Linear(PackingModule):
         )
 
 
-class WeightInt8Linear(nn.Module):
+class WeightInt8Linear(PackingModule):
     """Computes what ``nn.Linear`` computes, with weights of 8 bits and an input as it comes: float32 or bfloat16.
 
     Args:
@@ -208,17 +238,27 @@ class WeightInt8Linear(nn.Module):
         return layer.eval()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - nn.Linear calls it so
-        """Return the layer's output."""
+        """Return the layer's output.
+
+        Raises:
+            QuantizationError: The input has no floating-point dtype.
+        """
+        expect_floating(self, input)
         return without_backward(self, self.compute, input)
 
     def compute(self, activations: Tensor) -> Tensor:
         """Return the output without a gradient."""
         bias = None if self.bias is None else self.bias.to(activations.dtype)
-        if activations.dtype is torch.bfloat16 and self.in_features % 16 == 0 and activations.numel():
-            flat = activations.reshape(-1, self.in_features)
-            result = torch.ops.aten._weight_int8pack_mm.default(
-                flat, self.int_weight, self.weight_scale.to(torch.bfloat16)
-            )
+        on_cpu = activations.device.type == "cpu"
+        if (
+            activations.dtype is torch.bfloat16
+            and on_cpu
+            and self.in_features % 16 == 0
+            and activations.numel()
+        ):
+            flat = activations.reshape(-1, self.in_features).contiguous()
+            scale = self.packing().get("bfloat16", lambda: self.weight_scale.to(torch.bfloat16))
+            result = torch.ops.aten._weight_int8pack_mm.default(flat, self.int_weight, scale)
             result = result.view(*activations.shape[:-1], self.out_features)
             return result if bias is None else result.add_(bias)
         # With float32 inputs PyTorch's own operator is slower than this.

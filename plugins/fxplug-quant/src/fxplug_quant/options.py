@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fxplug.errors import ConfigError
 from fxplug_quant.config import QuantConfig
 
-__all__ = ["DynamicInt8Options", "StaticInt8Options", "WeightInt8Options"]
+__all__ = ["DynamicInt8Options", "StaticInt8Options", "WeightInt4Options", "WeightInt8Options"]
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,26 @@ class WeightInt8Options:
     def config(self) -> QuantConfig:
         """Return what is wished."""
         return QuantConfig.of({"mode": "weight-int8", "rules": tuple(self.rules)})
+
+
+@dataclass(frozen=True)
+class WeightInt4Options:
+    """Options of ``quant:weight-int4``.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    group_size: int = 64
+    """How many weights of a row share a scale: 32, 64, 128 or 256. Fewer are more exact and take more memory."""
+    rules: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    """As for ``quant:static-int8``."""
+
+    def __post_init__(self) -> None:
+        self.config()
+
+    def config(self) -> QuantConfig:
+        """Return what is wished."""
+        return QuantConfig.of(
+            {"mode": "weight-int4", "group_size": self.group_size, "rules": tuple(self.rules)}
+        )

@@ -18,17 +18,15 @@ _KEPT = 6
 """How many things a packing keeps; a convolution makes one for each shape of its input."""
 
 
+_NOTHING: tuple[Any, int] = (object(), -1)
+
+
 class Packing:
     """What was made from one state of a module."""
 
     def __init__(self, module: nn.Module) -> None:
-        self.state = tuple(tensors_of(module).values())
-        self.versions = tuple(map(version_of, self.state))
-        self.affine = {
-            name: self._affine_of(module, name)
-            for name in ("input", "output", "other")
-            if tensors_of(module).get(f"{name}_scale") is not None
-        }
+        self._state = [(tensor, version_of(tensor)) for tensor in tensors_of(module).values()]
+        self.affine = {name: self._affine_of(module, name) for name in _affine_names(module)}
         self._made: dict[Hashable, Any] = {}
 
     @staticmethod
@@ -37,13 +35,17 @@ class Packing:
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still has the state that this was made from."""
-        now = tensors_of(module).values()
-        if len(now) != len(self.state):
-            return False
-        for tensor, version, found in zip(self.state, self.versions, now, strict=True):
-            if found is not tensor or (version >= 0 and tensor._version != version):
+        # This runs at every call of a layer: a small one takes not much longer than a Python function.
+        state = iter(self._state)
+        for found in tensors_of(module).values():
+            tensor, version = next(state, _NOTHING)
+            if found is not tensor or (version >= 0 and found._version != version):
                 return False
-        return True
+        return next(state, None) is None
+
+    def find(self, key: Hashable) -> Any:
+        """Return what was made for this key; None where nothing was."""
+        return self._made.get(key)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` returned for this key."""
@@ -72,7 +74,7 @@ class PackingModule(nn.Module):
         return packing
 
     def register_affine(self, name: str, affine: Affine | None) -> None:
-        """Register what steps of input or output mean as buffers, None where they are float32."""
+        """Register what steps of an input or the output mean as buffers, None where they are float32."""
         self.register_buffer(f"{name}_scale", None if affine is None else torch.tensor(affine.scale))
         self.register_buffer(
             f"{name}_zero_point",
@@ -80,11 +82,20 @@ class PackingModule(nn.Module):
         )
 
     def affine(self, name: str) -> Affine | None:
-        """Return what steps of ``"input"``, ``"output"`` or ``"other"`` mean; None where they are float32."""
+        """Return what steps mean that were registered by this name; None where they are float32."""
         return self.packing().affine.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_packing": None}
+
+
+def _affine_names(module: nn.Module) -> list[str]:
+    """Return the names that `PackingModule.register_affine` was given, where there are steps."""
+    return [
+        name.removesuffix("_zero_point")
+        for name, tensor in tensors_of(module).items()
+        if name.endswith("_zero_point") and tensor is not None
+    ]
 
 
 def tensors_of(module: nn.Module) -> dict[str, Any]:

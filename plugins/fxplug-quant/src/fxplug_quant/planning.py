@@ -14,15 +14,25 @@ import fxplug
 from fxplug.errors import TraceError
 from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
 from fxplug.semantics import kept_random_state
-from fxplug_quant.calls import WEIGHTED, Call, place_of, read_calls, writes_in_place
+from fxplug_quant.calls import (
+    COMBINING,
+    TABLES,
+    TRANSPOSED,
+    WEIGHTED,
+    Call,
+    place_of,
+    read_calls,
+    writes_in_place,
+)
 from fxplug_quant.config import QuantConfig
 from fxplug_quant.edges import AsIntegers
-from fxplug_quant.engine import activation_levels, check_engine
+from fxplug_quant.engine import activation_levels, check_engine, has_fbgemm
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.flow import Flow, Seen
-from fxplug_quant.linear import WeightInt8Linear
+from fxplug_quant.int4 import reason_against_int4
 from fxplug_quant.packing import PackingModule
 from fxplug_quant.plan import Plan, PlanEntry
+from fxplug_quant.tables import Int8Embedding
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -69,7 +79,7 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
             code="FXP-Q004",
         )
     for path, part in module.named_modules():
-        if isinstance(part, (PackingModule, WeightInt8Linear, AsIntegers)):
+        if isinstance(part, (PackingModule, Int8Embedding, AsIntegers)) or _is_of_ao(part):
             raise QuantizationError(
                 f"Cannot quantize {type(module).__name__}: {path or 'it'} is a {type(part).__name__}, so it is "
                 f"quantized already. Start from the float model.",
@@ -86,6 +96,12 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     for step in (FuseConvBN(), RemoveIdentities()):
         step.run(captured, context)
     return captured
+
+
+def _is_of_ao(part: nn.Module) -> bool:
+    """Return whether a module is one of torch.ao's quantized ones, whose weights are no float tensors."""
+    home = type(part).__module__
+    return home.startswith("torch.ao.nn.") and "quantized" in home.split(".")
 
 
 def see(module: GraphModule, inputs: tuple[Any, ...]) -> dict[Node, Seen]:
@@ -147,9 +163,8 @@ def draft(
     seen = see(module, inputs)
     rows = {node: _decide(call, config, seen) for node, call in calls.items()}
     if edited is not None:
-        _follow(edited, rows)
-    modes = {node: row.mode for node, row in rows.items() if row is not None}
-    flow = Flow(module, calls, modes, seen)
+        _follow(edited, rows, calls, config, seen)
+    flow = _flow(module, calls, rows, seen)
     levels = activation_levels()
     observers = {} if edited is None else edited.edges()
     entries: list[PlanEntry] = []
@@ -162,7 +177,36 @@ def draft(
     return Draft(Plan(tuple(entries), config), flow, levels)
 
 
-def _follow(edited: Plan, rows: dict[Node, PlanEntry | None]) -> None:
+def _flow(
+    module: GraphModule,
+    calls: Mapping[Node, Call],
+    rows: dict[Node, PlanEntry | None],
+    seen: Mapping[Node, Seen],
+) -> Flow:
+    """Return what follows from the rows of calls; where there are no steps, those that need them become float."""
+    flow = Flow(module, calls, _modes(rows), seen)
+    if flow.writer is None:
+        return flow
+    for node, row in rows.items():
+        if row is not None and row.mode == "static-int8" and calls[node].kind in TRANSPOSED:
+            reason = (
+                f"node {flow.writer.name!r} writes in place, so that all values stay float; its result cannot"
+            )
+            rows[node] = _row(calls[node], "call", mode="float", decided_by="program", reason=reason)
+    return Flow(module, calls, _modes(rows), seen)
+
+
+def _modes(rows: Mapping[Node, PlanEntry | None]) -> dict[Node, str]:
+    return {node: row.mode for node, row in rows.items() if row is not None}
+
+
+def _follow(
+    edited: Plan,
+    rows: dict[Node, PlanEntry | None],
+    calls: Mapping[Node, Call],
+    config: QuantConfig,
+    seen: Mapping[Node, Seen],
+) -> None:
     """Take over what a plan says of calls."""
     wanted = edited.calls()
     known = {node.name: node for node, row in rows.items() if row is not None}
@@ -173,42 +217,78 @@ def _follow(edited: Plan, rows: dict[Node, PlanEntry | None]) -> None:
                 f"and the module has none. Make the plan anew for this module.",
                 code="FXP-Q006",
             )
-        former = rows[known[name]]
-        if former is not None and former.decided_by not in {"backend", "program"}:
-            rows[known[name]] = entry
+        node = known[name]
+        former = rows[node]
+        if former is None or (former.decided_by in {"backend", "program"} and entry.mode != "float"):
+            continue
+        impossible = _impossible(calls[node], entry.mode, config, seen)
+        rows[node] = entry if impossible is None else impossible
 
 
 def _row(call: Call, what: str, **columns: str) -> PlanEntry:
-    path = str(call.node.target) if call.called is not None else ""
-    return PlanEntry(call.node.name, what, call.operation, path, place_of(call.node), **columns)
+    return PlanEntry(call.node.name, what, call.operation, call.path, place_of(call.node), **columns)
 
 
 def _decide(call: Call, config: QuantConfig, seen: Mapping[Node, Seen]) -> PlanEntry | None:
     """Return what becomes of a call; None where nothing could."""
-    if call.kind not in {*WEIGHTED, "add"}:
+    if call.kind not in {*WEIGHTED, *TABLES, *COMBINING}:
         if not call.reason:
             return None
         return _row(call, "call", mode="float", decided_by="backend", reason=call.reason)
     if call.reason:
         return _row(call, "call", mode="float", decided_by="program", reason=call.reason)
-    values = [seen.get(value) for value in call.inputs]
-    if any(value is None or value.dtype is not torch.float32 for value in values):
-        if call.kind == "add":
-            return None
-        found = "no tensor" if values[0] is None else str(values[0].dtype).removeprefix("torch.")
-        return _row(
-            call, "call", mode="float", decided_by="program", reason=f"its input is {found}, and not float32"
-        )
     mode, decided_by, reason = _wish(call, config)
-    if call.kind != "linear" and mode in {"dynamic-int8", "weight-int8"}:
-        if call.kind == "add":
-            return None
-        return _row(
-            call, "call", mode="float", decided_by="backend", reason=f"{mode} is for linear layers alone"
+    if call.kind in COMBINING and (mode not in {"static-int8", "float"} or not _all_float32(call, seen)):
+        return None
+    if call.kind in TABLES and mode not in {"weight-int8", "float"}:
+        mode, reason = "weight-int8", f"{reason}; a table has only weights to round"
+    impossible = _impossible(call, mode, config, seen)
+    if impossible is not None:
+        return impossible
+    if mode.startswith("weight-") and call.kind in WEIGHTED and seen[call.inputs[0]].dtype is torch.float32:
+        reason += (
+            "; with float32 inputs PyTorch is slower than in float, with bfloat16 and few rows it is faster"
         )
-    if mode == "weight-int8":
-        reason += "; with float32 inputs PyTorch is no faster than in float, with bfloat16 it is"
     return _row(call, "call", mode=mode, decided_by=decided_by, reason=reason)
+
+
+def _all_float32(call: Call, seen: Mapping[Node, Seen]) -> bool:
+    return all(value in seen and seen[value].dtype is torch.float32 for value in call.inputs)
+
+
+def _impossible(call: Call, mode: str, config: QuantConfig, seen: Mapping[Node, Seen]) -> PlanEntry | None:
+    """Return the row of a call that stays float since nothing can do what is wished; None where something can."""
+    if mode == "float":
+        return None
+    reason, decided_by = _reason_of_backend(call, mode, config), "backend"
+    if not reason and call.kind in WEIGHTED:
+        reason, decided_by = _reason_of_dtype(call, mode, seen), "program"
+    return _row(call, "call", mode="float", decided_by=decided_by, reason=reason) if reason else None
+
+
+def _reason_of_backend(call: Call, mode: str, config: QuantConfig) -> str:
+    if call.kind in COMBINING:
+        return "" if mode == "static-int8" else f"{mode} is for layers with weights"
+    if call.kind in TABLES:
+        return "" if mode == "weight-int8" else f"{mode} is not for embeddings; weight-int8 is"
+    if call.kind != "linear" and mode != "static-int8":
+        return f"{mode} is for linear layers alone"
+    if call.kind in TRANSPOSED and not has_fbgemm():
+        return "transposed convolutions are computed by FBGEMM, which this PyTorch lacks"
+    return reason_against_int4(call.called, config.group_size) if mode == "weight-int4" else ""
+
+
+def _reason_of_dtype(call: Call, mode: str, seen: Mapping[Node, Seen]) -> str:
+    found = seen.get(call.inputs[0])
+    name = "no tensor" if found is None else str(found.dtype).removeprefix("torch.")
+    if mode.startswith("weight-"):
+        fits = found is not None and found.dtype in {torch.float32, torch.bfloat16}
+        return "" if fits else f"its input is {name}, and neither float32 nor bfloat16"
+    if found is None or found.dtype is not torch.float32:
+        return f"its input is {name}, and not float32"
+    return (
+        "" if call.called.weight.dtype is torch.float32 else "weights that are not plain float32 on the CPU"
+    )
 
 
 def _wish(call: Call, config: QuantConfig) -> tuple[str, str, str]:
@@ -229,22 +309,37 @@ def _wish(call: Call, config: QuantConfig) -> tuple[str, str, str]:
 
 
 def _weight_rows(call: Call, row: PlanEntry, config: QuantConfig) -> list[PlanEntry]:
-    if call.kind not in WEIGHTED:
+    if call.kind not in {*WEIGHTED, *TABLES}:
         return []
     if row.mode == "float":
-        return [_row(call, "weight", dtype="float32", decided_by=row.decided_by, reason=row.reason)]
-    scheme = "per-channel symmetric" if config.per_channel else "per-tensor symmetric"
+        dtype = str(call.called.weight.dtype).removeprefix("torch.")
+        return [_row(call, "weight", dtype=dtype, decided_by=row.decided_by, reason=row.reason)]
+    dtype, scheme, decided_by, reason = _scheme(call, row, config)
     return [
         _row(
             call,
             "weight",
-            dtype="int8",
+            dtype=dtype,
             scheme=scheme,
             observer="min-max",
-            decided_by="default",
-            reason=f"per_channel = {str(config.per_channel).lower()}",
+            decided_by=decided_by,
+            reason=reason,
         )
     ]
+
+
+def _scheme(call: Call, row: PlanEntry, config: QuantConfig) -> tuple[str, str, str, str]:
+    """Return dtype and scheme of a weight, who decided, and why."""
+    if call.kind in TABLES:
+        return "uint8", "per-row affine", "backend", "tables have a scale for each row"
+    if call.kind in TRANSPOSED:
+        return "int8", "per-tensor symmetric", "backend", "FBGEMM has one scale for transposed convolutions"
+    if row.mode == "weight-int4":
+        size = config.group_size
+        return "int4", f"groups of {size}, affine", "default", f"group_size = {size}"
+    per_channel = config.per_channel or row.mode != "static-int8"
+    scheme = "per-channel symmetric" if per_channel else "per-tensor symmetric"
+    return "int8", scheme, "default", f"per_channel = {str(config.per_channel).lower()}"
 
 
 def _edge(

@@ -14,11 +14,27 @@ from fxplug.plugins import (
     hookimpl,
 )
 from fxplug_quant.dynamic import DynamicInt8
-from fxplug_quant.edges import AsIntegers, AsQuantized, Dequantize, Int8Add, Quantize, ReluOfSteps
+from fxplug_quant.edges import (
+    AsIntegers,
+    AsQuantized,
+    Dequantize,
+    Int8Add,
+    Int8Cat,
+    Int8Mul,
+    Quantize,
+    ReluOfSteps,
+)
+from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
-from fxplug_quant.options import DynamicInt8Options, StaticInt8Options, WeightInt8Options
-from fxplug_quant.static import StaticInt8, WeightInt8
-from fxplug_quant.static_layers import Int8Conv, Int8Linear
+from fxplug_quant.options import (
+    DynamicInt8Options,
+    StaticInt8Options,
+    WeightInt4Options,
+    WeightInt8Options,
+)
+from fxplug_quant.static import StaticInt8, WeightInt4, WeightInt8
+from fxplug_quant.static_layers import Int8Conv, Int8ConvTranspose, Int8Linear
+from fxplug_quant.tables import Int8Embedding, Int8EmbeddingBag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,9 +57,15 @@ __all__ = [
 _LAYERS: dict[str, type[nn.Module]] = {
     "dynamic-int8-linear": DynamicInt8Linear,
     "weight-int8-linear": WeightInt8Linear,
+    "weight-int4-linear": WeightInt4Linear,
     "int8-linear": Int8Linear,
     "int8-conv": Int8Conv,
+    "int8-conv-transpose": Int8ConvTranspose,
+    "int8-embedding": Int8Embedding,
+    "int8-embedding-bag": Int8EmbeddingBag,
     "int8-add": Int8Add,
+    "int8-mul": Int8Mul,
+    "int8-cat": Int8Cat,
     "relu-of-steps": ReluOfSteps,
     "quantize": Quantize,
     "dequantize": Dequantize,
@@ -91,6 +113,17 @@ def fxplug_register_passes() -> Iterable[PassRecord]:
             idempotent=True,
             tolerance=0.05,
         ),
+        PassRecord(
+            "weight-int4",
+            WeightInt4,
+            "Gives linear layers int4 weights in groups and computes with them in float.",
+            phase="quantize",
+            options=WeightInt4Options,
+            replaces_parameters=True,
+            idempotent=True,
+            # A step is an eighth of the largest weights of a group.
+            tolerance=0.2,
+        ),
     ]
 
 
@@ -123,15 +156,32 @@ def _layer_effect(node: Node, module: Any) -> Effect:
 @hookimpl
 def fxplug_register_flop_formulas() -> Iterable[FlopFormulaRecord]:
     """Count the multiply-adds of int8 layers, as many as those of float layers are."""
-    return [
-        FlopFormulaRecord(kind, _multiply_adds)
-        for kind in (DynamicInt8Linear, WeightInt8Linear, Int8Linear, Int8Conv)
-    ]
+    kinds = (DynamicInt8Linear, WeightInt8Linear, WeightInt4Linear, Int8Linear, Int8Conv, Int8ConvTranspose)
+    records = [FlopFormulaRecord(kind, _multiply_adds) for kind in kinds]
+    records += [FlopFormulaRecord(kind, _elements) for kind in (Quantize, Dequantize, Int8Add, Int8Mul)]
+    moving = (Int8Embedding, Int8EmbeddingBag, Int8Cat, ReluOfSteps, AsQuantized, AsIntegers)
+    return [*records, *(FlopFormulaRecord(kind, _none) for kind in moving)]
 
 
 def _multiply_adds(call: OperatorCall) -> int | None:
-    weight = getattr(call.module, "int_weight", None)
-    return None if weight is None else call.elements() * (weight.numel() // max(len(weight), 1))
+    module = call.module
+    if isinstance(module, WeightInt4Linear):
+        return call.elements() * module.in_features
+    weight = getattr(module, "int_weight", None)
+    if weight is None:
+        return None
+    # A transposed convolution multiplies each element of its input by the weights of that channel.
+    shape = call.shape(0, "input") if isinstance(module, Int8ConvTranspose) else None
+    elements = call.elements() if shape is None else shape.numel()
+    return elements * (weight.numel() // max(len(weight), 1))
+
+
+def _elements(call: OperatorCall) -> int:
+    return call.elements()
+
+
+def _none(_: OperatorCall) -> int:
+    return 0
 
 
 @hookimpl

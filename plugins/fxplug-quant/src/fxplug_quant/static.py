@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug_quant.calibration import Prepared, current_calibration, prepare_captured
-from fxplug_quant.calls import WEIGHTED, read_calls
+from fxplug_quant.calls import TABLES, WEIGHTED, read_calls
 from fxplug_quant.convert import convert
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.options import StaticInt8Options, WeightInt8Options
+from fxplug_quant.options import StaticInt8Options, WeightInt4Options, WeightInt8Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fxplug import GraphModule
     from fxplug_quant.config import QuantConfig
 
-__all__ = ["StaticInt8", "WeightInt8"]
+__all__ = ["StaticInt8", "WeightInt4", "WeightInt8"]
 
 
 class StaticInt8(Pass):
@@ -62,9 +62,27 @@ class WeightInt8(Pass):
         return _run(module, context, self.options.config(), 0)
 
 
+class WeightInt4(Pass):
+    """Gives linear layers int4 weights in groups; what they compute with them is float as before.
+
+    Args:
+        **options: See `WeightInt4Options`.
+
+    Raises:
+        ConfigError: The group size is none of those that there are.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self.options = WeightInt4Options(**options)
+
+    def run(self, module: GraphModule, context: PassContext) -> PassResult:
+        """Convert."""
+        return _run(module, context, self.options.config(), 0)
+
+
 def _run(module: GraphModule, context: PassContext, config: QuantConfig, limit: int) -> PassResult:
     calls = read_calls(module)
-    layers = [call for call in calls.values() if call.kind in WEIGHTED]
+    layers = [call for call in calls.values() if call.kind in {*WEIGHTED, *TABLES}]
     if not layers:
         return PassResult(False, "no linear layer or convolution")
     if all(call.reason for call in layers) or module.training:

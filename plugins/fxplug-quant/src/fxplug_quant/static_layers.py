@@ -14,28 +14,32 @@ from fxplug_quant.engine import (
     Weights,
     activation_levels,
     pack_conv,
+    pack_conv_transpose,
     run_conv,
+    run_conv_transpose,
     run_linear_into,
 )
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.inference import without_backward
+from fxplug_quant.inference import expect_finite, without_backward
 from fxplug_quant.linear import FloatToFloat
 from fxplug_quant.packing import PackingModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["POST_OPERATIONS", "Int8Conv", "Int8Linear"]
+__all__ = ["POST_OPERATIONS", "Int8Conv", "Int8ConvTranspose", "Int8Linear"]
 
 POST_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda values: values,
     "relu": torch.relu_,
     "selu": torch.selu_,
+    "gelu": functional.gelu,
+    "gelu-tanh": lambda values: functional.gelu(values, approximate="tanh"),
     "sigmoid": torch.sigmoid_,
     "silu": lambda values: functional.silu(values, inplace=True),
     "tanh": torch.tanh_,
 }
-"""Name -> what a layer does to a float32 output of its own, in place. On steps there is only ReLU."""
+"""Name -> what a layer does to a float32 output of its own, in place where torch can. On steps there is only ReLU."""
 
 
 class _Int8Layer(PackingModule):
@@ -90,10 +94,10 @@ class _Int8Layer(PackingModule):
         """Return the layer's output: uint8 steps, or float32 where it has no scale for its output.
 
         Raises:
-            QuantizationError: The input is not what the layer takes, or not on the CPU.
+            QuantizationError: The input is not what the layer takes, not on the CPU, or has a value that is not finite.
         """
         wanted = torch.uint8 if self.takes_steps else torch.float32
-        if input.dtype is not wanted or input.device.type != "cpu":
+        if input.dtype is not wanted or not input.is_cpu:
             raise QuantizationError(
                 f"Cannot run {self}: its input is {str(input.dtype).removeprefix('torch.')} on {input.device}. Give it "
                 f"{str(wanted).removeprefix('torch.')} on the CPU.",
@@ -101,6 +105,7 @@ class _Int8Layer(PackingModule):
             )
         if self.takes_steps:
             return self.compute(input, other)
+        expect_finite(self, input)
         # Steps have no gradient, so that of a second input is no question.
         return without_backward(self, self.compute, input, other)
 
@@ -117,8 +122,9 @@ class _Int8Layer(PackingModule):
 
     def _details(self) -> str:
         given = self.output_scale is not None
+        per = "per channel" if len(self.weight_scale) > 1 else "per tensor"
         return (
-            f"bias={self.bias is not None}, weight=int8 per channel, "
+            f"bias={self.bias is not None}, weight=int8 {per}, "
             f"input={'' if self.takes_steps else 'float32 as '}{_text(self, 'input')}, "
             f"output={_text(self, 'output') if given else 'float32'}"
             + (f", plus={_text(self, 'other')}" if self.other_scale is not None else "")
@@ -221,4 +227,46 @@ class Int8Conv(_Int8Layer):
         return (
             f"{inputs * self.groups}, {outputs}, kernel_size={tuple(kernel)}, stride={self.stride}, "
             f"padding={self.padding}, dilation={self.dilation}, groups={self.groups}, {self._details()}"
+        )
+
+
+class Int8ConvTranspose(Int8Conv):
+    """Computes what ``nn.ConvTranspose1d``, ``nn.ConvTranspose2d`` or ``nn.ConvTranspose3d`` computes, in int8.
+
+    FBGEMM does it, whatever the engine: weights have one scale, and the output is steps.
+    """
+
+    def __init__(self, *state: Any, geometry: Geometry, **options: Any) -> None:
+        super().__init__(*state, geometry=geometry, **options)
+        self.output_padding = geometry.output_padding
+
+    def _geometry(self) -> Geometry:
+        return Geometry(self.stride, self.padding, self.dilation, self.groups, self.output_padding)
+
+    def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
+        """Return the output without a gradient."""
+        packing = self.packing()
+        affine, output = packing.affine["input"], packing.affine["output"]
+        if values.dtype is torch.float32:
+            values = quantize(self._arranged(values), affine, activation_levels())
+        if values.dim() != len(self.stride) + 2:
+            return self.compute(values[None], other)[0]
+        packed = packing.get(
+            "fbgemm",
+            lambda: pack_conv_transpose(self.int_weight, self.weight_scale, self.bias, self._geometry()),
+        )
+        steps = run_conv_transpose(self._arranged(values), affine, packed, output)
+        relu = self.post == "relu"
+        levels = activation_levels()
+        return (
+            steps.clamp_(min=output.zero_point if relu else 0, max=levels) if relu or levels < 255 else steps
+        )
+
+    def extra_repr(self) -> str:
+        """Return what ``repr`` shows between the brackets."""
+        inputs, outputs, *kernel = self.int_weight.shape
+        return (
+            f"{inputs}, {outputs * self.groups}, kernel_size={tuple(kernel)}, stride={self.stride}, "
+            f"padding={self.padding}, output_padding={self.output_padding}, dilation={self.dilation}, "
+            f"groups={self.groups}, {self._details()}"
         )
