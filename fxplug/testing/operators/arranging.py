@@ -211,7 +211,7 @@ def _picked() -> Iterator[OperatorCase]:
 
 
 def _scattered() -> Iterator[OperatorCase]:
-    yield _case("scatter.value", lambda d: call(d.tensor(), 1, d.places(1)[:, :2], 2), DTYPES)
+    yield _case("scatter.value", lambda d: call(d.tensor(), 1, d.places(1)[:, :2].contiguous(), 2), DTYPES)
     yield _case("scatter.src", lambda d: call(d.tensor(), 1, d.places(1), d.tensor()), DTYPES)
     yield _case(
         "scatter.src",

@@ -16,11 +16,11 @@ from fxplug.testing.operators import arranging, elementwise, layers, reducing
 from fxplug.testing.operators.case import Draw, OperatorCase, dtype_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from fxplug.testing.operators.case import Call
 
-__all__ = ["OperatorCell", "OperatorProgram", "operator_cases", "operator_cells"]
+__all__ = ["OperatorCell", "OperatorProgram", "operator_cases", "operator_cells", "program_of"]
 
 _BATCH, _OTHER_BATCH = 2, 3
 _SEEDS = 12
@@ -64,7 +64,7 @@ def operator_cells(
 
 @dataclass(frozen=True)
 class OperatorProgram:
-    """A program of one call, with inputs, and what eager returns for them."""
+    """A program of calls, with inputs, and what eager returns for them."""
 
     module: GraphModule
     """Returns a tuple of the results that count."""
@@ -90,61 +90,82 @@ class OperatorCell:
         return f"{self.case.name}, {dtype_name(self.dtype)}, rank {self.rank}, {sizes}"
 
     def program(self) -> OperatorProgram:
-        """Return what a backend is handed: two runs with different values, and with `dynamic` of different batches.
+        """Return what a backend is handed: two runs with different values, and with `dynamic` of different batches."""
+        return program_of([self])[0]
 
-        The second run has other results than the first, if there are inputs for which it has.
-        """
+    def runs(self) -> tuple[OperatorRun, OperatorRun]:
+        """Return two runs. The second has other results than the first, if there are inputs for which it has."""
         first = self._run(0, _BATCH)
         second = first
         for seed in range(1, _SEEDS):
             second = self._run(seed, _OTHER_BATCH if self.dynamic else _BATCH)
             if not _same(second.expected, first.expected):
                 break
-        module = self._module(first.call, len(first.expected))
-        runs = (first, second)
-        return OperatorProgram(
-            module, tuple(_inputs(run.call) for run in runs), tuple(run.expected for run in runs)
-        )
+        return first, second
 
-    def _run(self, seed: int, batch: int) -> _Run:
+    def _run(self, seed: int, batch: int) -> OperatorRun:
         call = self.case.arguments(Draw(self.dtype, self.rank, batch, seed))
-        with torch.no_grad():
-            return _Run(call, self._results(call))
-
-    def _results(self, call: Call) -> tuple[Any, ...]:
         # Copies, so that nothing that is run later can reach what is right.
-        made = self.case.target(*map_aggregate(call.args, _copy, frozen=False), **call.kwargs)
+        args: Any = map_aggregate(call.args, _copy, frozen=False)
+        with torch.no_grad():
+            made = self.case.target(*args, **call.kwargs)
         parts = tuple(made) if isinstance(made, (tuple, list)) else (made,)
-        return parts if self.case.results is None else tuple(parts[number] for number in self.case.results)
+        wanted = range(len(parts)) if self.case.results is None else self.case.results
+        return OperatorRun(call, tuple(parts[number] for number in wanted))
 
-    def _module(self, call: Call, count: int) -> GraphModule:
-        graph, weights = Graph(), dict[str, nn.Parameter]()
-        places = iter([graph.placeholder(f"x_{number}") for number in range(len(_inputs(call)))])
 
-        def placed(value: Any) -> Any:
-            if isinstance(value, nn.Parameter):
-                name = f"weight_{len(weights)}"
-                weights[name] = value
-                return graph.get_attr(name)
-            return next(places) if isinstance(value, torch.Tensor) else value
+def program_of(cells: Sequence[OperatorCell]) -> tuple[OperatorProgram, tuple[slice, ...]]:
+    """Return one program that makes the calls of several cells, and where the results of each stand."""
+    runs = [cell.runs() for cell in cells]
+    graph, weights = Graph(), dict[str, nn.Parameter]()
+    inputs = [[value for pair in runs for value in pair[number].inputs] for number in range(2)]
+    places = iter([graph.placeholder(f"x_{number}") for number in range(len(inputs[0]))])
 
-        args: Any = map_aggregate(call.args, placed)
-        kwargs: Any = map_aggregate(dict(call.kwargs), placed)
-        made = graph.call_function(self.case.target, args, kwargs)
-        is_several = len(self.case.target._schema.returns) > 1 or count > 1 or _returns_list(self.case.target)
-        numbers = range(count) if self.case.results is None else self.case.results
-        graph.output(
-            tuple(graph.call_function(operator.getitem, (made, number)) for number in numbers)
-            if is_several
-            else (made,)
-        )
-        return GraphModule(weights, graph, "OperatorProgram")
+    def placed(value: Any) -> Any:
+        if isinstance(value, nn.Parameter):
+            name = f"weight_{len(weights)}"
+            weights[name] = value
+            return graph.get_attr(name)
+        return next(places) if isinstance(value, torch.Tensor) else value
+
+    results: list[Any] = []
+    parts: list[slice] = []
+    for cell, (first, _) in zip(cells, runs, strict=True):
+        args: Any = map_aggregate(first.call.args, placed)
+        kwargs: Any = map_aggregate(dict(first.call.kwargs), placed)
+        made = graph.call_function(cell.case.target, args, kwargs)
+        start = len(results)
+        results += _taken(graph, made, cell.case, len(first.expected))
+        parts.append(slice(start, len(results)))
+    graph.output(tuple(results))
+    expected = tuple(tuple(value for pair in runs for value in pair[number].expected) for number in range(2))
+    module = GraphModule(weights, graph, "OperatorProgram").eval()
+    return OperatorProgram(module, (tuple(inputs[0]), tuple(inputs[1])), expected), tuple(parts)
+
+
+def _taken(graph: Graph, made: Any, case: OperatorCase, count: int) -> list[Any]:
+    """Return the results of a call that count."""
+    if len(case.target._schema.returns) == 1 and not _returns_list(case.target):
+        return [made]
+    numbers = range(count) if case.results is None else case.results
+    return [graph.call_function(operator.getitem, (made, number)) for number in numbers]
 
 
 @dataclass(frozen=True)
-class _Run:
+class OperatorRun:
+    """Arguments of a call, and what eager returns for them."""
+
     call: Call
     expected: tuple[Any, ...]
+
+    @property
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """The tensors among the arguments that the program does not hold."""
+        return tuple(
+            leaf
+            for leaf in iterate_leaves((self.call.args, dict(self.call.kwargs)))
+            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
+        )
 
 
 def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
@@ -157,11 +178,3 @@ def _returns_list(target: Any) -> bool:
 
 def _copy(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
-
-
-def _inputs(call: Call) -> tuple[torch.Tensor, ...]:
-    return tuple(
-        leaf
-        for leaf in iterate_leaves((call.args, dict(call.kwargs)))
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
-    )
