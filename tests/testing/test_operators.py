@@ -192,5 +192,5 @@ def test_the_table_is_there_as_markdown_and_as_data():
 
 
 def test_an_operator_without_a_case_is_an_error():
-    with pytest.raises(ConfigError, match="for 'aten[.]nothing': it has no case of it"):
+    with pytest.raises(ConfigError, match=r"for .aten\.nothing.: it has no case of it"):
         run_operator_suite(EagerBackend(), "eager", operators=["aten.nothing"])
