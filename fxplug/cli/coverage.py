@@ -33,6 +33,12 @@ __all__ = ["backends"]
     metavar="OPTION",
     help="The option of the backend that leaves the first size open: dynamic_batch.",
 )
+@click.option(
+    "--without",
+    metavar="NOTE",
+    multiple=True,
+    help="Leave out the cases with this note: 'not finite'. Repeatable.",
+)
 @click.option("--markdown", is_flag=True, help="As a table for a page of documentation.")
 @json_option
 @config_option
@@ -41,6 +47,7 @@ def backend_coverage(
     name: str,
     operators: tuple[str, ...],
     open_batch: str | None,
+    without: tuple[str, ...],
     config: Path | None,
     *,
     markdown: bool,
@@ -60,6 +67,7 @@ def backend_coverage(
         offer.shown_name,
         open_batch=None if open_batch is None else _opened(offer, options, open_batch),
         operators=operators or None,
+        outside=dict.fromkeys(without, "cases are left out: " + ", ".join(without)),
     )
     if as_json:
         print_json(found.to_data())

@@ -324,7 +324,7 @@ class _Writer:
 
     def _part(self, node: Node, part: Any) -> Any:
         like = self._likes.get(node)
-        if part is None and isinstance(like, torch.Tensor) and like.numel():
+        if part is None and node.users and isinstance(like, torch.Tensor) and like.numel():
             raise NotConvertibleError(f"{node!r} is a result that OpenVINO does not compute")
         return part
 

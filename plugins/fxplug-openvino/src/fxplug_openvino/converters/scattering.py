@@ -26,18 +26,13 @@ def records() -> Iterator[ConverterRecord]:
 
 def cut_to(build: Conversion, value: Value, like: Value, kept: int | None = None) -> Any:
     """Return the front of a value, as large as another one is; whole along the dimension `kept`."""
-    axes = [
-        number
-        for number in range(value.rank)
-        if number != kept and value.like.shape[number] != like.like.shape[number]
-    ]
-    if not axes:
-        return value.output
-    ends = [int(like.like.shape[axis]) for axis in axes]
-    count = len(axes)
-    return build.ops.slice(
-        value.output, build.ints([0] * count), build.ints(ends), build.ints([1] * count), build.ints(axes)
-    )
+    made = value.output
+    for axis in range(value.rank):
+        size = like.like.shape[axis]
+        if axis != kept and value.like.shape[axis] != size:
+            # Not sliced: OpenVINO drops a slice in front of what picks elements.
+            made = build.out(build.ops.gather(made, build.ints(list(range(int(size)))), build.constant(axis)))
+    return made
 
 
 def _places(build: Conversion, x: Value, dim: int, first: Any, last: Any, step: int) -> Any:
