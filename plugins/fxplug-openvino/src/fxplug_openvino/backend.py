@@ -164,7 +164,9 @@ def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:
         graph.output(tuple(graph.call_function(operator.getitem, (made, number)) for number in numbers))
     else:
         graph.output(made)
-    return GraphModule(module, graph)
+    single = GraphModule(module, graph)
+    single.set_guards(None)  # They are about inputs of the whole module.
+    return single
 
 
 def _is_part(user: Node, node: Node) -> bool:
