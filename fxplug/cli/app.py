@@ -36,7 +36,7 @@ _COMMANDS = {
     "export": ("fxplug.cli.export", "Write a model as a Python package that needs torch alone."),
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),
-    "backends": ("fxplug.cli.listings", "The backends there are."),
+    "backends": ("fxplug.cli.coverage", "The backends there are, and what each one runs."),
     "plugins": (
         "fxplug.cli.authoring",
         "The plugins there are, and what became of each; checking and writing one.",

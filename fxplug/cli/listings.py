@@ -157,7 +157,7 @@ def list_passes(config: Path | None, *, as_json: bool) -> None:
     print_table(("pipeline", "passes"), [(name, ", ".join(steps)) for name, steps in pipelines.items()])
 
 
-@click.group(short_help="The backends there are.")
+@click.group(short_help="The backends there are, and what each one runs.")
 def backends() -> None:
     """Show backends."""
 

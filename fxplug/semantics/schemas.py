@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,7 +53,20 @@ def overload_effect(node: Node, overload: Any) -> Effect:
     if name in _STATISTICS:
         parameters = tuple(argument.name for argument in schema_of(overload).arguments)
         return statistics_effect(node, parameters).join(_schema_effect(overload))
-    return _schema_effect(overload)
+    effect = _schema_effect(overload)
+    return replace(effect, random=False) if effect.random and _draws_nothing(node, overload) else effect
+
+
+def _draws_nothing(node: Node, overload: Any) -> bool:
+    """Return whether an operator that may drop elements drops none: in evaluation, or with probability 0."""
+    for position, argument in enumerate(schema_of(overload).arguments):
+        otherwise = node.args[position] if position < len(node.args) else argument.default_value
+        given = node.kwargs.get(argument.name, otherwise)
+        if argument.name in {"train", "training"} and given is False:
+            return True
+        if argument.name == "dropout_p" and type(given) in {int, float} and given == 0:
+            return True
+    return False
 
 
 def named_effect(node: Node, name: str) -> Effect | None:

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
         isolated_host,
         make_plugin,
     )
+    from fxplug.testing.operators import (
+        NotApplicableError,
+        OperatorCoverage,
+        OperatorProgram,
+        operator_cases,
+        operator_cells,
+        run_operator_suite,
+    )
     from fxplug.testing.report import Finding, Report
 
 __all__ = [
@@ -28,11 +36,17 @@ __all__ = [
     "Finding",
     "IsolatedHost",
     "IsolationError",
+    "NotApplicableError",
+    "OperatorCoverage",
+    "OperatorProgram",
     "Report",
     "assert_same_behaviour",
     "check_plugin",
     "isolated_host",
     "make_plugin",
+    "operator_cases",
+    "operator_cells",
+    "run_operator_suite",
 ]
 
 _HOMES = {
@@ -45,6 +59,14 @@ _HOMES = {
         "IsolationError",
         "isolated_host",
         "make_plugin",
+    ),
+    "fxplug.testing.operators": (
+        "NotApplicableError",
+        "OperatorCoverage",
+        "OperatorProgram",
+        "operator_cases",
+        "operator_cells",
+        "run_operator_suite",
     ),
     "fxplug.testing.report": ("Finding", "Report"),
 }

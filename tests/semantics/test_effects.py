@@ -496,3 +496,23 @@ def test_no_method_of_tensor_that_is_called_pure_does_anything():
         if effect("call_method", name).is_pure
     }
     assert {name: what for name, what in found.items() if what} == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "is_random"),
+    [
+        (aten.dropout.default, (0.5, False), False),
+        (aten.dropout.default, (0.5, True), True),
+        (aten.native_dropout.default, (0.5, None), True),
+        (aten.bernoulli.p, (0.0,), True),
+        (aten.scaled_dot_product_attention.default, ("x", "x"), False),
+        (aten.scaled_dot_product_attention.default, ("x", "x", None, 0.0), False),
+        (aten.scaled_dot_product_attention.default, ("x", "x", None, 0.1), True),
+    ],
+)
+def test_operators_that_drop_elements_draw_nothing_where_that_is_switched_off(target, args, is_random):
+    graph = Graph()
+    given = graph.placeholder("x")
+    node = graph.call_function(target, (given, *(given if value == "x" else value for value in args)))
+
+    assert effects.effect_of(node).random is is_random

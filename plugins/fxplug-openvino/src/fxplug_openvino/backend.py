@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,8 +157,20 @@ def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:
         if used not in copies:
             copies[used] = graph.node_copy(used)
     graph.lifted.update(module.graph.lifted)
-    graph.output(graph.node_copy(node, lambda used: copies[used]))
-    return GraphModule(module, graph)
+    made = graph.node_copy(node, lambda used: copies[used])
+    # Of several results, those that somebody wants: OpenVINO may have no others.
+    numbers = sorted({user.args[1] for user in node.users if _is_part(user, node)})
+    if numbers and all(_is_part(user, node) for user in node.users):
+        graph.output(tuple(graph.call_function(operator.getitem, (made, number)) for number in numbers))
+    else:
+        graph.output(made)
+    single = GraphModule(module, graph)
+    single.set_guards(None)  # They are about inputs of the whole module.
+    return single
+
+
+def _is_part(user: Node, node: Node) -> bool:
+    return user.target is operator.getitem and user.args[0] is node and type(user.args[1]) is int
 
 
 def _example(value: Any) -> Any:

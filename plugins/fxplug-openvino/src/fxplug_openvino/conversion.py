@@ -31,6 +31,13 @@ _TYPES = {
     torch.bool: "boolean",
 }
 
+_OF_SIZES = {
+    operator.mul: "multiply",
+    operator.add: "add",
+    operator.sub: "subtract",
+    operator.floordiv: "divide",
+}
+"""What programs compute sizes with -> OpenVINO's operation."""
 
 _SMALL = 64
 
@@ -291,7 +298,9 @@ class _Writer:
         args = _map(node.args, self._argument)
         kwargs = {name: _map(value, self._argument) for name, value in node.kwargs.items()}
         if node.target is operator.getitem:
-            return args[0][args[1]]
+            return self._part(node, args[0][args[1]])
+        if node.target in _OF_SIZES:
+            return self._size_of(node.target, *args)
         record = self._build.converters.get(node.target)
         if record is None:
             return self._folded(node, args, kwargs)
@@ -312,6 +321,19 @@ class _Writer:
                 f"{str(error).strip().splitlines()[-1] if str(error).strip() else ''}"
             ) from error
         return self._wrapped(made, like)
+
+    def _part(self, node: Node, part: Any) -> Any:
+        like = self._likes.get(node)
+        if part is None and node.users and isinstance(like, torch.Tensor) and like.numel():
+            raise NotConvertibleError(f"{node!r} is a result that OpenVINO does not compute")
+        return part
+
+    def _size_of(self, target: Any, first: Any, second: Any) -> Any:
+        """Return a size that is computed from others."""
+        if isinstance(first, int) and isinstance(second, int):
+            return target(first, second)
+        one, other = (self._build.cast(value, torch.int64) for value in (first, second))
+        return self._build.out(getattr(self._build.ops, _OF_SIZES[target])(one, other))
 
     def _folded(self, node: Node, args: Any, kwargs: Any) -> Any:
         """Return the value of a call that takes no tensors: it is computed now."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug_openvino.conversion import Conversion, ConverterRecord, Value
+from fxplug_openvino.converters.special import divided_whole, wrapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ _SAME_NAME = (
 _OTHER_NAME = {
     "ceil": "ceiling",
     "neg": "negative",
-    "silu": "swish",
     "hardswish": "hswish",
     "hardsigmoid": "hsigmoid",
 }
@@ -42,14 +42,16 @@ def records() -> Iterator[ConverterRecord]:
     for name in _SAME_NAME:
         yield ConverterRecord(getattr(aten, name).default, _unary(name))
     for name, operation in _OTHER_NAME.items():
-        yield ConverterRecord(getattr(aten, name).default, _unary(operation))
+        function = _unary(operation)
+        yield ConverterRecord(getattr(aten, name).default, wrapping(function) if name == "neg" else function)
     for name, function in _FORMULAS.items():
-        yield ConverterRecord(getattr(aten, name).default, function)
+        target = getattr(aten, name).default
+        yield ConverterRecord(target, wrapping(function) if function in _WRAPPING else function)
     for name, operation in _COMPARISONS.items():
         for overload in ("Tensor", "Scalar"):
             yield ConverterRecord(getattr(getattr(aten, name), overload), _comparison(operation))
     for target, function in _OTHERS:
-        yield ConverterRecord(target, function)
+        yield ConverterRecord(target, wrapping(function) if function in _WRAPPING else function)
 
 
 def _unary(operation: str) -> Callable[..., Any]:
@@ -113,9 +115,7 @@ def _div(build: Conversion, x: Any, other: Any, rounding_mode: str | None = None
     if rounding_mode is None:
         return build.ops.divide(first, second)
     if not build.like.dtype.is_floating_point:
-        if rounding_mode == "floor":
-            return build.ops.floor(build.ops.divide(first, second))
-        raise build.fail("whole numbers are not divided with rounding to zero")
+        return divided_whole(build, first, second, rounding_mode)
     divided = build.ops.divide(first, second)
     return build.ops.floor(divided) if rounding_mode == "floor" else _truncated(build, divided)
 
@@ -139,11 +139,13 @@ def _pow(build: Conversion, x: Any, exponent: Any) -> Any:
 
 
 def _maximum(build: Conversion, x: Any, other: Any) -> Any:
-    return build.ops.maximum(*_both(build, x, other))
+    operation = build.ops.logical_or if build.like.dtype is torch.bool else build.ops.maximum
+    return operation(*_both(build, x, other))
 
 
 def _minimum(build: Conversion, x: Any, other: Any) -> Any:
-    return build.ops.minimum(*_both(build, x, other))
+    operation = build.ops.logical_and if build.like.dtype is torch.bool else build.ops.minimum
+    return operation(*_both(build, x, other))
 
 
 def _logical(operation: str) -> Callable[..., Any]:
@@ -327,7 +329,12 @@ def _dropout(build: Conversion, x: Value, p: float, train: bool) -> Any:  # noqa
     return x.output
 
 
+def _silu(build: Conversion, x: Value) -> Any:
+    return build.ops.swish(x.output, build.constant(1.0, x.dtype))
+
+
 _FORMULAS: dict[str, Callable[..., Any]] = {
+    "silu": _silu,
     "gelu": _gelu,
     "leaky_relu": _leaky_relu,
     "_prelu_kernel": _prelu,
@@ -368,6 +375,9 @@ _FORMULAS: dict[str, Callable[..., Any]] = {
     "clamp_max": _clamp_max,
     "_to_copy": _to_copy,
 }
+
+_WRAPPING = {_add, _sub, _rsub, _mul, _pow, _addcmul, _square}
+"""What may leave the range of narrow integers."""
 
 _OTHERS: list[tuple[Any, Callable[..., Any]]] = [
     (aten.add.Tensor, _add),

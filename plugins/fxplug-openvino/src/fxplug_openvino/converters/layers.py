@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["records"]
 
 aten = torch.ops.aten
+_LARGEST_PRODUCT = 2**22
 
 
 def records() -> Iterator[ConverterRecord]:
@@ -33,8 +34,22 @@ def _floating(build: Conversion, *values: Value) -> None:
 
 
 def _matmul(build: Conversion, x: Value, other: Value) -> Any:
-    _floating(build, x, other)
+    if not x.dtype.is_floating_point:
+        return _whole_product(build, x, other)
     return build.ops.matmul(x.output, other.output, False, False)
+
+
+def _whole_product(build: Conversion, x: Value, other: Value) -> Any:
+    """Return the product of matrices of integers: OpenVINO's own is for floating-point numbers, which round."""
+    if x.like.numel() * other.like.shape[-1] > _LARGEST_PRODUCT:
+        raise build.fail("OpenVINO multiplies large matrices of floating-point numbers only")
+    ops = build.ops
+    first = x.output if x.rank > 1 else ops.unsqueeze(x.output, build.ints([0]))
+    second = other.output if other.rank > 1 else ops.unsqueeze(other.output, build.ints([1]))
+    spread = ops.multiply(ops.unsqueeze(first, build.ints([-1])), ops.unsqueeze(second, build.ints([-3])))
+    made = ops.reduce_sum(spread, build.ints([-2]), False)
+    dropped = [*([-2] if x.rank == 1 else []), *([-1] if other.rank == 1 else [])]
+    return ops.squeeze(made, build.ints(dropped)) if dropped else made
 
 
 def _added(build: Conversion, product: Any, addend: Any, beta: Any, alpha: Any) -> Any:
@@ -124,8 +139,8 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
     eps: float,
 ) -> tuple[Any, None, None]:
     size = int(mean.like.shape[0])
-    gamma = build.tensor(torch.ones(size)) if weight is None else weight.output
-    beta = build.tensor(torch.zeros(size)) if bias is None else bias.output
+    gamma = build.tensor(torch.ones(size, dtype=mean.dtype)) if weight is None else weight.output
+    beta = build.tensor(torch.zeros(size, dtype=mean.dtype)) if bias is None else bias.output
     made = build.ops.batch_norm_inference(x.output, gamma, beta, mean.output, variance.output, eps)
     return build.out(made), None, None
 
@@ -136,7 +151,13 @@ def _layer_norm(
     axes = build.ints(list(range(x.rank - len(shape), x.rank)))
     made = build.ops.mvn(x.output, axes, True, eps, "inside_sqrt")
     made = made if weight is None else build.ops.multiply(made, weight.output)
-    return build.out(made if bias is None else build.ops.add(made, bias.output)), None, None
+    made = build.out(made if bias is None else build.ops.add(made, bias.output))
+    mean = build.ops.reduce_mean(x.output, axes, True)
+    apart = build.ops.subtract(x.output, mean)
+    variance = build.ops.reduce_mean(build.ops.multiply(apart, apart), axes, True)
+    one = build.constant(1.0, x.dtype)
+    steep = build.ops.divide(one, build.ops.sqrt(build.ops.add(variance, build.constant(eps, x.dtype))))
+    return made, build.out(mean), build.out(steep)
 
 
 def _group_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
@@ -150,9 +171,19 @@ def _group_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
     groups: int,
     eps: float,
 ) -> tuple[Any, None, None]:
-    gamma = build.tensor(torch.ones(channels, dtype=x.dtype)) if weight is None else weight.output
-    beta = build.tensor(torch.zeros(channels, dtype=x.dtype)) if bias is None else bias.output
-    return build.out(build.ops.group_normalization(x.output, gamma, beta, groups, eps)), None, None
+    # OpenVINO has the operation for these alone, and for what has more than channels.
+    dtype = x.dtype if x.dtype is torch.float16 else torch.float32
+    gamma = build.tensor(torch.ones(channels, dtype=dtype)) if weight is None else build.cast(weight, dtype)
+    beta = build.tensor(torch.zeros(channels, dtype=dtype)) if bias is None else build.cast(bias, dtype)
+    value, axis = build.cast(x, dtype), build.ints([-1])
+    given = value if x.rank > 2 else build.ops.unsqueeze(value, axis)
+    made = build.ops.group_normalization(given, gamma, beta, groups, eps)
+    made = made if x.rank > 2 else build.ops.squeeze(made, axis)
+    return (
+        build.out(made if dtype is x.dtype else build.ops.convert(made, build.type_of(x.dtype))),
+        None,
+        None,
+    )
 
 
 def _batch_norm_of_batch(
@@ -236,19 +267,29 @@ def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
     count_include_pad: bool = True,  # noqa: FBT001, FBT002
     divisor_override: int | None = None,
 ) -> Any:
-    if divisor_override is not None:
-        raise build.fail("it divides by a number of its own")
+    if divisor_override is not None and ceil_mode:
+        raise build.fail("it divides by a number of its own, also at the edge")
     size, pads = _each(kernel, spatial), _each(padding, spatial)
-    return build.ops.avg_pool(
-        x.output,
+    counts_padding = count_include_pad or divisor_override is not None
+    value = x.output
+    if ceil_mode and counts_padding:
+        # What lies beyond the padding does not count, which OpenVINO does not tell from the padding.
+        around = build.ints([0, 0, *pads])
+        value = build.ops.pad(value, around, around, "constant", build.constant(0.0, x.dtype))
+        pads, counts_padding = [0] * spatial, False
+    made = build.ops.avg_pool(
+        value,
         _each(stride, spatial) if stride else size,
         pads,
         pads,
         size,
-        not count_include_pad,
+        not counts_padding,
         "ceil_torch" if ceil_mode else "floor",
         "explicit",
     )
+    if divisor_override is None:
+        return made
+    return build.ops.multiply(made, build.constant(math.prod(size) / divisor_override, x.dtype))
 
 
 def _adaptive_avg_pool(build: Conversion, x: Value, spatial: int, size: Any) -> Any:
@@ -433,6 +474,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten._adaptive_avg_pool2d.default, _batched(_adaptive_avg_pool, 2)),
     (aten._adaptive_avg_pool3d.default, _batched(_adaptive_avg_pool, 3)),
     (aten.adaptive_max_pool2d.default, _batched(_adaptive_max_pool, 2)),
+    (aten.adaptive_max_pool3d.default, _batched(_adaptive_max_pool, 3)),
     (aten._softmax.default, _softmax),
     (aten._log_softmax.default, _log_softmax),
     (aten._safe_softmax.default, _safe_softmax),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["records"]
 
 aten = torch.ops.aten
+_OF_TRUTHS = {"reduce_max": "reduce_logical_or", "reduce_min": "reduce_logical_and"}
 
 
 def records() -> Iterator[ConverterRecord]:
@@ -41,7 +43,9 @@ def _reduced(build: Conversion, operation: str, x: Value, dims: Any, keep: bool,
 
 def _reduction(operation: str) -> Callable[..., Any]:
     def convert(build: Conversion, x: Value, dims: Any = None, keep: bool = False, **_: Any) -> Any:
-        return _reduced(build, operation, x, dims, keep, build.like.dtype)
+        dtype = build.like.dtype
+        name = _OF_TRUTHS.get(operation, operation) if dtype is torch.bool else operation
+        return _reduced(build, name, x, dims, keep, dtype)
 
     return convert
 
@@ -102,14 +106,15 @@ def moments(build: Conversion, x: Value, dims: Any, correction: Any, keep: bool)
     if axes is None:
         raise build.fail("it asks for the variance of a single number")
     given = range(x.rank) if dims is None or dims == [] else ([dims] if isinstance(dims, int) else dims)
-    count = 1
-    for dim in given:
-        count *= x.like.shape[x.axis(dim)]
     mean = build.ops.reduce_mean(x.output, axes, True)
     apart = build.ops.subtract(x.output, mean)
     total = build.ops.reduce_sum(build.ops.multiply(apart, apart), axes, keep)
-    divisor = max(count - (1 if correction is None else correction), 0)
-    variance = build.ops.divide(total, build.constant(divisor, x.dtype))
+    places = build.ints([x.axis(dim) for dim in given])
+    sizes = build.ops.gather(build.shape_of(x), places, build.constant(0))
+    count = build.ops.convert(build.ops.reduce_prod(sizes, build.ints([0]), False), "f32")
+    taken = build.constant(1.0 if correction is None else float(correction), torch.float32)
+    divisor = build.ops.maximum(build.ops.subtract(count, taken), build.constant(0.0, torch.float32))
+    variance = build.ops.divide(total, build.ops.convert(divisor, build.type_of(x.dtype)))
     return build.out(variance), build.out(mean if keep else build.ops.squeeze(mean, axes))
 
 
@@ -138,10 +143,49 @@ def _logsumexp(build: Conversion, x: Value, dims: Any, keep: bool = False) -> An
 
 def _norm(build: Conversion, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Any:
     axes = axes_of(build, x, dims)
-    if axes is None or order not in (1, 2):
-        raise build.fail(f"norms of order {order} are not supported")
-    value = build.cast(x, build.like.dtype)
-    return getattr(build.ops, f"reduce_l{int(order)}")(value, axes, keep)
+    if axes is None:
+        raise build.fail("it asks for the norm of a single number")
+    ops, dtype = build.ops, build.like.dtype
+    value = build.cast(x, dtype)
+    if order in (1, 2):
+        return getattr(ops, f"reduce_l{int(order)}")(value, axes, keep)
+    if order in (math.inf, -math.inf):
+        return (ops.reduce_max if order > 0 else ops.reduce_min)(ops.abs(value), axes, keep)
+    if order == 0:
+        counted = ops.convert(ops.not_equal(value, build.constant(0, dtype)), build.type_of(dtype))
+        return ops.reduce_sum(counted, axes, keep)
+    total = ops.reduce_sum(ops.power(ops.abs(value), build.constant(order, dtype)), axes, keep)
+    return ops.power(total, build.constant(1 / order, dtype))
+
+
+def _norm_of(build: Conversion, x: Value, order: Any, dims: Any, keep: bool = False, **_: Any) -> Any:
+    return _norm(build, x, 2 if order is None else order, dims, keep)
+
+
+def _sort(build: Conversion, x: Value, dim: int = -1, falling: bool = False) -> Any:
+    return _sort_stable(build, x, stable=None, dim=dim, descending=falling)
+
+
+def _sort_stable(
+    build: Conversion, x: Value, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+) -> Any:
+    if not x.rank or x.dtype is torch.bool:
+        raise build.fail("it sorts truth values, or a single number")
+    axis = x.axis(dim)
+    size = build.ops.gather(build.shape_of(x), build.constant(axis), build.constant(0))
+    mode = "max" if descending else "min"
+    made = build.ops.topk(x.output, size, axis, mode, "value", "i64", True)
+    return made.output(0), made.output(1)
+
+
+def _aminmax(build: Conversion, x: Value, *, dim: int | None = None, keepdim: bool = False) -> Any:
+    parts = (_reduced(build, f"reduce_{name}", x, dim, keepdim, x.dtype) for name in ("min", "max"))
+    return tuple(parts)
+
+
+def _count_nonzero(build: Conversion, x: Value, dims: Any = None) -> Any:
+    truths = Value(build.cast(x, torch.bool), x.like.to(torch.bool))
+    return _reduced(build, "reduce_sum", truths, dims, False, torch.int64)
 
 
 _ALL: list[tuple[Any, Callable[..., Any]]] = [
@@ -170,4 +214,11 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.var_mean.correction, _var_mean),
     (aten.logsumexp.default, _logsumexp),
     (aten.linalg_vector_norm.default, _norm),
+    (aten.norm.ScalarOpt_dim, _norm_of),
+    (aten.sort.default, _sort),
+    (aten.sort.stable, _sort_stable),
+    (aten.aminmax.default, _aminmax),
+    (aten.count_nonzero.dim_IntList, _count_nonzero),
+    (aten.any.dims, _logical("reduce_logical_or")),
+    (aten.all.dims, _logical("reduce_logical_and")),
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug_openvino.conversion import Conversion, ConverterRecord, Value
+from fxplug_openvino.converters.scattering import cut_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +161,7 @@ def _pad_of(mode: str) -> Callable[..., Any]:
 def _gather(build: Conversion, x: Value, dim: int, index: Value, **_: Any) -> Any:
     if not x.rank:
         return x.output
-    return build.ops.gather_elements(x.output, index.output, x.axis(dim))
+    return build.ops.gather_elements(cut_to(build, x, index, x.axis(dim)), index.output, x.axis(dim))
 
 
 def _index_select(build: Conversion, x: Value, dim: int, index: Value) -> Any:
@@ -172,17 +173,16 @@ def _embedding(build: Conversion, weight: Value, indices: Value, *_: Any) -> Any
 
 
 def _index(build: Conversion, x: Value, indices: Sequence[Value | None]) -> Any:
-    """Pick elements; the dimensions that are picked from stand together."""
+    """Pick elements; what is picked stands where its dimensions stood, or in front where they stood apart."""
     given = [number for number, value in enumerate(indices) if value is not None]
     chosen = [value for value in indices if value is not None]
     if any(value.dtype in (torch.bool, torch.uint8) for value in chosen):
         raise build.fail("how many elements a mask picks is not known before it runs")
-    if given != list(range(given[0], given[-1] + 1)):
-        raise build.fail("it picks from dimensions that do not stand together")
     if len(chosen) == 1:
         return build.ops.gather(x.output, chosen[0].output, build.constant(given[0]))
     front, count = given[0], len(chosen)
-    order = [*given, *range(front), *range(given[-1] + 1, x.rank)]
+    others = [number for number in range(x.rank) if number not in given]
+    order = [*given, *others]
     moved = x.output if order == list(range(x.rank)) else build.ops.transpose(x.output, build.ints(order))
     shape = torch.broadcast_shapes(*(value.like.shape for value in chosen))
     sizes = build.ints(list(shape))
@@ -196,7 +196,7 @@ def _index(build: Conversion, x: Value, indices: Sequence[Value | None]) -> Any:
         for number, value in enumerate(chosen)
     ]
     picked = build.ops.gather_nd(moved, build.ops.concat(places, -1), 0)
-    if front == 0:
+    if front == 0 or given != list(range(front, front + count)):
         return picked
     rank = len(shape)
     back = [*range(rank, rank + front), *range(rank), *range(rank + front, rank + x.rank - count)]
@@ -239,11 +239,10 @@ def _size(build: Conversion, x: Value, dim: int) -> Any:
 
 
 def _scatter(build: Conversion, x: Value, dim: int, index: Value, source: Any) -> Any:
-    updates = build.cast(source, x.dtype)
-    if not isinstance(source, Value):
-        updates = build.ops.broadcast(updates, build.shape_of(index))
-    elif source.like.shape != index.like.shape:
-        raise build.fail("it scatters a part of its source")
+    if isinstance(source, Value):
+        updates = cut_to(build, source, index)
+    else:
+        updates = build.ops.broadcast(build.cast(source, x.dtype), build.shape_of(index))
     return build.ops.scatter_elements_update(x.output, index.output, updates, build.constant(x.axis(dim)))
 
 
