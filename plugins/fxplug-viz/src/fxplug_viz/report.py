@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import fxplug
 from fxplug.errors import FxplugError
+from fxplug_viz.pass_steps import PassSteps
 from fxplug_viz.viewer_page import asset, page, write_page
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
     from fxplug.plugins import ReportContext
 
-__all__ = ["FILE", "report_html", "write_report"]
+__all__ = ["FILE", "STEPS_FILE", "report_html", "write_report"]
 
 FILE = "report.html"
+STEPS_FILE = "steps.html"
+"""The graph behind each pass; see `fxplug_viz.PassSteps`."""
 
 _BIGGEST = 12
 _ERRORS = 10
@@ -24,7 +27,7 @@ _LONGEST = 2000
 
 
 def write_report(context: ReportContext) -> str | None:
-    """Write the page beside the other reports.
+    """Write the page beside the other reports, and one with the graph behind each pass.
 
     Args:
         context: What is reported on.
@@ -34,8 +37,13 @@ def write_report(context: ReportContext) -> str | None:
     """
     if context.folder is None:
         return None
+    steps = context.observer
+    has_steps = isinstance(steps, PassSteps) and bool(steps.steps)
+    if has_steps:
+        steps.view(context.folder / STEPS_FILE, title=f"{context.data['model']['class']}, pass by pass")
     write_page(context.folder / FILE, report_html(context))
-    return f"`{FILE}` says the same with pictures, for a browser or a printer."
+    said = f"`{FILE}` says the same with pictures, for a browser or a printer."
+    return f"{said} `{STEPS_FILE}` shows the graph behind each pass." if has_steps else said
 
 
 def report_html(context: ReportContext) -> str:
@@ -65,6 +73,7 @@ def report_html(context: ReportContext) -> str:
         number_text=number_text,
         shortened=_shortened,
         environment=data["environment"],
+        steps_file=STEPS_FILE if isinstance(context.observer, PassSteps) and context.observer.steps else "",
     )
 
 

@@ -70,12 +70,15 @@ def graph_with_overlays(
     return data
 
 
-def viewer_html(graphs: Sequence[Mapping[str, Any]], *, title: str) -> str:
+def viewer_html(
+    graphs: Sequence[Mapping[str, Any]], *, title: str, steps: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return a page that shows graphs, one at a time.
 
     Args:
         graphs: What `graph_with_overlays` returned, each with a key of its own.
         title: The page's title.
+        steps: What a slider goes through: mappings of title, key of the graph, kind and note. Empty: there is none.
     """
     scripts = {
         "vendor": asset("vendor/vendor.min.js"),
@@ -84,7 +87,7 @@ def viewer_html(graphs: Sequence[Mapping[str, Any]], *, title: str) -> str:
         ),
     }
     worker = {"script": asset("vendor/dagre.min.js") + "\n" + asset("viewer-worker.js")}
-    data = {"format": "fxplug-view", "version": 1, "title": title, "graphs": list(graphs)}
+    data = {"format": "fxplug-view", "version": 1, "title": title, "graphs": list(graphs), "steps": list(steps)}
     return page(
         "viewer.html.j2",
         scripts=scripts,
