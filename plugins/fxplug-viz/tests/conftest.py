@@ -41,9 +41,11 @@ class Page:
 
     def wait(self, condition: str) -> None:
         """Wait in the page itself: its policy lets nobody else evaluate text again and again."""
-        self.page.evaluate(
-            f"async () => {{ while (!({condition})) await new Promise((go) => setTimeout(go, 20)); }}"
+        came = self.page.evaluate(
+            "async () => { for (let at = 0; at < 1000; at += 1) { if (%s) return true; "
+            "await new Promise((go) => setTimeout(go, 20)); } return false; }" % condition
         )
+        assert came, f"{condition}: not after 20 seconds, at {self.page.url}"
 
     def visible(self) -> list[str]:
         return self.app("[...app.picture.scene.boxes.keys()].map((id) => app.model.name(id))")

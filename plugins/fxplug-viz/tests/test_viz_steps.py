@@ -12,7 +12,7 @@ from torch import nn
 import fxplug
 import fxplug.cli
 from fxplug.errors import ConfigError, StorageError
-from fxplug.passes import PassResult, Pipeline, PipelineStep
+from fxplug.passes import PassEvent, Pipeline, PipelineStep
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_viz import PassSteps, diff, plugin, view_diff
 
@@ -93,13 +93,14 @@ def test_what_is_kept_shares_tensors_with_the_module_and_is_another_graph(inputs
 
 
 def test_a_pass_that_fails_is_a_step_too(inputs):
-    def fail(module, context):
-        module.graph.find_nodes(op="call_method")[0].target = "tanh"
-        raise ValueError("<b>no</b>")
+    class Fails(fxplug.Pass):
+        def run(self, module, context):
+            module.graph.find_nodes(op="call_method")[0].target = "tanh"
+            raise ValueError("<b>no</b>")
 
     module = fxplug.symbolic_trace(Model().eval())
     heard = PassSteps()
-    record = fxplug.PassRecord("fails", lambda: fail, "Fails.")
+    record = fxplug.PassRecord("fails", Fails, "Fails.")
     reports = Pipeline("own", [PipelineStep("fails", record)], on_error="rollback").run(
         module, inputs, [heard]
     )
@@ -109,26 +110,23 @@ def test_a_pass_that_fails_is_a_step_too(inputs):
         ("start", True),
         ("failed", True),
     ]
-    assert "failed and was undone" in heard.steps[1].note
+    assert heard.steps[1].note == "failed and was undone: <b>no</b>"
+    assert heard.steps[1].shown.graph.find_nodes(op="call_method")[0].target == "relu"
     assert "<b>no" not in heard.html()
 
 
-def test_a_module_that_cannot_be_copied_is_kept_as_a_graph(inputs):
-    class Stubborn(nn.Module):
-        def __deepcopy__(self, memo):
-            raise TypeError("no copies")
+def test_a_module_that_cannot_be_copied_is_kept_as_a_graph(monkeypatch):
+    def refuse(self, memo):
+        raise TypeError("no copies")
 
-        def forward(self, x):
-            return x.relu()
-
-    module = fxplug.GraphModule({"part": Stubborn()}, fxplug.Graph())
-    module.graph.output(module.graph.call_module("part", (module.graph.placeholder("x"),)))
+    module = fxplug.symbolic_trace(Model().eval())
+    monkeypatch.setattr(fxplug.GraphModule, "__deepcopy__", refuse)
     heard = PassSteps()
-    record = fxplug.PassRecord("nothing", lambda: lambda module, context: PassResult(modified=False), "Nothing.")
-    Pipeline("own", [PipelineStep("nothing", record)]).run(module, inputs, [heard])
+    heard(PassEvent("nothing", "own", 0, 1, module))
 
     assert isinstance(heard.steps[0].shown, fxplug.Graph)
-    assert len(embedded(heard.html())["graphs"][0]["nodes"]) == 3
+    assert heard.steps[0].shown is not module.graph
+    assert len(embedded(heard.html())["graphs"][0]["nodes"]) == 6
 
 
 def test_steps_that_nobody_took_are_refused(tmp_path):
@@ -182,7 +180,7 @@ def test_what_is_selected_goes_along(page, steps, tmp_path):
     assert "FUSED FROM" in page.text("#details").upper()
     page.page.locator("#details button", has_text="bn (BatchNorm2d)").click()
     page.wait("location.hash === '#step=3&node=bn'")
-    page.page.locator("#details button", has_text="conv").last.click()
+    page.page.locator("#details section", has_text="In the next step").get_by_role("button").click()
     page.wait("location.hash === '#step=4&node=conv'")
 
 
