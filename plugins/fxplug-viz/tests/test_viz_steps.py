@@ -239,7 +239,15 @@ def run_fxplug(monkeypatch, tmp_path):
 
 def test_optimize_leaves_a_page_with_the_steps(run_fxplug, tmp_path):
     result = run_fxplug(
-        "optimize", "model.py:build", "--example", "1x3x8x8", "--out", "out", "--no-measure", "--pass", "fuse-conv-bn"
+        "optimize",
+        "model.py:build",
+        "--example",
+        "1x3x8x8",
+        "--out",
+        "out",
+        "--no-measure",
+        "--pass",
+        "fuse-conv-bn",
     )
 
     assert result.exit_code == 0, result.output
@@ -258,7 +266,9 @@ def test_view_runs_a_pipeline_or_passes(run_fxplug, tmp_path):
     assert result.exit_code == 0, result.output
     assert result.output == "Wrote steps.html: 1 pass, 4 nodes behind the last one. Open it in a browser.\n"
 
-    result = run_fxplug("view", "model.py:build", "--example", "1x3x8x8", "--pipeline", "inference", "--out", "a.html")
+    result = run_fxplug(
+        "view", "model.py:build", "--example", "1x3x8x8", "--pipeline", "inference", "--out", "a.html"
+    )
     assert result.exit_code == 0, result.output
     assert len(embedded((tmp_path / "a.html").read_text(encoding="utf-8"))["steps"]) > 3
 
@@ -281,7 +291,15 @@ def test_view_says_what_is_wrong_with_passes(run_fxplug, tmp_path, arguments, me
 
 def test_diff_writes_a_page(run_fxplug, tmp_path):
     result = run_fxplug(
-        "diff", "model.py:build", "model.py:build", "--example", "1x3x8x8", "--out", "diff.html", "--title", "Both"
+        "diff",
+        "model.py:build",
+        "model.py:build",
+        "--example",
+        "1x3x8x8",
+        "--out",
+        "diff.html",
+        "--title",
+        "Both",
     )
 
     assert result.exit_code == 0, result.output

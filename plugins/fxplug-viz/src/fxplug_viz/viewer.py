@@ -87,7 +87,13 @@ def viewer_html(
         ),
     }
     worker = {"script": asset("vendor/dagre.min.js") + "\n" + asset("viewer-worker.js")}
-    data = {"format": "fxplug-view", "version": 1, "title": title, "graphs": list(graphs), "steps": list(steps)}
+    data = {
+        "format": "fxplug-view",
+        "version": 1,
+        "title": title,
+        "graphs": list(graphs),
+        "steps": list(steps),
+    }
     return page(
         "viewer.html.j2",
         scripts=scripts,

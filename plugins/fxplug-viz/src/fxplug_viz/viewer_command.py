@@ -113,9 +113,7 @@ def view(context: click.Context, reference: str, out: Path | None, title: str | 
 
 def _check_steps(options: dict[str, Any]) -> None:
     if options["pipeline"] and options["passes"]:
-        raise click.UsageError(
-            "--pipeline and --pass exclude each other: name a pipeline, or its passes."
-        )
+        raise click.UsageError("--pipeline and --pass exclude each other: name a pipeline, or its passes.")
     numbers = options["measure"] or options["device_name"] or options["tables"]
     if numbers and (options["pipeline"] or options["passes"]):
         raise click.UsageError(
