@@ -42,8 +42,8 @@ class Page:
     def wait(self, condition: str) -> None:
         """Wait in the page itself: its policy lets nobody else evaluate text again and again."""
         came = self.page.evaluate(
-            "async () => { for (let at = 0; at < 1000; at += 1) { if (%s) return true; "
-            "await new Promise((go) => setTimeout(go, 20)); } return false; }" % condition
+            f"async () => {{ for (let at = 0; at < 1000; at += 1) {{ if ({condition}) return true; "
+            "await new Promise((go) => setTimeout(go, 20)); } return false; }"
         )
         assert came, f"{condition}: not after 20 seconds, at {self.page.url}"
 

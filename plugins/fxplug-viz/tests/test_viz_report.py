@@ -108,7 +108,9 @@ def test_optimize_leaves_a_report_that_reads_from_top_to_bottom(optimised):
 def test_the_other_reports_name_the_page(optimised):
     report = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
 
-    assert report["files"] == ["module.fxplug", "module.py", "report.json", "report.md", "report.html"]
+    assert report["files"] == [
+        "module.fxplug", "module.py", "report.json", "report.md", "report.html", "steps.html",
+    ]  # fmt: skip
     assert "- `report.html`: from a section above" in (optimised / "report.md").read_text(encoding="utf-8")
 
 
@@ -152,6 +154,12 @@ def test_guards_and_a_backend_are_reported(optimised):
     data["backend"] = {
         "name": "engine", "runs_the_module": False, "fallback": "too small", "coverage": 0.25,
         "unsupported": unsupported,
+        "partitions": [
+            {"name": "engine_0", "backend": "engine", "nodes": ["conv", "bn"], "compute_nodes": 2, "transfer_bytes": 4096,
+             "fallback": None},
+            {"name": "engine_1", "backend": "engine", "nodes": ["relu"] * 200, "compute_nodes": 200, "transfer_bytes": 0,
+             "fallback": "<b>it broke</b>"},
+        ],
     }  # fmt: skip
     module = fxplug.trace(program, (torch.ones(2),))
 
@@ -160,6 +168,8 @@ def test_guards_and_a_backend_are_reported(optimised):
     assert "shape[0]" in text
     assert "test_viz_report.py" in text
     assert "Backend engine" in text
+    assert "engine_0 2 4.10 kB runs in engine conv, bn" in text
+    assert "engine_1 200 0 B stays in PyTorch: <b>it broke</b> relu, relu" in text
     assert "25.0%" in text
     assert "10 more are in report.json." in text
 

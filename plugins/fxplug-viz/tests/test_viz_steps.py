@@ -277,7 +277,7 @@ def test_view_runs_a_pipeline_or_passes(run_fxplug, tmp_path):
     ("arguments", "message"),
     [
         (["--pipeline", "a", "--pass", "b"], "--pipeline and --pass exclude each other"),
-        (["--pass", "fuse-conv-bn", "--example", "1x3x8x8", "--profile"], "are about one graph, and passes make several"),
+        (["--pass", "fuse-conv-bn", "--example", "1x3x8x8", "--profile"], "are about one graph, and passes make"),
         (["--pass", "fuse-conv"], "There is no pass named 'fuse-conv'"),
     ],
 )  # fmt: skip

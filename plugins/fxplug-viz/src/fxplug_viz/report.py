@@ -66,6 +66,7 @@ def report_html(context: ReportContext) -> str:
         guards=context.module.guards,
         assumptions=[str(text) for text in context.module.meta.get("assumptions", ())],
         passes=passes,
+        partitions=_partitions(data["backend"]),
         errors=_errors(data["check"]["values"]),
         errors_left_out=max(0, len(data["check"]["values"]) - _ERRORS),
         biggest=_biggest(context),
@@ -193,10 +194,38 @@ def _pass_row(entry: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, An
         "share_before": entry["nodes_before"] / most,
         "share_after": entry["nodes_after"] / most,
         "changes": ", ".join(f"{count} {verb}" for count, verb in counts if count) or "nothing",
-        "weights": size_text(after) if before == after else f"{size_text(before)} → {size_text(after)}",
+        "weights": _weights_text(before, after),
         "seconds": entry["seconds"],
         "verified": entry["verified"] or "",
     }
+
+
+def _weights_text(before: int, after: int) -> str:
+    """Return the size of the weights; how much it changed, where both numbers would read the same."""
+    if before == after:
+        return size_text(after)
+    if size_text(before) != size_text(after):
+        return f"{size_text(before)} → {size_text(after)}"
+    return f"{size_text(after)} ({'+' if after > before else '−'}{size_text(abs(after - before))})"
+
+
+def _partitions(backend: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the partitions of a backend, with the share that each has of the calls in them."""
+    found = [] if backend is None else list(backend.get("partitions") or ())
+    most = max([partition["compute_nodes"] for partition in found], default=0) or 1
+    return [
+        {
+            "name": partition["name"],
+            "nodes": ", ".join(partition["nodes"]),
+            "calls": partition["compute_nodes"],
+            "share": partition["compute_nodes"] / most,
+            "moved": size_text(partition["transfer_bytes"]),
+            "outcome": f"stays in PyTorch: {partition['fallback']}"
+            if partition["fallback"]
+            else f"runs in {partition['backend']}",
+        }
+        for partition in found
+    ]
 
 
 def _errors(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

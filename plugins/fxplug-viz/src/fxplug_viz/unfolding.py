@@ -41,8 +41,8 @@ def own_target(node: Node) -> str:
 def unfolded(graph: Graph, module: GraphModule | None) -> Graph:
     """Return a graph to be shown, in which the nodes of called graph modules stand in front of the calls.
 
-    Every node keeps its name. One of a graph module has the name of the call in front of its own, and uses what the call
-    is given; the call itself uses what the graph module returns. Paths are those of the outer module.
+    Every node keeps its name. One of a graph module has the name of the call in front of its own, and uses what the
+    call is given; the call itself uses what the graph module returns. Paths are those of the outer module.
 
     Args:
         graph: Not changed.
