@@ -206,7 +206,7 @@ def _weights_text(before: int, after: int) -> str:
         return size_text(after)
     if size_text(before) != size_text(after):
         return f"{size_text(before)} → {size_text(after)}"
-    return f"{size_text(after)} ({'+' if after > before else '−'}{size_text(abs(after - before))})"
+    return f"{size_text(after)} ({'more' if after > before else 'less'} by {size_text(abs(after - before))})"
 
 
 def _partitions(backend: Mapping[str, Any] | None) -> list[dict[str, Any]]:
