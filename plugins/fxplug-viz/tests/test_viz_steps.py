@@ -204,6 +204,53 @@ def test_both_sides_of_a_difference_are_on_one_page(page, steps, tmp_path):
     assert page.page.locator("#graph-choice").is_hidden()
 
 
+NASTY = (
+    "</script><script>alert(1)</script><!-- {{ 7 * 7 }} \"quote\" 'one' a->b \n\u2028 \U0001f389 \ud83c <b>"
+)
+
+
+class Named:
+    def __init__(self, name):
+        self.__name__, self.__module__ = name, "names"
+
+    def __call__(self, *values):
+        return values[0]
+
+
+def named_graph(*names):
+    graph = fxplug.Graph()
+    value = graph.placeholder("x")
+    for name in names:
+        value = graph.call_function(Named(name), (value, name * 100))
+    graph.output(value)
+    return graph
+
+
+def test_no_name_is_interpreted_on_a_page_with_steps(page, tmp_path):
+    difference = diff(named_graph("a", NASTY, NASTY), named_graph(NASTY, "b"))
+    path = view_diff(difference, tmp_path / "names.html", title=NASTY)
+    text = path.read_text(encoding="utf-8")
+
+    data = text.partition('id="data">')[2].partition("</script>")[0]
+    assert "<" not in data
+    assert "alert(1)" in data
+    page.open(path)
+    assert page.page.locator("script").count() == 4
+    assert page.page.locator("b").count() == 0
+    for at in range(4):
+        page.app(f"await app.select({at}, {{ move: true }})")
+    page.page.keyboard.press("p")
+    page.wait("fxplugView.app.step === 0")
+
+
+def test_empty_graphs_have_a_page_with_steps(page, tmp_path):
+    page.open(view_diff(diff(fxplug.Graph(), fxplug.Graph()), tmp_path / "empty.html"))
+
+    assert "Every node is the same." in page.text("#details")
+    page.page.keyboard.press("p")
+    page.wait("fxplugView.app.step === 0")
+
+
 def test_a_page_without_steps_has_no_slider(page, steps, tmp_path):
     page.open(fxplug_view(steps.steps[0].shown, tmp_path / "one.html"))
 
