@@ -55,7 +55,7 @@ def diff(context: click.Context, before: str, after: str, config: Path | None, *
         click.echo(json.dumps(_as_data(difference), indent=2))
     else:
         click.echo("\n".join(visible(line) for line in difference.text().splitlines()))
-    if is_page:
+    if out is not None and is_page:
         view_diff(difference, out, title=settings.get("title"))
     elif out is not None:
         draw_diff(difference, out, kind, **settings)

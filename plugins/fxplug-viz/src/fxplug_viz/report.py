@@ -38,8 +38,9 @@ def write_report(context: ReportContext) -> str | None:
     if context.folder is None:
         return None
     steps = context.observer
-    has_steps = isinstance(steps, PassSteps) and bool(steps.steps)
-    if has_steps:
+    has_steps = False
+    if isinstance(steps, PassSteps) and steps.steps:
+        has_steps = True
         steps.view(context.folder / STEPS_FILE, title=f"{context.data['model']['class']}, pass by pass")
     write_page(context.folder / FILE, report_html(context))
     said = f"`{FILE}` says the same with pictures, for a browser or a printer."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fxplug.execute import GraphModule, fetch_path, has_path
@@ -86,6 +87,7 @@ class _Unfolding:
             call: Name of the call, empty for the outer graph.
             frames: The graph modules around.
         """
+        targets = Counter(node.target for node in nodes if node.op == "call_module")
         for node in nodes:
             if node in values or (call and node.op == "output"):
                 continue
@@ -93,7 +95,8 @@ class _Unfolding:
             args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
             called = called_graph_module(node, module)
             if called is not None:
-                around = (*frames, (f"{path}{node.target}", _label(node, called)))
+                label = _label(node, called, is_shared=targets[node.target] > 1)
+                around = (*frames, (f"{path}{node.target}", label))
                 inner = _inputs(called, args, kwargs)
                 name = f"{call}{node.name}_"
                 self.add(list(called.graph.nodes), called, inner, f"{path}{node.target}.", name, around)
@@ -114,11 +117,10 @@ class _Unfolding:
         return copy
 
 
-def _label(node: Node, called: GraphModule) -> str:
+def _label(node: Node, called: GraphModule, *, is_shared: bool) -> str:
     name = repr(called).partition("(")[0]
     # Another call of the same module is another frame.
-    calls = sum(other.target == node.target for other in node.graph.find_nodes(op="call_module"))
-    return f"{name}, called as {node.name}" if calls > 1 else name
+    return f"{name}, called as {node.name}" if is_shared else name
 
 
 def _inputs(called: GraphModule, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[Node, Any]:

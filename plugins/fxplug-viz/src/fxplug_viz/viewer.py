@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fxplug.ir import printable
 from fxplug_viz.viewer_data import graph_data
 from fxplug_viz.viewer_overlays import overlays_of
 from fxplug_viz.viewer_page import asset, embedded_json, page, write_page
@@ -87,6 +88,7 @@ def viewer_html(
         ),
     }
     worker = {"script": asset("vendor/dagre.min.js") + "\n" + asset("viewer-worker.js")}
+    title = printable(title)
     data = {
         "format": "fxplug-view",
         "version": 1,
