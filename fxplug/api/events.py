@@ -38,6 +38,8 @@ class OptimizationEvent:
     """How many nodes a pass changed, once it has ended."""
     bytes: tuple[int, int] | None = None
     """Memory of parameters and buffers before and after a pass, once it has ended."""
+    pass_event: PassEvent | None = None
+    """What observers of passes are told, where the stage is a pass: with the module as it is at that moment."""
 
 
 class StageReporter:
@@ -98,9 +100,10 @@ def pass_observer(observer: Callable[[OptimizationEvent], None]) -> Callable[[Pa
                 event.name,
                 f"{type(event.error).__name__}: {event.error}",
                 seconds=event.seconds,
+                pass_event=event,
             )
         elif event.result is None:
-            told = OptimizationEvent("pass", "started", event.name)
+            told = OptimizationEvent("pass", "started", event.name, pass_event=event)
         else:
             nodes = (event.nodes_before, event.nodes_after)
             summary = event.result.summary or ("changed" if event.result.modified else "nothing to do")
@@ -113,6 +116,7 @@ def pass_observer(observer: Callable[[OptimizationEvent], None]) -> Callable[[Pa
                 event.seconds,
                 changes=event.changes,
                 bytes=(event.bytes_before, event.bytes_after),
+                pass_event=event,
             )
         observer(told)
 

@@ -23,15 +23,17 @@ from fxplug.cli.pipelines import check_overrides, command_overrides
 from fxplug.cli.progress import View, make_view
 from fxplug.cli.references import Reference, build_model, importable
 from fxplug.cli.report import Job, write_files
+from fxplug.cli.sections import SectionObservers
 from fxplug.cli.terminal import arrow
 from fxplug.cli.wording import error_text, latency_text, node_text, size_text, tolerance_text
 from fxplug.passes import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
+    from fxplug.api import OptimizationEvent
     from fxplug.passes import Level
     from fxplug.plugins import PluginManager
 
@@ -201,6 +203,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         backend=wanted.backend,
     )
     view.title(list(_title(job, changed_mode=changed_mode)))
+    observers = None if folder is None else SectionObservers(manager)
     result = optimize_module(
         model,
         inputs,
@@ -208,7 +211,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         passes=wanted.passes or None,
         backend=wanted.backend,
         manager=manager,
-        observer=view.hear,
+        observer=view.hear if observers is None else _both(view.hear, observers.hear),
         rtol=wanted.rtol,
         atol=wanted.atol,
         measure=wanted.measure,
@@ -217,13 +220,23 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         verify=wanted.verify,
     )
     left_out: list[str] = []
-    if folder is not None:
+    if folder is not None and observers is not None:
         with folder.writing() as place:
-            left_out = write_files(place, job, result, wanted.allow, manager)
+            left_out = write_files(place, job, result, wanted.allow, manager, observers)
     view.summary(list(_summary(job, result, wanted.out)))
     if not wanted.quiet:
         for warning in [*_warnings(result, folder), *left_out]:
             warn(warning)
+
+
+def _both(
+    first: Callable[[OptimizationEvent], None], second: Callable[[OptimizationEvent], None]
+) -> Callable[[OptimizationEvent], None]:
+    def hear(event: OptimizationEvent) -> None:
+        first(event)
+        second(event)
+
+    return hear
 
 
 def _check_names(manager: PluginManager, wanted: _Options) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fxplug.api import Latency, OptimizationResult
-    from fxplug.cli.sections import Section
+    from fxplug.cli.sections import Section, SectionObservers
     from fxplug.lower import LoweringReport
     from fxplug.passes import PassReport
     from fxplug.plugins import PluginManager
@@ -54,7 +54,12 @@ class Job:
 
 
 def write_files(
-    folder: Path, job: Job, result: OptimizationResult, allow: Sequence[str], manager: PluginManager
+    folder: Path,
+    job: Job,
+    result: OptimizationResult,
+    allow: Sequence[str],
+    manager: PluginManager,
+    observers: SectionObservers | None = None,
 ) -> list[str]:
     """Write module, readable Python and reports.
 
@@ -64,6 +69,7 @@ def write_files(
         result: What came of it.
         allow: Functions that the module's file may name besides.
         manager: Supplies sections of the report, and names in the module's file.
+        observers: What sections heard of the passes; None: nothing.
 
     Returns:
         What the user should know, in sentences: the sections that could not be written.
@@ -75,7 +81,7 @@ def write_files(
     save(result.graph_module, module_file, allow=allow, manager=manager)
     source_file.write_text(_source(job, result), encoding="utf-8")
     data = _report(job, result)
-    sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data, folder))
+    sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data, folder), observers)
     data["sections"] = [section.entry for section in sections]
     others = sorted({entry.name for entry in folder.iterdir()} - set(FILES))
     data["files"] = [*FILES, *others]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from fxplug.api import OptimizationEvent
+    from fxplug.passes import PassEvent
     from fxplug.plugins import PluginManager, ReportContext, ReportSectionOffer
 
-__all__ = ["Section", "make_sections", "one_line", "table_cell"]
+__all__ = ["Section", "SectionObservers", "make_sections", "one_line", "table_cell"]
 
 
 @dataclass(frozen=True)
@@ -58,23 +60,68 @@ class Section:
             yield self.text.strip()
 
 
-def make_sections(manager: PluginManager, context: ReportContext) -> list[Section]:
+class SectionObservers:
+    """The observers of passes that sections ask for. One that fails hears no more, and its section is left out.
+
+    Args:
+        manager: Whose sections they belong to.
+    """
+
+    def __init__(self, manager: PluginManager) -> None:
+        self.observers: dict[str, Callable[[PassEvent], object]] = {}
+        """Full name of the section -> its observer."""
+        self.errors: dict[str, Exception] = {}
+        """Full name of the section -> why its observer could not be made, or failed."""
+        for name, offer in manager.report_sections().items():
+            if offer.record.observer is not None:
+                try:
+                    self.observers[name] = offer.record.observer()
+                except Exception as error:
+                    self.errors[name] = error
+
+    def observer_of(self, name: str) -> Callable[[PassEvent], object] | None:
+        """Return the observer of a section, None where it asked for none; raise what made it fail."""
+        if name in self.errors:
+            raise self.errors[name]
+        return self.observers.get(name)
+
+    def hear(self, event: OptimizationEvent) -> None:
+        """Hand on what is told of passes."""
+        if event.pass_event is None:
+            return
+        for name, observer in list(self.observers.items()):
+            try:
+                observer(event.pass_event)
+            except Exception as error:
+                self.errors[name] = error
+                del self.observers[name]
+
+
+def make_sections(
+    manager: PluginManager, context: ReportContext, observers: SectionObservers | None = None
+) -> list[Section]:
     """Return what plugins have to add to a report, in their order; a section that fails says so instead.
 
     Args:
         manager: Who is asked.
         context: What is reported on.
+        observers: What heard of the passes; None: nobody did.
 
     Raises:
         PluginError: A section fails, and the manager is strict.
     """
-    made = (_make(offer, context, strict=manager.strict) for offer in manager.report_sections().values())
+    offers = manager.report_sections().values()
+    made = (_make(offer, context, observers, strict=manager.strict) for offer in offers)
     return [section for section in made if section is not None]
 
 
-def _make(offer: ReportSectionOffer, context: ReportContext, *, strict: bool) -> Section | None:
+def _make(
+    offer: ReportSectionOffer, context: ReportContext, heard: SectionObservers | None, *, strict: bool
+) -> Section | None:
     title = offer.record.summary.rstrip(".") or offer.name
     try:
+        if heard is not None:
+            context = replace(context, observer=heard.observer_of(offer.name))
         answer: Any = offer.record.factory(context)
         if answer is None:
             return None

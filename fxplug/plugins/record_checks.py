@@ -62,6 +62,9 @@ def check_record(record: Any) -> None:
     title = _check_title(record)
     if not callable(record.factory):
         raise Refused(f"the factory of {title} is {record.factory!r}, which cannot be called")
+    observer = getattr(record, "observer", None)
+    if observer is not None and not callable(observer):
+        raise Refused(f"the observer of {title} is {observer!r}, which cannot be called")
     options = getattr(record, "options", None)
     if options is not None and not (isinstance(options, type) and is_dataclass(options)):
         raise Refused(f"the options of {title} are {options!r}; they must be a dataclass or None")

@@ -74,6 +74,8 @@ class ReportContext:
     folder: Path | None = None
     """Where the report is being written. A section may leave files of its own there, under names that are new; None
     where no report is written."""
+    observer: Callable[[PassEvent], object] | None = None
+    """What ``observer`` of the section's record made, after it heard of every pass; None where nothing was heard."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,9 @@ class ReportSectionRecord:
     Import heavy libraries in here, not earlier."""
     summary: str
     """One line for people; the section's title."""
+    observer: Callable[[], Callable[[PassEvent], object]] | None = None
+    """Makes an observer of the passes, before they run; the factory finds it in its context. For sections that need the
+    module as it was behind each pass: a `PassEvent` holds the module itself, which the next pass changes."""
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,54 @@ def test_a_report_section_may_leave_a_file_that_a_later_run_replaces(tmp_path):
         folder.check()
 
 
+def test_a_report_section_may_hear_of_the_passes(tmp_path):
+    from fxplug.cli.report import Job, write_files
+    from fxplug.cli.sections import SectionObservers
+
+    def fail(event):
+        raise ValueError("no ears")
+
+    hearing = ModuleType("example_hearing")
+    heard = []
+    hearing.fxplug_register_report_sections = fxplug.hookimpl(specname="fxplug_register_report_sections")(
+        lambda: [
+            fxplug.ReportSectionRecord(
+                "hears",
+                lambda context: str(context.observer == heard.append),
+                "It hears",
+                lambda: heard.append,
+            ),
+            fxplug.ReportSectionRecord("fails", lambda context: "never", "It fails", lambda: fail),
+            fxplug.ReportSectionRecord("made", lambda context: "never", "It cannot be made", lambda: 1 / 0),
+            fxplug.ReportSectionRecord("deaf", lambda context: str(context.observer), "It hears nothing"),
+        ]
+    )
+    manager = manager_with(hearing, strict=False)
+    model, inputs = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)).eval(), (torch.ones(1, 1, 2, 2),)
+    observers = SectionObservers(manager)
+    result = fxplug.optimize(
+        model, inputs, passes=["fuse-conv-bn"], manager=manager, measure=False, observer=observers.hear
+    )
+    job = Job("model", "Sequential", 6, inputs, ("float32[1, 1, 2, 2]",), None)
+
+    warned = write_files(tmp_path, job, result, (), manager, observers)
+
+    assert [(event.name, event.result is None) for event in heard] == [
+        ("fuse-conv-bn", True),
+        ("fuse-conv-bn", False),
+    ]
+    assert all(event.module is result.graph_module for event in heard)
+    report = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "## It hears\n\nTrue\n" in report
+    assert "## It hears nothing\n\nNone\n" in report
+    assert "never" not in report
+    assert [text.partition("' of ")[0] for text in warned] == [
+        "The report section 'hearing:fails",
+        "The report section 'hearing:made",
+    ]
+    assert "it raised ValueError: no ears." in warned[0]
+
+
 def test_register_report_sections(load_example, tmp_path):
     from fxplug.cli.report import Job, write_files
 
@@ -759,6 +807,11 @@ def device(**figures):
             "fxplug_register_report_sections",
             fxplug.ReportSectionRecord("words", "text", ""),
             "the factory of its ReportSectionRecord 'words' is 'text', which cannot be called",
+        ),
+        (
+            "fxplug_register_report_sections",
+            fxplug.ReportSectionRecord("words", print, "", "text"),
+            "the observer of its ReportSectionRecord 'words' is 'text', which cannot be called",
         ),
     ],
 )

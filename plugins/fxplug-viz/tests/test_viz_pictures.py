@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 from collections import Counter
@@ -13,7 +14,7 @@ import pytest
 
 import fxplug
 from fxplug.analyze import propagate_shapes
-from fxplug_viz import DrawingError, GraphDrawer, diff, draw, draw_diff
+from fxplug_viz import DrawingError, GraphDrawer, diff, draw, draw_diff, view_diff
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -124,6 +125,19 @@ def test_both_origins_of_every_fusion_are_in_the_picture(resnet, tmp_path):
     assert all("(Conv2d) + " in line and "(BatchNorm2d)" in line for line in fused)
     assert titles(path, "node") == Counter(node.name for node in resnet[1].graph.nodes)
     assert titles(path, "edge") == edges_of(resnet[1].graph)
+
+
+def test_both_origins_of_every_fusion_are_on_the_page(resnet, tmp_path):
+    html = view_diff(diff(*resnet), tmp_path / "diff.html").read_text(encoding="utf-8")
+
+    data = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+    before, after = data["graphs"]
+    fused = [node["x"][1] for node in after["nodes"] if node["x"][0] == "fused"]
+    assert len(fused) == 53
+    assert all("(Conv2d)" in conv[1] and "(BatchNorm2d)" in norm[1] for conv, norm, *_ in fused)
+    names = {node["n"]: node for node in before["nodes"]}
+    assert all("y" in names[name] for origins in fused for name, _ in origins)
+    assert data["steps"][1]["note"].endswith("53 fused")
 
 
 def test_a_program_can_add_to_a_picture(traced):

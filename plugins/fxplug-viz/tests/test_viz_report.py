@@ -108,7 +108,9 @@ def test_optimize_leaves_a_report_that_reads_from_top_to_bottom(optimised):
 def test_the_other_reports_name_the_page(optimised):
     report = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
 
-    assert report["files"] == ["module.fxplug", "module.py", "report.json", "report.md", "report.html"]
+    assert report["files"] == [
+        "module.fxplug", "module.py", "report.json", "report.md", "report.html", "steps.html",
+    ]  # fmt: skip
     assert "- `report.html`: from a section above" in (optimised / "report.md").read_text(encoding="utf-8")
 
 
@@ -152,6 +154,11 @@ def test_guards_and_a_backend_are_reported(optimised):
     data["backend"] = {
         "name": "engine", "runs_the_module": False, "fallback": "too small", "coverage": 0.25,
         "unsupported": unsupported,
+        "partitions": [
+            {"name": f"engine_{at}", "backend": "engine", "nodes": nodes, "compute_nodes": len(nodes),
+             "transfer_bytes": 4096, "fallback": fallback}
+            for at, (nodes, fallback) in enumerate([(["conv", "bn"], None), (["relu"] * 200, "<b>it broke</b>")])
+        ],
     }  # fmt: skip
     module = fxplug.trace(program, (torch.ones(2),))
 
@@ -160,6 +167,8 @@ def test_guards_and_a_backend_are_reported(optimised):
     assert "shape[0]" in text
     assert "test_viz_report.py" in text
     assert "Backend engine" in text
+    assert "engine_0 2 4.10 kB runs in engine conv, bn" in text
+    assert "engine_1 200 4.10 kB stays in PyTorch: <b>it broke</b> relu, relu" in text
     assert "25.0%" in text
     assert "10 more are in report.json." in text
 
@@ -237,3 +246,34 @@ def test_view_says_what_is_wrong(run_fxplug, tmp_path, arguments, message):
     assert result.exit_code != 0
     assert message in " ".join(result.output.split())
     assert not list(tmp_path.glob("*.html"))
+
+
+# -- what people are told ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (102_400_000, 102_400_000, "102 MB"),
+        (102_400_000, 102_100_000, "102 MB (less by 300 kB)"),
+        (102_400_000, 102_400_100, "102 MB (more by 100 B)"),
+        (4_000_000, 1_000_000, "4 MB → 1 MB"),
+    ],
+)
+def test_a_change_of_weights_is_told_although_both_numbers_read_the_same(optimised, before, after, text):
+    data = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
+    data["passes"][0].update(bytes_before=before, bytes_after=after)
+
+    page = report_html(ReportContext(fxplug.symbolic_trace(nn.ReLU()), (torch.ones(1),), data))
+
+    assert f"<td>{text}</td>" in page
+
+
+def test_a_report_is_laid_out_for_paper_and_fits_it(optimised, page):
+    page.page.emulate_media(media="print", color_scheme="dark")
+    page.page.set_viewport_size({"width": 680, "height": 1000})  # A4 without its margins.
+    page.page.goto((optimised / "report.html").as_uri())
+
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 680
+    assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.page.pdf(format="A4").startswith(b"%PDF")

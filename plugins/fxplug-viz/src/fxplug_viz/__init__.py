@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fxplug_viz.drawing import draw
     from fxplug_viz.errors import DrawingError
     from fxplug_viz.options import DrawOptions
+    from fxplug_viz.pass_steps import PassStep, PassSteps, view_diff
     from fxplug_viz.tree import rich_tree, tree_text
     from fxplug_viz.viewer import view
     from fxplug_viz.viewer_overlays import Overlay
@@ -25,6 +26,8 @@ _HOMES = {
     "GraphDrawer": "drawer",
     "NodeChange": "difference",
     "Overlay": "viewer_overlays",
+    "PassStep": "pass_steps",
+    "PassSteps": "pass_steps",
     "diff": "difference",
     "diff_dot_text": "difference_picture",
     "dot_text": "dot",
@@ -33,6 +36,7 @@ _HOMES = {
     "rich_tree": "tree",
     "tree_text": "tree",
     "view": "viewer",
+    "view_diff": "pass_steps",
 }
 
 __all__ = [
@@ -42,6 +46,8 @@ __all__ = [
     "GraphDrawer",
     "NodeChange",
     "Overlay",
+    "PassStep",
+    "PassSteps",
     "diff",
     "diff_dot_text",
     "dot_text",
@@ -50,6 +56,7 @@ __all__ = [
     "rich_tree",
     "tree_text",
     "view",
+    "view_diff",
 ]
 
 

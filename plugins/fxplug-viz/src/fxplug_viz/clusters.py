@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fxplug_viz.escaping import quoted
+from fxplug_viz.unfolding import frames_of, own_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,8 +27,8 @@ class Cluster:
     kind: str = ""
     nodes: list[Node] = field(default_factory=list)
     """Those that lie in no module inside it."""
-    children: dict[str, Cluster] = field(default_factory=dict)
-    """By path, in the order of their first nodes."""
+    children: dict[tuple[str, str], Cluster] = field(default_factory=dict)
+    """By path and class, in the order of their first nodes."""
 
     @property
     def label(self) -> str:
@@ -43,8 +44,8 @@ def cluster_tree(nodes: Iterable[Node]) -> Cluster:
     root = Cluster()
     for node in nodes:
         place = root
-        for path, kind in modules_around(node)[:_DEEPEST]:
-            place = place.children.setdefault(path, Cluster(path, kind))
+        for frame in modules_around(node)[:_DEEPEST]:
+            place = place.children.setdefault(frame, Cluster(*frame))
         place.nodes.append(node)
     _simplify(root)
     return root
@@ -52,17 +53,18 @@ def cluster_tree(nodes: Iterable[Node]) -> Cluster:
 
 def modules_around(node: Node) -> list[tuple[str, str]]:
     """Return path and class of every module that a node lies in, without the root and what the node itself calls."""
+    frames = list(frames_of(node))
     scope = next((origin.module for origin in node.origins if origin.module is not None), None)
     if scope is None:
-        return []
+        return frames
     entries = [
         (path, kind.rpartition(".")[2] if isinstance(kind, str) else kind.__name__)
         for path, kind in scope.stack().values()
         if path
     ]
-    if node.op == "call_module" and entries and entries[-1][0] == node.target:
+    if node.op == "call_module" and entries and entries[-1][0] == own_target(node):
         entries.pop()
-    return entries
+    return frames + entries
 
 
 def _simplify(cluster: Cluster) -> None:
@@ -74,7 +76,7 @@ def _simplify(cluster: Cluster) -> None:
         elif not child.nodes and len(child.children) == 1:
             (only,) = child.children.values()
             cluster.children = {
-                (only.path if key == path else key): (only if key == path else other)
+                ((only.path, only.kind) if key == path else key): (only if key == path else other)
                 for key, other in cluster.children.items()
             }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from fxplug.analyze import shape_text
 from fxplug.execute import GraphModule, fetch_path, has_path
+from fxplug_viz.unfolding import frames_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -87,6 +88,9 @@ def _partition(node: Node, module: GraphModule | None) -> str | None:
     noted = node.meta.get("partition")
     if noted is not None:
         return str(noted)
+    frames = frames_of(node)
+    if frames:
+        return frames[0][0]
     if node.op != "call_module" or module is None or not has_path(module, node.target):
         return None
     return str(node.target) if isinstance(fetch_path(module, node.target), GraphModule) else None

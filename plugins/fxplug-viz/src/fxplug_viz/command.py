@@ -98,6 +98,11 @@ def settings_of(options: dict[str, Any]) -> dict[str, Any]:
     multiple=True,
     help="Leave these nodes out; repeatable. constants: also the values among the arguments.",
 )
+@click.option(
+    "--unfold",
+    is_flag=True,
+    help="Also draw the nodes inside graph modules that are called, such as partitions.",
+)
 @click.option("--text", is_flag=True, help="Print a tree of modules and nodes instead.")
 @capture_options
 @config_option

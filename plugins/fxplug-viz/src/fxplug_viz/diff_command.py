@@ -12,6 +12,7 @@ from fxplug_viz.command import picture_options, settings_of
 from fxplug_viz.difference import diff as compare_graphs
 from fxplug_viz.difference_picture import draw_diff
 from fxplug_viz.escaping import visible
+from fxplug_viz.pass_steps import view_diff
 from fxplug_viz.rendering import format_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ Show what became of the graph of BEFORE in AFTER: nodes that were added, removed
 
 Each of the two is package.module:callable, path.py:callable, or a file that ends in .fxplug. Nodes belong together
 where they come from the same lines and modules, so AFTER is best what passes made of BEFORE.
+
+A FILE that ends in .html becomes a page that shows both, with a slider, for a browser.
 """
 
 
@@ -42,7 +45,8 @@ def diff(context: click.Context, before: str, after: str, config: Path | None, *
     """Compare two graphs; see `_HELP`."""
     settings = settings_of(options)
     out, kind, as_json = (options.pop(name) for name in ("out", "format", "as_json"))
-    if out is not None:
+    is_page = out is not None and kind is None and out.suffix.lower() in {".html", ".htm"}
+    if out is not None and not is_page:
         kind = format_of(out, kind)
     manager = manager_for(config)
     first, second = (captured_module(context, text, manager=manager, **options) for text in (before, after))
@@ -51,8 +55,11 @@ def diff(context: click.Context, before: str, after: str, config: Path | None, *
         click.echo(json.dumps(_as_data(difference), indent=2))
     else:
         click.echo("\n".join(visible(line) for line in difference.text().splitlines()))
-    if out is not None:
+    if out is not None and is_page:
+        view_diff(difference, out, title=settings.get("title"))
+    elif out is not None:
         draw_diff(difference, out, kind, **settings)
+    if out is not None:
         click.echo(f"Wrote {out}.", err=as_json)
 
 

@@ -14,6 +14,7 @@ from fxplug_viz.escaping import html_text, identifier, quoted, record, tooltip
 from fxplug_viz.labels import is_missing, label_rows, source_text
 from fxplug_viz.options import Direction, DrawOptions
 from fxplug_viz.selection import columns_of, shown_edges, shown_nodes
+from fxplug_viz.unfolding import unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +69,8 @@ def dot_text(module_or_graph: GraphModule | Graph, **settings: Unpack[DrawSettin
 def dot_lines(module_or_graph: GraphModule | Graph, options: DrawOptions) -> list[str]:
     """Return the statements inside the braces of `dot_text`."""
     module, graph = parts_of(module_or_graph)
-    nodes = shown_nodes(graph, module, options.hide)
+    shown = unfolded(graph, module) if options.unfold else graph
+    nodes = shown_nodes(shown, module, options.hide)
     return list(_Picture(graph, module, nodes, options).lines())
 
 

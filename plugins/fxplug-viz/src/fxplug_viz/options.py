@@ -46,6 +46,7 @@ class DrawSettings(TypedDict, total=False):
     detail: Detail
     longest: int
     wrap: bool | None
+    unfold: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class DrawOptions:
     """How many characters a text may have; what is longer is cut."""
     wrap: bool | None = None
     """Whether a long graph is broken into columns; None: where there are more than 100 nodes."""
+    unfold: bool = False
+    """Whether the nodes of graph modules that the graph calls are drawn too, in a frame around each."""
 
     def __post_init__(self) -> None:
         _check("direction", self.direction, get_args(Direction))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from fxplug import GraphModule
     from fxplug.plugins import ReportContext
+    from fxplug_viz.pass_steps import PassSteps
 
 __all__ = [
     "PLUGIN_PROGRAMS",
@@ -49,8 +50,14 @@ def _make_view() -> Command:
 
 @hookimpl
 def fxplug_register_report_sections() -> Iterable[ReportSectionRecord]:
-    """Write ``report.html`` beside the other reports."""
-    return [ReportSectionRecord("report", _write_report, "The report as a page")]
+    """Write ``report.html`` and ``steps.html`` beside the other reports."""
+    return [ReportSectionRecord("report", _write_report, "The report as a page", _make_steps)]
+
+
+def _make_steps() -> PassSteps:
+    from fxplug_viz.pass_steps import PassSteps  # noqa: PLC0415 - as above
+
+    return PassSteps()
 
 
 def _write_report(context: ReportContext) -> str | None:

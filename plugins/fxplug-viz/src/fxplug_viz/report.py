@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import fxplug
 from fxplug.errors import FxplugError
+from fxplug_viz.pass_steps import PassSteps
 from fxplug_viz.viewer_page import asset, page, write_page
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
     from fxplug.plugins import ReportContext
 
-__all__ = ["FILE", "report_html", "write_report"]
+__all__ = ["FILE", "STEPS_FILE", "report_html", "write_report"]
 
 FILE = "report.html"
+STEPS_FILE = "steps.html"
+"""The graph behind each pass; see `fxplug_viz.PassSteps`."""
 
 _BIGGEST = 12
 _ERRORS = 10
@@ -24,7 +27,7 @@ _LONGEST = 2000
 
 
 def write_report(context: ReportContext) -> str | None:
-    """Write the page beside the other reports.
+    """Write the page beside the other reports, and one with the graph behind each pass.
 
     Args:
         context: What is reported on.
@@ -34,8 +37,14 @@ def write_report(context: ReportContext) -> str | None:
     """
     if context.folder is None:
         return None
+    steps = context.observer
+    has_steps = False
+    if isinstance(steps, PassSteps) and steps.steps:
+        has_steps = True
+        steps.view(context.folder / STEPS_FILE, title=f"{context.data['model']['class']}, pass by pass")
     write_page(context.folder / FILE, report_html(context))
-    return f"`{FILE}` says the same with pictures, for a browser or a printer."
+    said = f"`{FILE}` says the same with pictures, for a browser or a printer."
+    return f"{said} `{STEPS_FILE}` shows the graph behind each pass." if has_steps else said
 
 
 def report_html(context: ReportContext) -> str:
@@ -58,6 +67,7 @@ def report_html(context: ReportContext) -> str:
         guards=context.module.guards,
         assumptions=[str(text) for text in context.module.meta.get("assumptions", ())],
         passes=passes,
+        partitions=_partitions(data["backend"]),
         errors=_errors(data["check"]["values"]),
         errors_left_out=max(0, len(data["check"]["values"]) - _ERRORS),
         biggest=_biggest(context),
@@ -65,6 +75,7 @@ def report_html(context: ReportContext) -> str:
         number_text=number_text,
         shortened=_shortened,
         environment=data["environment"],
+        steps_file=STEPS_FILE if isinstance(context.observer, PassSteps) and context.observer.steps else "",
     )
 
 
@@ -184,10 +195,38 @@ def _pass_row(entry: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, An
         "share_before": entry["nodes_before"] / most,
         "share_after": entry["nodes_after"] / most,
         "changes": ", ".join(f"{count} {verb}" for count, verb in counts if count) or "nothing",
-        "weights": size_text(after) if before == after else f"{size_text(before)} → {size_text(after)}",
+        "weights": _weights_text(before, after),
         "seconds": entry["seconds"],
         "verified": entry["verified"] or "",
     }
+
+
+def _weights_text(before: int, after: int) -> str:
+    """Return the size of the weights; how much it changed, where both numbers would read the same."""
+    if before == after:
+        return size_text(after)
+    if size_text(before) != size_text(after):
+        return f"{size_text(before)} → {size_text(after)}"
+    return f"{size_text(after)} ({'more' if after > before else 'less'} by {size_text(abs(after - before))})"
+
+
+def _partitions(backend: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the partitions of a backend, with the share that each has of the calls in them."""
+    found = [] if backend is None else list(backend.get("partitions") or ())
+    most = max([partition["compute_nodes"] for partition in found], default=0) or 1
+    return [
+        {
+            "name": partition["name"],
+            "nodes": ", ".join(partition["nodes"]),
+            "calls": partition["compute_nodes"],
+            "share": partition["compute_nodes"] / most,
+            "moved": size_text(partition["transfer_bytes"]),
+            "outcome": f"stays in PyTorch: {partition['fallback']}"
+            if partition["fallback"]
+            else f"runs in {partition['backend']}",
+        }
+        for partition in found
+    ]
 
 
 def _errors(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

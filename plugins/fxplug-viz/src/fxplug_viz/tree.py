@@ -12,6 +12,7 @@ from fxplug_viz.escaping import shortened, visible
 from fxplug_viz.labels import argument_row, is_missing, parameter_text, target_text, value_text
 from fxplug_viz.options import DrawOptions
 from fxplug_viz.selection import shown_nodes
+from fxplug_viz.unfolding import unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -52,7 +53,7 @@ def tree_text(module_or_graph: GraphModule | Graph, **settings: Unpack[DrawSetti
 
     Args:
         module_or_graph: What is shown.
-        **settings: See `DrawOptions`; ``title``, ``hide``, ``detail`` and ``longest`` count here.
+        **settings: See `DrawOptions`; ``title``, ``hide``, ``detail``, ``longest`` and ``unfold`` count here.
 
     Returns:
         Lines without a line end behind the last one.
@@ -110,7 +111,8 @@ def _tree(module_or_graph: GraphModule | Graph, options: DrawOptions) -> _Branch
     for fault in find_structure_faults(graph, module):
         root.children.append(_Branch([(f"not sound: {visible(fault)}", _RED)]))
     open_branches: list[tuple[str, _Branch]] = [("", root)]
-    for node in shown_nodes(graph, module, options.hide):
+    shown = unfolded(graph, module) if options.unfold else graph
+    for node in shown_nodes(shown, module, options.hide):
         around = modules_around(node)
         _enter(open_branches, around)
         open_branches[-1][1].children.append(_Branch(list(_parts(node, module, options))))

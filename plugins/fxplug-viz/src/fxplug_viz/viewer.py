@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fxplug.ir import printable
 from fxplug_viz.viewer_data import graph_data
 from fxplug_viz.viewer_overlays import overlays_of
 from fxplug_viz.viewer_page import asset, embedded_json, page, write_page
@@ -70,12 +71,15 @@ def graph_with_overlays(
     return data
 
 
-def viewer_html(graphs: Sequence[Mapping[str, Any]], *, title: str) -> str:
+def viewer_html(
+    graphs: Sequence[Mapping[str, Any]], *, title: str, steps: Sequence[Mapping[str, Any]] = ()
+) -> str:
     """Return a page that shows graphs, one at a time.
 
     Args:
         graphs: What `graph_with_overlays` returned, each with a key of its own.
         title: The page's title.
+        steps: What a slider goes through: mappings of title, key of the graph, kind and note. Empty: there is none.
     """
     scripts = {
         "vendor": asset("vendor/vendor.min.js"),
@@ -84,7 +88,14 @@ def viewer_html(graphs: Sequence[Mapping[str, Any]], *, title: str) -> str:
         ),
     }
     worker = {"script": asset("vendor/dagre.min.js") + "\n" + asset("viewer-worker.js")}
-    data = {"format": "fxplug-view", "version": 1, "title": title, "graphs": list(graphs)}
+    title = printable(title)
+    data = {
+        "format": "fxplug-view",
+        "version": 1,
+        "title": title,
+        "graphs": list(graphs),
+        "steps": list(steps),
+    }
     return page(
         "viewer.html.j2",
         scripts=scripts,

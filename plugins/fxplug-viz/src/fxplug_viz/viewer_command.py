@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import torch
 
 import fxplug
 from fxplug.analyze import propagate_shapes
@@ -15,6 +16,7 @@ from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.references import load_model
 from fxplug.errors import ConfigError, StorageError
+from fxplug_viz.pass_steps import PassSteps
 from fxplug_viz.viewer import view as write_view
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ Write a page that shows the graph of MODEL: one HTML file that a browser opens a
 
 MODEL is a file that ends in .fxplug, such as fxplug.save and fxplug optimize write, or package.module:callable or
 path.py:callable, which is captured. With an example the page shows shapes and what each node costs.
+
+With --pipeline or --pass the page shows what passes make of the graph: a slider goes through them, one step each.
 """
 
 
@@ -42,6 +46,14 @@ path.py:callable, which is captured. With an example the page shows shapes and w
     help="Where the page goes; an older file is replaced.  [default: the name of MODEL, in the working directory]",
 )
 @click.option("--title", help="Stands above the picture; by default the class of the module.")
+@click.option("--pipeline", metavar="NAME", help="Run this pipeline, and show the graph behind each pass.")
+@click.option(
+    "--pass",
+    "passes",
+    multiple=True,
+    metavar="NAME",
+    help="Run this pass, and show the graph behind it; repeatable.",
+)
 @click.option(
     "--profile", "measure", is_flag=True, help="Also measure the time of every node on the example."
 )
@@ -81,12 +93,45 @@ def view(context: click.Context, reference: str, out: Path | None, title: str | 
         raise click.UsageError(
             "--profile and --device-name need inputs: --example 1x3x224x224 (once per input)."
         )
+    _check_steps(options)
     module = _captured(context, reference, inputs, options, manager)
+    target = _default_name(reference) if out is None else out
+    if options["pipeline"] or options["passes"]:
+        steps = _steps(module, inputs, options, manager)
+        steps.view(target, title=title)
+        count = len(steps.steps) - 1
+        click.echo(
+            f"Wrote {target}: {count} pass{'' if count == 1 else 'es'}, {len(module.graph.nodes)} nodes behind the "
+            "last one. Open it in a browser."
+        )
+        return
     overlays = {} if inputs is None else _numbers(module, inputs, options, manager)
     overlays.update({path.stem: _read_table(path) for path in options["tables"]})
-    target = _default_name(reference) if out is None else out
     write_view(module, target, overlays, title=title)
     click.echo(f"Wrote {target}: {len(module.graph.nodes)} nodes. Open it in a browser.")
+
+
+def _check_steps(options: dict[str, Any]) -> None:
+    if options["pipeline"] and options["passes"]:
+        raise click.UsageError("--pipeline and --pass exclude each other: name a pipeline, or its passes.")
+    numbers = options["measure"] or options["device_name"] or options["tables"]
+    if numbers and (options["pipeline"] or options["passes"]):
+        raise click.UsageError(
+            "--profile, --device-name and --table are about one graph, and passes make several. Write the result of "
+            "the passes with 'fxplug optimize --out DIR', and view DIR/module.fxplug."
+        )
+
+
+def _steps(
+    module: GraphModule, inputs: Sequence[Any] | None, options: dict[str, Any], manager: PluginManager
+) -> PassSteps:
+    """Run the passes and return what they made."""
+    example = None if inputs is None else tuple(inputs)
+    steps = PassSteps(example)
+    pipeline = manager.resolve_pipeline(list(options["passes"]) or options["pipeline"])
+    with torch.no_grad():
+        pipeline.run(module, example, [steps])
+    return steps
 
 
 def _captured(

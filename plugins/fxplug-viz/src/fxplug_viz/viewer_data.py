@@ -8,6 +8,7 @@ from fxplug.analyze import shape_text
 from fxplug.errors import InvalidArgumentError
 from fxplug.execute import GraphModule
 from fxplug.ir import OPCODES, Graph, argument_text, effects, printable, qualified_name
+from fxplug_viz.unfolding import unfolded
 from fxplug_viz.viewer_tree import tree_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def graph_data(
             f"Cannot show a {type(module_or_graph).__name__}: only a GraphModule or a Graph has nodes to show. Capture "
             f"it first: view(fxplug.symbolic_trace(module), path)."
         )
-    nodes = list(graph.nodes)
+    nodes = list(unfolded(graph, module).nodes)
     positions = {node: position for position, node in enumerate(nodes)}
     code, lines = _code_of(graph)
     data = [_node_data(node, positions, lines, module) for node in nodes]

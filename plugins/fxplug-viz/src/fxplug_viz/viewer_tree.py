@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fxplug_viz.unfolding import frames_of, own_target
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -14,7 +16,7 @@ __all__ = ["SECTION", "tree_of"]
 SECTION = 60
 """How many things lie side by side; much more is cut into sections, as layered layouts grow faster than linearly."""
 
-_Path = tuple[str, ...]
+_Path = tuple[tuple[str, str], ...]
 
 
 class _Group:
@@ -66,10 +68,10 @@ def _by_module(nodes: Sequence[Node]) -> _Group:
         group = root
         walked: _Path = ()
         for path, kind in _scopes(node):
-            walked = (*walked, path)
+            walked = (*walked, (path, kind))
             inner = groups.get(walked)
             if inner is None:
-                label = path.removeprefix(f"{walked[-2]}.") if len(walked) > 1 else path
+                label = path.removeprefix(f"{walked[-2][0]}.") if len(walked) > 1 else path
                 inner = groups[walked] = _Group("module", label, kind, path)
                 group.children.append(inner)
             group = inner
@@ -79,14 +81,17 @@ def _by_module(nodes: Sequence[Node]) -> _Group:
 
 def _scopes(node: Node) -> Iterable[tuple[str, str]]:
     """Return paths and classes of the modules that a node lies in, outermost first, without the root."""
+    frames = frames_of(node)
     if node.op in ("placeholder", "output"):
-        return []
+        return frames
     scope = node.origins[0].module if node.origins else None
     if scope is not None:
         stack = scope.stack().values()
         # A module that is one node is no group besides.
-        own = node.target if node.op == "call_module" else None
-        return [(path, _class_name(kind)) for path, kind in stack if path and path != own]
+        own = own_target(node) if node.op == "call_module" else None
+        return [*frames, *((path, _class_name(kind)) for path, kind in stack if path and path != own)]
+    if frames:
+        return frames
     if node.op in ("call_module", "get_attr") and isinstance(node.target, str):
         atoms = node.target.split(".")[:-1]
         return [(".".join(atoms[: count + 1]), "") for count in range(len(atoms))]

@@ -22,17 +22,22 @@ class App {
     byId("title").textContent = this.data.title;
     const choice = byId("graph");
     for (const graph of this.data.graphs) choice.append(element("option", { value: graph.id }, graph.title));
-    byId("graph-choice").hidden = this.data.graphs.length < 2;
+    this.steps = this.data.steps ?? [];
+    this.step = -1;
+    byId("steps").hidden = !this.steps.length;
+    byId("step").max = String(Math.max(0, this.steps.length - 1));
+    byId("graph-choice").hidden = this.data.graphs.length < 2 || this.steps.length > 0;
     const wanted = this.address();
     const graph = this.data.graphs.find((each) => each.id === wanted.get("graph")) ?? this.data.graphs[0];
-    await this.setGraph(graph.id);
-    await this.follow();
+    if (this.steps.length) await this.setStep(this.stepOf(wanted) ?? this.steps.length - 1);
+    else await this.setGraph(graph.id);
+    await this.follow(wanted);
     window.addEventListener("hashchange", () => this.follow());
   }
 
   // -- what is shown --------------------------------------------------------------------------------------------
 
-  async setGraph(key) {
+  async setGraph(key, { like = null } = {}) {
     const data = this.data.graphs.find((graph) => graph.id === key);
     if (!data) return;
     if (!this.models.has(key)) {
@@ -40,11 +45,13 @@ class App {
       model.unfoldSome(50);
       this.models.set(key, model);
     }
+    if (like) this.models.get(key).unfoldLike(like);
     this.model = this.models.get(key);
     byId("graph").value = key;
     this.selected = -1;
     this.picture.selected = -1;
     this.picture.setModel(this.model);
+    this.tree.update();
     this.table.setModel(this.model);
     const overlay = byId("overlay");
     overlay.replaceChildren(element("option", { value: "" }, "none"));
@@ -55,6 +62,93 @@ class App {
     this.details.show(-1);
     await this.lay();
     this.picture.fit();
+  }
+
+  // -- steps ----------------------------------------------------------------------------------------------------
+
+  /** Shows a step; what is selected stays so where it goes on, and what is in the middle stays there. */
+  async setStep(at) {
+    const wanted = Math.max(0, Math.min(this.steps.length - 1, at));
+    if (Number.isNaN(wanted) || wanted === this.step) return;
+    const forward = wanted > this.step;
+    const step = this.steps[wanted];
+    const old = this.model;
+    const isOther = !old || old.data.id !== step.graph;
+    const names = old && isOther ? this.passedOn(old, forward) : null;
+    const selected = this.selected >= 0 && old && !old.isGroup(this.selected) ? old.nodes[this.selected].n : null;
+    this.step = wanted;
+    byId("step").value = String(wanted);
+    byId("step-back").disabled = wanted === 0;
+    byId("step-on").disabled = wanted === this.steps.length - 1;
+    byId("step-text").querySelector("strong").textContent = `${wanted + 1} of ${this.steps.length}: ${step.title}`;
+    byId("step-text").querySelector("span").textContent = { unchanged: `${step.note || "nothing to do"} (nothing changed)` }[step.kind] ?? step.note;
+    byId("step-text").title = `${step.title}: ${step.note}`.slice(0, 1000);
+    byId("step").setAttribute("aria-valuetext", `${step.title}. ${step.note}`.slice(0, 300));
+    if (isOther) {
+      const { transform } = this.picture;
+      const anchor = old ? this.anchor() : null;
+      await this.setGraph(step.graph, { like: old });
+      if (this.step !== wanted) return;
+      const id = anchor && this.model.byName.get(names.get(anchor.name) ?? anchor.name);
+      if (id !== undefined && id !== null && this.picture.screenBox(id)) {
+        this.picture.moveTo(transform);
+        this.picture.keep(id, anchor.box);
+      }
+      const stays = selected === null ? undefined : this.model.byName.get(names?.get(selected) ?? selected);
+      if (stays !== undefined) await this.select(stays);
+    }
+    const changes = this.model.overlays.findIndex((overlay) => overlay.kind === "change");
+    this.setOverlay(this.stepChanges() ? changes : -1);
+    this.details.show(this.selected);
+    this.writeAddress();
+  }
+
+  /** Whether the step that is shown is what made its graph. */
+  stepChanges() { return this.steps[this.step]?.kind === "changed"; }
+
+  stepOf(wanted) {
+    const at = Number(wanted.get("step"));
+    return wanted.has("step") && Number.isInteger(at) && at >= 1 && at <= this.steps.length ? at - 1 : null;
+  }
+
+  /** Returns what nodes of a graph are called in the next graph, or in the one before. */
+  passedOn(model, forward) {
+    const pairs = model.nodes.map((node) => [node.n, forward ? node.y : node.x?.[1][0]?.[0]]);
+    return new Map(pairs.filter(([, name]) => name !== undefined));
+  }
+
+  /** Returns the node that is nearest to the middle of the picture, and where it is. */
+  anchor() {
+    let best = null;
+    for (const { id } of this.picture.scene.boxes.values()) {
+      if (this.model.isGroup(id)) continue;
+      const box = this.picture.screenBox(id);
+      const far = Math.hypot(box[0] + box[2] / 2 - this.picture.width / 2, box[1] + box[3] / 2 - this.picture.height / 2);
+      if (!best || far < best.far) best = { far, box, name: this.model.nodes[id].n };
+    }
+    return best;
+  }
+
+  nextGraph() {
+    const at = this.data.graphs.indexOf(this.model.data);
+    return this.steps.length ? this.data.graphs[at + 1] : undefined;
+  }
+
+  /** Shows a node of the graph before this one, or behind it. */
+  async showIn(key, name, at) {
+    await this.setStep(at);
+    if (this.model.data.id === key && this.model.byName.has(name)) await this.select(this.model.byName.get(name), { move: true });
+  }
+
+  showBefore(name) {
+    const key = this.model.data.before;
+    const shown = this.steps.map((step) => step.graph);
+    return this.showIn(key, name, shown.lastIndexOf(key));
+  }
+
+  showAfter(name) {
+    const key = this.nextGraph().id;
+    return this.showIn(key, name, this.steps.findIndex((step) => step.graph === key));
   }
 
   async lay() {
@@ -149,9 +243,10 @@ class App {
 
   address() { return new URLSearchParams(location.hash.slice(1)); }
 
-  async follow() {
-    const wanted = this.address();
-    const key = wanted.get("graph");
+  async follow(wanted = this.address()) {
+    const step = this.stepOf(wanted);
+    if (step !== null) await this.setStep(step);
+    const key = this.steps.length ? null : wanted.get("graph");
     if (key && key !== this.model.data.id) await this.setGraph(key);
     const name = wanted.get("node");
     const path = wanted.get("module");
@@ -165,7 +260,8 @@ class App {
 
   writeAddress() {
     const wanted = new URLSearchParams();
-    if (this.data.graphs.length > 1) wanted.set("graph", this.model.data.id);
+    if (this.steps.length) wanted.set("step", String(this.step + 1));
+    else if (this.data.graphs.length > 1) wanted.set("graph", this.model.data.id);
     if (this.selected >= 0) {
       if (!this.model.isGroup(this.selected)) wanted.set("node", this.model.nodes[this.selected].n);
       else if (this.model.group(this.selected).k === "module") wanted.set("module", this.model.group(this.selected).t);
@@ -182,6 +278,9 @@ class App {
       this.writeAddress();
     });
     byId("overlay").addEventListener("change", (event) => this.setOverlay(event.target.value === "" ? -1 : Number(event.target.value)));
+    byId("step").addEventListener("input", (event) => this.setStep(Number(event.target.value)));
+    byId("step-back").addEventListener("click", () => this.setStep(this.step - 1));
+    byId("step-on").addEventListener("click", () => this.setStep(this.step + 1));
     byId("expand").addEventListener("click", () => this.setAll(true));
     byId("collapse").addEventListener("click", () => this.setAll(false));
     byId("fit").addEventListener("click", () => this.picture.fitAll());
@@ -240,7 +339,8 @@ class App {
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || byId("keys").open || !this.model) return;
-    const inField = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
+    const onSlider = event.target.type === "range" && !event.key.startsWith("Arrow");
+    const inField = !onSlider && ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
     if (inField) return;
     const onButton = event.target.tagName === "BUTTON";
     const actions = {
@@ -253,6 +353,7 @@ class App {
       f: () => this.selected >= 0 && this.picture.centre(this.selected, 1),
       e: () => this.setAll(true),
       c: () => this.setAll(false),
+      ...(this.steps.length ? { n: () => this.setStep(this.step + 1), p: () => this.setStep(this.step - 1) } : {}),
       b: () => this.showTable(byId("table").hidden),
       t: () => this.setTheme(this.theme === "dark" ? "light" : "dark"),
       Escape: () => this.select(-1),

@@ -82,6 +82,17 @@ class Model {
     return list;
   }
 
+  /** Unfolds what is unfolded in another graph, as far as there is such a group here too. */
+  unfoldLike(other) {
+    const key = (model, id) => JSON.stringify([...model.around(id), id].map((each) => [model.group(each).k, model.group(each).t, model.group(each).l]));
+    const open = new Map(other.allGroups().map((id) => [key(other, id), other.expanded.has(id)]));
+    for (const id of this.allGroups()) {
+      const known = open.get(key(this, id));
+      if (known === true) this.expanded.add(id);
+      else if (known === false) this.expanded.delete(id);
+    }
+  }
+
   isVisible(id) { return this.around(id).every((group) => this.expanded.has(group)); }
 
   reveal(id) {
@@ -123,7 +134,16 @@ class Model {
 
   aggregate(overlay) {
     const values = new Map(overlay.values);
-    if (overlay.kind === "number") {
+    if (overlay.kind === "change") {
+      // What is the same says nothing of a group in which something else is not.
+      for (const [node, value] of overlay.values) {
+        for (let each = this.parents[node]; each >= 0; each = this.parents[each]) {
+          const old = values.get(each);
+          if (old === undefined || old === "same") values.set(each, value);
+          else if (value !== "same" && value !== old) values.set(each, "several");
+        }
+      }
+    } else if (overlay.kind === "number") {
       for (const [node, value] of overlay.values) {
         for (let each = this.parents[node]; each >= 0; each = this.parents[each]) {
           const old = values.get(each);

@@ -153,24 +153,24 @@ class Details {
     return kept.length ? element("section", {}, element("h3", {}, title), ...kept) : null;
   }
 
-  links(ids) {
+  links(ids, note = null) {
     if (!ids.length) return null;
     const list = element("ul", { class: "links" });
-    for (const id of ids.slice(0, 200)) list.append(element("li", {}, this.link(id)));
+    for (const id of ids.slice(0, 200)) list.append(element("li", {}, this.link(id, note && note(id))));
     if (ids.length > 200) list.append(element("li", {}, `and ${ids.length - 200} more`));
     return list;
   }
 
-  link(id) {
+  link(id, said = null) {
     const { model } = this.app;
     const text = model.isGroup(id) ? model.name(id) : model.nodes[id].n;
-    const note = model.isGroup(id) ? model.note(id) : [model.label(id) === text ? "" : model.label(id), model.nodes[id].s].filter(Boolean).join("  ");
+    const note = said !== null ? printable(said) : model.isGroup(id) ? model.note(id) : [model.label(id) === text ? "" : model.label(id), model.nodes[id].s].filter(Boolean).join("  ");
     return element("button", { class: "link", onclick: () => this.app.select(id, { move: true }) },
       text, element("small", {}, `  ${note.slice(0, 200)}`));
   }
 
   values(id) {
-    const entries = this.app.model.overlays.map((overlay) => [overlay.title, numberText(overlay.all.get(id), overlay.unit)]);
+    const entries = this.app.model.overlays.filter((overlay) => overlay.kind !== "change").map((overlay) => [overlay.title, numberText(overlay.all.get(id), overlay.unit)]);
     return this.section("Numbers", entries.some(([, text]) => text) ? this.facts(entries) : null);
   }
 
@@ -186,6 +186,7 @@ class Details {
       element("p", { class: "kind" }, this.swatch(opcode), opcode, node.k ? element("small", {}, `  ${node.k}`) : null),
       this.facts([["target", node.t], ["shape", node.s], ["module", model.path(id)], ["regions", (node.r ?? []).join(", ")],
         ["effects", node.e]]),
+      ...this.becoming(node),
       this.section("Arguments", args),
       this.section("Module", node.d ? element("pre", {}, node.d) : null),
       this.section(`Inputs (${node.i.length})`, this.links(node.i)),
@@ -197,6 +198,48 @@ class Details {
       this.section("Guards asked there", this.guards(guards)),
     ];
   }
+
+  /** What became of a node in this step, and what becomes of it in the next one. */
+  becoming(node) {
+    const { app } = this;
+    const [kind, before, details] = node.x ?? ["same", [], []];
+    const parts = [];
+    if (kind !== "same") {
+      const list = element("ul", { class: "links" }, ...before.map(([name, text]) => element("li", {},
+        element("button", { class: "link", title: "Show it in the step before", onclick: () => app.showBefore(name) }, printable(text.slice(0, 300))))));
+      parts.push(this.section(before.length > 1 ? "Fused from" : before.length ? `${kind === "moved" ? "Moved" : "Changed"} from` : "Added in this step",
+        before.length ? list : null, details.length ? element("ul", { class: "plain" }, ...details.map((text) => element("li", {}, text))) : before.length ? null : element("p", {}, "by this step")));
+    }
+    const next = app.nextGraph();
+    if (next) {
+      parts.push(this.section("In the next step", node.y === undefined
+        ? element("p", {}, "It is gone.")
+        : element("button", { class: "link", onclick: () => app.showAfter(node.y) }, node.y)));
+    }
+    return parts;
+  }
+
+  /** What the step did to the whole graph. */
+  changes() {
+    const { model } = this.app;
+    const { gone = [], before } = model.data;
+    if (!before || !this.app.stepChanges()) return null;
+    const changed = model.nodes.map((node, id) => [node.x?.[0] ?? "same", id]).filter(([kind]) => kind !== "same");
+    const kinds = ["fused", "added", "changed", "moved"].map((kind) => [kind, changed.filter(([each]) => each === kind).map(([, id]) => id)]);
+    const parts = kinds.filter(([, ids]) => ids.length).map(([kind, ids]) => element("details", { open: ids.length <= 60 },
+      element("summary", {}, this.swatch(`was-${kind}`), `${ids.length.toLocaleString("en")} ${kind}`), this.links(ids, (id) => this.origins(id))));
+    if (gone.length) {
+      parts.push(element("details", {}, element("summary", {}, this.swatch("was-removed"), `${gone.length.toLocaleString("en")} removed`),
+        element("ul", { class: "links" }, ...gone.slice(0, 200).map((name) => element("li", {},
+          element("button", { class: "link", title: "Show it in the step before", onclick: () => this.app.showBefore(name) }, name)))),
+        gone.length > 200 ? element("p", {}, `and ${gone.length - 200} more`) : null));
+    }
+    const section = this.section("What this step did", ...(parts.length ? parts : [element("p", {}, "Every node is the same.")]));
+    section.classList.add("changes");
+    return section;
+  }
+
+  origins(id) { return (this.app.model.nodes[id].x?.[1] ?? []).map(([, text]) => text).join(" + "); }
 
   swatch(name) {
     const chip = element("span", { class: "chip" });
@@ -255,6 +298,7 @@ class Details {
     return [
       element("h2", {}, model.data.title),
       this.facts([["nodes", model.count.toLocaleString("en")], ["modules", model.groups.filter((group) => group.k === "module").length.toLocaleString("en")]]),
+      this.changes(),
       model.count ? this.section("Opcodes", list) : element("p", {}, "The graph has no nodes."),
       this.values(model.root),
       this.section(`Guards (${model.data.guards.length})`, this.guards(model.data.guards) ?? element("p", {}, "Nothing was assumed about the inputs, as far as is known.")),
@@ -357,7 +401,7 @@ class Colouring {
     this.overlay = overlay;
     this.title = overlay.title;
     this.model = model;
-    this.scale = overlay.kind === "number" ? this.numbers(isDark) : this.words();
+    this.scale = overlay.kind === "number" ? this.numbers(isDark) : overlay.kind === "change" ? this.changes() : this.words();
   }
 
   numbers(isDark) {
@@ -379,6 +423,15 @@ class Colouring {
     this.low = low;
     this.high = high > low ? high : low + 1;
     this.scaled = vendor.scaleSequentialSqrt([this.low, this.high], this.ramp);
+  }
+
+  changes() {
+    const style = getComputedStyle(document.documentElement);
+    const of = (word) => style.getPropertyValue(`--was-${word}`).trim();
+    const words = new Set(this.overlay.all.values());
+    this.legend = ["fused", "added", "changed", "moved", "same", "several"].filter((word) => words.has(word)).map((word) => [word, of(word)]);
+    const colours = new Map(this.legend);
+    return (value) => colours.get(value) ?? of("same");
   }
 
   words() {
@@ -404,7 +457,10 @@ class Colouring {
     return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#111" : "#fff";
   }
 
-  text(id) { return numberText(this.overlay.all.get(id), this.overlay.unit); }
+  text(id) {
+    const value = this.overlay.all.get(id);
+    return this.overlay.kind === "change" && value === "same" ? "" : numberText(value, this.overlay.unit);
+  }
 
   showLegend(pane) {
     const { overlay } = this;

@@ -8,7 +8,7 @@ class Picture {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
     this.transform = vendor.zoomIdentity;
-    this.scene = { boxes: new Map(), inner: new vendor.RBush(), edges: new vendor.RBush(), width: 1, height: 1 };
+    this.scene = emptyScene();
     this.selected = -1;
     this.overlay = null;
     this.frames = [];
@@ -34,6 +34,8 @@ class Picture {
   setModel(model) {
     this.model = model;
     this.labels = new Map();
+    // What is laid out belongs to another graph.
+    this.scene = emptyScene();
   }
 
   /** Returns width and height of every box, folded. */
@@ -335,6 +337,10 @@ class Picture {
   zoomBy(factor) { vendor.select(this.canvas).call(this.zoom.scaleBy, factor); }
 
   moveTo(transform) { vendor.select(this.canvas).call(this.zoom.transform, transform); }
+}
+
+function emptyScene() {
+  return { boxes: new Map(), inner: new vendor.RBush(), edges: new vendor.RBush(), ways: [], width: 1, height: 1 };
 }
 
 function pairs(points) {
