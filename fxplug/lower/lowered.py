@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
 from torch import nn
 
 from fxplug.errors import LoweringError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fxplug.execute import GraphModule
+    from fxplug.lower.backend import Backend
     from fxplug.lower.profile import Profile
 
-__all__ = ["LoweredPartition", "OnMismatch", "lowered_partitions"]
+__all__ = ["EngineOrigin", "LoweredPartition", "OnMismatch", "TensorExample", "lowered_partitions"]
 
 OnMismatch = Literal["error", "eager"]
 """What happens when a partition gets inputs that it was not compiled for."""
+
+
+@dataclass(frozen=True)
+class EngineOrigin:
+    """How an engine was made, so that it can be stored, and made again."""
+
+    maker: Backend
+    options: Mapping[str, Any]
+    """Given to `Backend.compile`."""
+    inputs: tuple[Any, ...]
+    """Examples, whose tensors have no data."""
+
+    @classmethod
+    def of(cls, maker: Backend, options: Mapping[str, Any], inputs: tuple[Any, ...]) -> EngineOrigin:
+        """Return the origin of an engine for such inputs."""
+        return cls(maker, dict(options), tuple(map(_described, inputs)))
+
+
+@dataclass(frozen=True)
+class TensorExample:
+    """What is remembered of a tensor."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: torch.device
+
+    def tensor(self) -> torch.Tensor:
+        """Return a tensor like it, full of zeros."""
+        return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).zero_()
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        dense = value if value.layout is torch.strided else value.to_dense()
+        return TensorExample(dense.dtype, tuple(dense.shape), dense.stride(), dense.device)
+    if type(value) in {tuple, list}:
+        return type(value)(map(_described, value))
+    return value
 
 
 class LoweredPartition(nn.Module):
@@ -28,6 +72,7 @@ class LoweredPartition(nn.Module):
         eager: The same in PyTorch.
         profile: What inputs the engine accepts; None for all.
         on_mismatch: What happens with others.
+        origin: How the engine was made; None where the partition need not be stored.
     """
 
     def __init__(
@@ -38,6 +83,7 @@ class LoweredPartition(nn.Module):
         eager: GraphModule,
         profile: Profile | None,
         on_mismatch: OnMismatch,
+        origin: EngineOrigin | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -47,6 +93,7 @@ class LoweredPartition(nn.Module):
         self.engine = engine
         # No submodule: what the engine was compiled from is no part of the state of this module.
         self.__dict__["eager"] = eager
+        self.origin = origin
 
     def forward(self, *inputs: Any) -> Any:
         """Run the partition.

@@ -11,6 +11,7 @@ import torch
 from fxplug import LoweringContext, Node
 from fxplug.errors import BackendError
 from fxplug_openvino._engine import load_engine, load_operations
+from fxplug_openvino.layout import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,13 +91,6 @@ class Converted:
     """Of the results."""
     kept: tuple[Any, ...]
     """Memory that the model shares."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Stands for a result of the model."""
-
-    number: int
 
 
 class Conversion:
