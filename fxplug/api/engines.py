@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.errors import FxplugError, StorageError
 from fxplug.lower import Engines, LoweredPartition, restored_partition, stored_partition
 from fxplug.storage import StoredEngine
-from fxplug.storage.faults import Refusal
+from fxplug.storage.faults import Refusal, checked
 
 if TYPE_CHECKING:
     import os
@@ -94,7 +94,7 @@ def _restored(part: StoredEngine, engines: Engines, manager: Callable[[], Plugin
     if engines == "eager":
         return part.program
     plugins = manager()
-    name, options = str(facts["backend"]), dict(facts["options"])
+    name, options = str(facts["backend"]), checked(facts["options"], dict, "The options of an engine")
     if name not in plugins.backends():
         raise _missing(facts)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fxplug.lower.backend import Backend, BackendRecord, LoweringContext, Support
-from fxplug.lower.cache import ArtefactCache, CacheEntry
+from fxplug.lower.cache import DEFAULT_SIZE_LIMIT, ArtefactCache, CacheEntry
 from fxplug.lower.eager import EagerBackend
 from fxplug.lower.inductor import InductorBackend, InductorOptions
 from fxplug.lower.lowered import LoweredPartition, OnMismatch, lowered_partitions
@@ -15,6 +15,7 @@ from fxplug.lower.stored import Engines, restored_partition, stored_partition
 
 __all__ = [
     "BUILTIN_BACKENDS",
+    "DEFAULT_SIZE_LIMIT",
     "EAGER_PIN",
     "ArtefactCache",
     "Backend",

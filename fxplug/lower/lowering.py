@@ -173,7 +173,7 @@ class _Builder:
         cache: Where engines are kept.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a lowering is made of
+    def __init__(
         self,
         module: GraphModule,
         backends: Mapping[str, Backend],
@@ -246,9 +246,7 @@ class _Builder:
         backend = self._plan.backends[name]
         maker = self._backends[backend]
         origin = EngineOrigin.of(maker, self._options.get(backend, {}), inputs)
-        return LoweredPartition(
-            name, backend, engine, part, maker.profile(inputs), self._on_mismatch, origin
-        )
+        return LoweredPartition(name, backend, engine, part, maker.profile(inputs), self._on_mismatch, origin)
 
 
 def _why_failed(error: Exception) -> str:

@@ -230,9 +230,7 @@ def _profile_data(profile: Profile | None) -> Any:
     if profile is None:
         return None
     names = [entry.name for entry in fields(InputProfile)]
-    return [
-        {name: _plain_device(getattr(entry, name)) for name in names} for entry in profile.inputs
-    ]
+    return [{name: _plain_device(getattr(entry, name)) for name in names} for entry in profile.inputs]
 
 
 def _plain_device(value: Any) -> Any:

@@ -78,14 +78,21 @@ class StoredEngine(nn.Module):
         return data
 
 
-def engines_in(modules: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the manifest of a file says about engines: nothing where there are none."""
+def engines_in(modules: Mapping[str, Any], providers: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return what the manifest of a file says about engines and about plugins.
+
+    Args:
+        modules: What ``modules.json`` will say.
+        providers: Plugin -> distribution and version, of those that brought names.
+    """
     name = f"{StoredEngine.__module__}:{StoredEngine.__qualname__}"
     entries = checked(modules.get("modules"), list, "The table of modules")
     found = [dict(entry["attributes"][_MARK]["$dict"]) for entry in entries if entry["class"] == name]
+    makers = {about["plugin"]: [about["distribution"], about["version"]] for about in found}
+    makers.pop("core", None)
     listed = ("partition", "backend", "distribution", "version", "sha256")
     engines = [
         {**{field: about[field] for field in listed}, "environment": dict(about["environment"]["$dict"])}
         for about in found
     ]
-    return {"engines": engines} if engines else {}
+    return {"plugins": {**providers, **makers}} | ({"engines": engines} if engines else {})

@@ -88,7 +88,9 @@ class OpenVINOModule(nn.Module):
         except RuntimeError as error:
             raise _refused("restore", "what was kept", device, error) from error
         if len(model.inputs) != len(layout.inputs) or len(model.outputs) != len(layout.dtypes):
-            raise BackendError("Cannot restore a model of OpenVINO: its head is that of another. Compile it again.")
+            raise BackendError(
+                "Cannot restore a model of OpenVINO: its head is that of another. Compile it again."
+            )
         made = cls(model, layout, device)
         # What OpenVINO exports of an imported model, it refuses to import again.
         made._artefact = artefact
