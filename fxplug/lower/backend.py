@@ -103,6 +103,9 @@ class Backend(ABC):
     ) -> nn.Module:
         """Return a module that computes what `subgraph` computes.
 
+        The module may have two methods besides: ``problem_with(inputs)`` returns why it cannot compute with inputs that
+        fit its profile, or an empty text; ``submit(*inputs)`` begins a call, and returns what has ``result()``.
+
         Args:
             subgraph: All its nodes are supported.
             example_inputs: Inputs of the subgraph.

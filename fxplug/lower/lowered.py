@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from fxplug.lower.backend import Backend
     from fxplug.lower.profile import Profile
 
-__all__ = ["EngineOrigin", "LoweredPartition", "OnMismatch", "TensorExample", "lowered_partitions"]
+__all__ = ["EngineOrigin", "LoweredPartition", "OnMismatch", "Pending", "TensorExample", "lowered_partitions"]
 
 OnMismatch = Literal["error", "eager"]
 """What happens when a partition gets inputs that it was not compiled for."""
@@ -62,6 +63,18 @@ def _described(value: Any) -> Any:
     return value
 
 
+class Pending(Protocol):
+    """A call that may be under way."""
+
+    def done(self) -> bool:
+        """Return whether `result` would not wait."""
+        ...
+
+    def result(self) -> Any:
+        """Wait for the result."""
+        ...
+
+
 class LoweredPartition(nn.Module):
     """A partition that an engine runs.
 
@@ -101,15 +114,39 @@ class LoweredPartition(nn.Module):
         Raises:
             LoweringError: The inputs are others than it was compiled for.
         """
-        if self.profile is not None and (problem := self.profile.problem_with(inputs)):
-            if self.on_mismatch == "eager":
-                return self.__dict__["eager"](*inputs)
-            raise LoweringError(
-                f"Cannot run partition {self.name!r} on {self.backend!r}: {problem}. Lower the module for such inputs, "
-                "let the backend leave sizes open where it can, or lower with on_mismatch='eager'.",
-                code="FXP-L003",
-            )
-        return self.engine(*inputs)
+        eager = self._checked(inputs)
+        return self.engine(*inputs) if eager is None else eager(*inputs)
+
+    def submit(self, *inputs: Any) -> Pending:
+        """Begin to run the partition, and return what has the result; engines that cannot do that run it now.
+
+        The inputs must not be changed until the result is there.
+
+        Raises:
+            LoweringError: The inputs are others than it was compiled for.
+        """
+        eager = self._checked(inputs)
+        submit = getattr(self.engine, "submit", None) if eager is None else None
+        if submit is not None:
+            return submit(*inputs)
+        done: Future[Any] = Future()
+        done.set_result(self.engine(*inputs) if eager is None else eager(*inputs))
+        return done
+
+    def _checked(self, inputs: tuple[Any, ...]) -> GraphModule | None:
+        """Return what runs instead of the engine, None where the engine does."""
+        problem = "" if self.profile is None else self.profile.problem_with(inputs)
+        if not problem and (ask := getattr(self.engine, "problem_with", None)) is not None:
+            problem = ask(inputs)
+        if not problem:
+            return None
+        if self.on_mismatch == "eager":
+            return self.__dict__["eager"]
+        raise LoweringError(
+            f"Cannot run partition {self.name!r} on {self.backend!r}: {problem}. Lower the module for such inputs, "
+            "let the backend leave sizes open where it can, or lower with on_mismatch='eager'.",
+            code="FXP-L003",
+        )
 
     def extra_repr(self) -> str:
         """Return what is shown of it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from fxplug.errors import BackendError, FxplugError, LoweringError
 from fxplug.lower.artefacts import environment_text, error_text, options_of
-from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, TensorExample
+from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, Pending, TensorExample
 from fxplug.lower.profile import InputProfile, Profile
 from fxplug.storage import StoredEngine
 
@@ -161,6 +162,21 @@ class _LateEngine(nn.Module):
             LoweringError: It cannot be made.
         """
         return self.engine()(*inputs)
+
+    def problem_with(self, inputs: tuple[Any, ...]) -> str:
+        """Return why the engine cannot compute with inputs; empty when it can."""
+        ask = getattr(self.engine(), "problem_with", None)
+        return "" if ask is None else ask(inputs)
+
+    def submit(self, *inputs: Any) -> Pending:
+        """Begin to run the engine."""
+        engine = self.engine()
+        submit = getattr(engine, "submit", None)
+        if submit is not None:
+            return submit(*inputs)
+        done: Future[Any] = Future()
+        done.set_result(engine(*inputs))
+        return done
 
     def engine(self) -> nn.Module:
         """Return the engine, making it where nobody has.

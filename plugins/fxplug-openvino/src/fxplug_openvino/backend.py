@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from fxplug_openvino._engine import environment, find_engine, load_engine
 from fxplug_openvino.conversion import ConverterRecord, NotConvertibleError, convert
 from fxplug_openvino.converters import builtin_converters
 from fxplug_openvino.options import Hint, OpenVINOOptions, Precision
+from fxplug_openvino.ranges import input_limit
 from fxplug_openvino.support import reason_against, reason_against_effects
 
 if TYPE_CHECKING:
@@ -177,7 +179,14 @@ class OpenVINOBackend(Backend):
                     written.graph.erase_node(node)
                     continue
                 raise NotConvertibleError(f"it changes {node.args[0]!r} in place, which is seen outside")
-        return convert(written, inputs, self.converters, self._open_dimensions())
+        limit = input_limit(written, inputs)
+        if limit is None:
+            raise NotConvertibleError(
+                "its whole numbers may need 64 bits, and OpenVINO computes them with 32; use floating point, or numbers "
+                "that cannot get as large"
+            )
+        converted = convert(written, inputs, self.converters, self._open_dimensions())
+        return replace(converted, limit=limit)
 
 
 def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:

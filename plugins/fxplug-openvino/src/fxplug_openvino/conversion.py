@@ -12,6 +12,7 @@ from fxplug import LoweringContext, Node
 from fxplug.errors import BackendError
 from fxplug_openvino._engine import load_engine, load_operations
 from fxplug_openvino.layout import Slot
+from fxplug_openvino.ranges import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,8 @@ class Converted:
     """Of the results."""
     kept: tuple[Any, ...]
     """Memory that the model shares."""
+    limit: int = LIMIT
+    """How far from zero whole numbers may be that go in."""
 
 
 class Conversion:

@@ -30,6 +30,8 @@ class Layout:
     """What the program returns, with a `Slot` in the place of each tensor."""
     dtypes: tuple[torch.dtype, ...]
     """Of the results."""
+    limit: int
+    """How far from zero whole numbers may be that go in."""
 
     def written(self) -> bytes | None:
         """Return it on one line, None where the program returns what cannot be written down."""
@@ -38,6 +40,7 @@ class Layout:
                 "version": _VERSION,
                 "inputs": self.inputs,
                 "results": _data(self.results),
+                "limit": self.limit,
                 "dtypes": [str(dtype).removeprefix("torch.") for dtype in self.dtypes],
             }
             return json.dumps(data).encode("ascii")
@@ -53,15 +56,16 @@ class Layout:
                 return None
             dtypes = tuple(getattr(torch, name) for name in data["dtypes"])
             inputs = tuple((position, inner) for position, inner in data["inputs"])
+            limit = data["limit"]
             results = _value(data["results"], len(dtypes))
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
             return None
         are_numbers = all(
             type(position) is int and type(inner) in {int, type(None)} for position, inner in inputs
         )
-        if not are_numbers or not all(isinstance(dtype, torch.dtype) for dtype in dtypes):
+        if not are_numbers or type(limit) is not int or not all(isinstance(dtype, torch.dtype) for dtype in dtypes):
             return None
-        return cls(inputs, results, dtypes)
+        return cls(inputs, results, dtypes, limit)
 
 
 def _data(value: Any) -> Any:

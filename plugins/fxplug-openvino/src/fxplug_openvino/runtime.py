@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +13,60 @@ from torch import nn
 from fxplug.errors import BackendError
 from fxplug_openvino._engine import core, load_engine
 from fxplug_openvino.layout import Layout, Slot
+from fxplug_openvino.ranges import LIMIT, is_within
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fxplug_openvino.conversion import Converted
 
-__all__ = ["OpenVINOModule"]
+__all__ = ["OpenVINOModule", "PendingResult"]
+
+
+class PendingResult:
+    """A call that is under way.
+
+    Args:
+        request: OpenVINO's.
+        collect: Returns the result when it is there.
+        memory: What the request reads and writes meanwhile.
+    """
+
+    def __init__(self, request: Any, collect: Callable[[], Any], memory: Any) -> None:
+        self._request = request
+        self._collect = collect
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._is_collected = False
+        self._result: Any = None
+
+    def done(self) -> bool:
+        """Return whether `result` would not wait."""
+        with self._lock:
+            return self._is_collected or bool(self._request.wait_for(0))
+
+    def result(self) -> Any:
+        """Wait for the result.
+
+        Raises:
+            BackendError: OpenVINO fails.
+        """
+        with self._lock:
+            if not self._is_collected:
+                try:
+                    self._request.wait()
+                except RuntimeError as error:
+                    raise _failed(error) from error
+                self._result = self._collect()
+                self._is_collected = True
+                self._memory = None
+            return self._result
+
+    def __del__(self) -> None:
+        # The memory must not go while the engine writes to it.
+        if not getattr(self, "_is_collected", True):
+            with suppress(RuntimeError):
+                self._request.wait()
 
 
 class OpenVINOModule(nn.Module):
@@ -64,7 +113,7 @@ class OpenVINOModule(nn.Module):
             model = core().compile_model(converted.model, device, dict(properties))
         except RuntimeError as error:
             raise _refused("build", "the model", device, error) from error
-        layout = Layout(converted.inputs, converted.results, converted.dtypes)
+        layout = Layout(converted.inputs, converted.results, converted.dtypes, converted.limit)
         return cls(model, layout, device, converted.kept)  # It may read weights where they are.
 
     @classmethod
@@ -107,18 +156,55 @@ class OpenVINOModule(nn.Module):
         self.compiled_model.export_model(stream)
         return head + b"\n" + stream.getvalue()
 
+    def problem_with(self, inputs: Sequence[Any]) -> str:
+        """Return why inputs cannot be computed with, for people; empty when they can."""
+        limit = self.layout.limit
+        for position, inner in self.layout.inputs:
+            tensor: torch.Tensor = inputs[position] if inner is None else inputs[position][inner]
+            is_checked = tensor.dtype is torch.int64 or (tensor.dtype is torch.int32 and limit < LIMIT)
+            if is_checked and not is_within(tensor, limit):
+                return (
+                    f"input {position} holds whole numbers beyond {limit}, and with such numbers OpenVINO, which "
+                    "computes with 32 bits, gives wrong results"
+                )
+        return ""
+
     def forward(self, *inputs: Any) -> Any:
-        """Run the model."""
+        """Run the model.
+
+        Raises:
+            BackendError: OpenVINO fails.
+        """
+        request, results, given = self._prepared(inputs)
+        try:
+            request.infer()
+        except RuntimeError as error:
+            raise _failed(error) from error
+        del given  # What a request holds on to has to live until it is done.
+        return self._collected(request, results)
+
+    def submit(self, *inputs: Any) -> PendingResult:
+        """Begin to run the model; several calls may be under way at once.
+
+        The inputs must not be changed until the result is there.
+        """
+        request, results, given = self._prepared(inputs)
+        request.start_async()
+        return PendingResult(request, lambda: self._collected(request, results), given)
+
+    def _prepared(self, inputs: Sequence[Any]) -> tuple[Any, list[torch.Tensor | None], list[torch.Tensor]]:
+        """Return a request that has its inputs and places for its results, and the tensors whose memory it uses."""
         try:
             request = self._idle.pop()
         except IndexError:
             request = self.compiled_model.create_infer_request()
-        # What a request holds on to has to live until it is done, so the tensors are kept in names.
         given = [self._given(inputs, place) for place in self.layout.inputs]
         results = self._outputs(request)
         for number, tensor in enumerate(given):
             request.set_input_tensor(number, self._tensor(tensor))
-        request.infer()
+        return request, results, given
+
+    def _collected(self, request: Any, results: Sequence[torch.Tensor | None]) -> Any:
         made = [
             self._copied(request.get_output_tensor(number), self.layout.dtypes[number])
             if tensor is None
@@ -158,6 +244,10 @@ class OpenVINOModule(nn.Module):
     def extra_repr(self) -> str:
         """Return what is shown of it."""
         return f"device={self._device!r}"
+
+
+def _failed(error: RuntimeError) -> BackendError:
+    return BackendError(f"Cannot run in OpenVINO: {str(error).strip().splitlines()[-1]}")
 
 
 def _refused(step: str, what: str, device: str, error: RuntimeError) -> BackendError:
