@@ -113,7 +113,7 @@ def _missing(facts: Mapping[str, Any]) -> StorageError:
     pinned = f"{distribution}=={version}" if version else distribution
     return StorageError(
         f"partition {facts['partition']!r} is run by the backend {facts['backend']!r}, which the plugin "
-        f"{facts['plugin']!r} of {distribution} {version} brings, and which takes no part here. Install it (pip install "
-        f"{pinned}), or switch it on; 'fxplug plugins list --all' says what became of it. In PyTorch it runs with "
-        "load(..., engines='eager')."
+        f"{facts['plugin']!r} of {distribution} {version} brings, and which takes no part here. Install it (pip "
+        f"install {pinned}), or switch it on; 'fxplug plugins list --all' says what became of it. In "
+        "PyTorch it runs with load(..., engines='eager')."
     )

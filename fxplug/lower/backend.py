@@ -122,6 +122,13 @@ class Backend(ABC):
         """
         return Profile.of(example_inputs)
 
+    def operators(self) -> Mapping[str, str]:
+        """Return name -> who brings it, for every operator that has a converter; empty where there are none.
+
+        For people, who see it with ``fxplug backends show``: whether a call is supported is what `supports` says.
+        """
+        return {}
+
     def environment(self) -> Mapping[str, str] | None:
         """Return what a compiled engine depends on besides program and options: versions, and the processor.
 

@@ -106,7 +106,7 @@ def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
     )
 
 
-def lower_to_several(
+def lower_to_several(  # noqa: PLR0913 - as above
     module: GraphModule,
     backends: Sequence[tuple[str, Backend]],
     example_inputs: tuple[Any, ...],

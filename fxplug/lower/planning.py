@@ -63,8 +63,9 @@ class Choices:
     """Name of a node -> name of the backend that alone may run it; ``""`` for PyTorch."""
     max_transfer: float | None = None
     """How many bytes may go in and out of a partition for each operation in it, an operation being a multiply-add, or
-    an element of a result where there are more of these. A partition that is not worth its transfers is left to the next
-    backend, where its calls may join others, and to PyTorch at last. None for any number; needs example inputs."""
+    an element of a result where there are more of these. A partition that is not worth its transfers is left to the
+    next backend, where its calls may join others, and to PyTorch at last. None for any number; needs example
+    inputs."""
 
 
 @dataclass(frozen=True)

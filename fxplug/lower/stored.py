@@ -119,10 +119,10 @@ def _foreign(facts: Mapping[str, Any], here: Mapping[str, str] | None) -> str:
     known = here or {}
     differing = {name: value for name, value in there.items() if known.get(name) != value}
     found = environment_text({name: known.get(name, "is missing") for name in differing})
-    more = "" if differing else f" more is there than when it was written: {environment_text(known)}"
+    more = f"there is more: {environment_text(known)}"
     return (
-        f"the engine of partition {facts['partition']!r} was compiled by {facts['distribution']} {facts['version']} with "
-        f"{environment_text(differing or there)}; here {'' if more else 'it is '}{found or more}. Compile it anew: "
+        f"the engine of partition {facts['partition']!r} was compiled by {facts['distribution']} {facts['version']} "
+        f"with {environment_text(differing or there)}; here {found and 'it is '}{found or more}. Compile it anew: "
         "load(..., engines='rebuild'); or run it in PyTorch: engines='eager'."
     )
 
@@ -256,5 +256,10 @@ def _plain_device(value: Any) -> Any:
 def _profile_of(data: Any) -> Profile | None:
     if data is None:
         return None
-    made = ({**entry, "device": entry["device"] and torch.device(entry["device"])} for entry in data)
-    return Profile(tuple(InputProfile(**entry) for entry in made))
+    return Profile(tuple(map(_input_profile, data)))
+
+
+def _input_profile(data: Any) -> InputProfile:
+    fields: dict[str, Any] = dict(data)
+    device = fields.pop("device")
+    return InputProfile(**fields, device=None if device is None else torch.device(device))

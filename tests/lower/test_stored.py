@@ -171,11 +171,11 @@ def test_another_version_is_refused_and_compiled_anew_if_asked(module, path):
 
     with pytest.raises(StorageError) as caught:
         fxplug.load(path, manager=manager(newer()))
-    assert str(caught.value) == (
-        f"Cannot load {str(path)!r}: the engine of partition 'submod_0' was compiled by fxplug-keeper 0 with quick-engine 3.1; "
-        "here it is quick-engine 4.0. Compile it anew: load(..., engines='rebuild'); or run it in PyTorch: "
-        "engines='eager'. [FXP-S000]"
+    message = (
+        "the engine of partition 'submod_0' was compiled by fxplug-keeper 0 with quick-engine 3.1; here it is "
+        "quick-engine 4.0. Compile it anew: load(..., engines='rebuild'); or run it in PyTorch: engines='eager'."
     )
+    assert str(caught.value) == f"Cannot load {str(path)!r}: {message} [FXP-S000]"
     assert torch.equal(fxplug.load(path, engines="rebuild", manager=manager(newer(), newer()))(X), module(X))
 
 
@@ -199,7 +199,7 @@ def test_a_flipped_byte_is_refused(path, lazy):
     place = content.index(weights) + engine + 40
     path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
 
-    with pytest.raises(StorageError, match="checksum|damaged"):
+    with pytest.raises(StorageError, match=r"checksum|damaged"):
         fxplug.load(path, lazy=lazy, manager=manager())
 
 

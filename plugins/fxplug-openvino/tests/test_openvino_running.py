@@ -92,7 +92,7 @@ def test_what_openvino_refuses_is_compiled_again(module, tmp_path):
 
 
 def test_converters_of_ones_own_are_not_kept(tmp_path):
-    from fxplug_openvino import ConverterRecord  # noqa: PLC0415
+    from fxplug_openvino import ConverterRecord
 
     record = ConverterRecord(torch.ops.aten.relu.default, lambda build, x: x.output)
     assert OpenVINOBackend(converters=[record]).environment() is None
@@ -111,7 +111,8 @@ def test_a_file_is_loaded_in_a_fresh_process(module, manager, tmp_path):
         known = torch.load({str(tmp_path / "expected.pt")!r})
         module = fxplug.load({str(tmp_path / "model.fxplug")!r}, manager=manager)
         found = module(known["x"])
-        print(list(lowered_partitions(module)), torch.allclose(found["scores"], known["y"], atol=1e-5), found["more"][1:])
+        is_equal = torch.allclose(found["scores"], known["y"], atol=1e-5)
+        print(list(lowered_partitions(module)), is_equal, found["more"][1:])
     """
     found = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)],

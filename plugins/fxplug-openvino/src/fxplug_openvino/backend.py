@@ -118,6 +118,13 @@ class OpenVINOBackend(Backend):
         converted = self._converted(subgraph, example_inputs)
         return OpenVINOModule.compiled(converted, self.options.device, self.options.properties())
 
+    def operators(self) -> Mapping[str, str]:
+        """Return the name of each operator that has a converter -> the package that brings this."""
+        return {
+            str(target): record.function.__module__.partition(".")[0]
+            for target, record in sorted(self.converters.items(), key=lambda pair: str(pair[0]))
+        }
+
     def environment(self) -> Mapping[str, str] | None:
         """Return the versions and the processor that a compiled model depends on; None with converters of one's own.
 
@@ -182,8 +189,8 @@ class OpenVINOBackend(Backend):
         limit = input_limit(written, inputs)
         if limit is None:
             raise NotConvertibleError(
-                "its whole numbers may need 64 bits, and OpenVINO computes them with 32; use floating point, or numbers "
-                "that cannot get as large"
+                "its whole numbers may need 64 bits, and OpenVINO computes them with 32; use floating point, or "
+                "numbers that cannot get as large"
             )
         converted = convert(written, inputs, self.converters, self._open_dimensions())
         return replace(converted, limit=limit)

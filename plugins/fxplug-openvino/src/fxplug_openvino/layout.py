@@ -63,7 +63,11 @@ class Layout:
         are_numbers = all(
             type(position) is int and type(inner) in {int, type(None)} for position, inner in inputs
         )
-        if not are_numbers or type(limit) is not int or not all(isinstance(dtype, torch.dtype) for dtype in dtypes):
+        if (
+            not are_numbers
+            or type(limit) is not int
+            or not all(isinstance(dtype, torch.dtype) for dtype in dtypes)
+        ):
             return None
         return cls(inputs, results, dtypes, limit)
 

@@ -22,14 +22,28 @@ _LEAST = 1024
 """A program that takes no larger numbers than this is not worth running elsewhere."""
 
 _aten = torch.ops.aten
-_SUMS = {_aten.add.Tensor, _aten.add.Scalar, _aten.sub.Tensor, _aten.sub.Scalar}
-_SUMS |= {_aten.rsub.Scalar, _aten.rsub.Tensor}
-_SUMS |= {_aten.bitwise_or.Tensor, _aten.bitwise_or.Scalar, _aten.bitwise_xor.Tensor, _aten.bitwise_xor.Scalar}
+_SUMS = {
+    *(
+        _aten.add.Tensor,
+        _aten.add.Scalar,
+        _aten.sub.Tensor,
+        _aten.sub.Scalar,
+        _aten.rsub.Scalar,
+        _aten.rsub.Tensor,
+    ),
+    *(_aten.bitwise_or.Tensor, _aten.bitwise_or.Scalar, _aten.bitwise_xor.Tensor, _aten.bitwise_xor.Scalar),
+}
 _PRODUCTS = {_aten.mul.Tensor, _aten.mul.Scalar}
 _TOTALS = {_aten.sum.default, _aten.sum.dim_IntList, _aten.cumsum.default}
 _MATRICES = {_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.mv.default, _aten.dot.default}
 _UNBOUNDED = {
-    *(_aten.pow.Tensor_Tensor, _aten.pow.Scalar, _aten.prod.default, _aten.prod.dim_int, _aten.cumprod.default),
+    *(
+        _aten.pow.Tensor_Tensor,
+        _aten.pow.Scalar,
+        _aten.prod.default,
+        _aten.prod.dim_int,
+        _aten.cumprod.default,
+    ),
     *(_aten.bitwise_left_shift.Tensor, _aten.bitwise_left_shift.Tensor_Scalar),
 }
 
@@ -51,9 +65,7 @@ def input_limit(program: GraphModule, inputs: Sequence[Any]) -> int | None:
         program: Of ATen operators.
         inputs: Examples.
     """
-    constants = {
-        node: _constant(program, node) for node in program.graph.nodes if node.op == "get_attr"
-    }
+    constants = {node: _constant(program, node) for node in program.graph.nodes if node.op == "get_attr"}
     takes_wide = any(map(_is_wide, inputs))
     likes = LoweringContext(program, tuple(inputs)).values
     if not takes_wide and not any(map(_is_wide, likes.values())):
@@ -85,9 +97,7 @@ def _largest(value: Any) -> int:
     return max(-int(least), int(most))
 
 
-def _fits(
-    program: GraphModule, likes: Mapping[Node, Any], constants: Mapping[Node, int], limit: int
-) -> bool:
+def _fits(program: GraphModule, likes: Mapping[Node, Any], constants: Mapping[Node, int], limit: int) -> bool:
     """Return whether no number gets too large when those that go in are within a limit."""
     found: dict[Node, int] = {}
     for node in program.graph.nodes:
