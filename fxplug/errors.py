@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnalysisError",
     "BackendError",
+    "CacheWarning",
     "CodegenError",
     "ConfigError",
     "DecompositionError",
@@ -226,6 +227,10 @@ class LoweringError(FxplugError, RuntimeError):
     """A partition could not be lowered."""
 
     code = "FXP-L000"
+
+
+class CacheWarning(UserWarning):
+    """A cache of compiled engines could not be used, or something in it; the work was done without it."""
 
 
 class BackendError(LoweringError):

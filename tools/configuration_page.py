@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fxplug.plugins import PipelineConfig, PluginsConfig, TraceConfig
+from fxplug.plugins import CacheConfig, PipelineConfig, PluginsConfig, TraceConfig
 from fxplug.plugins.options import OptionInfo, describe_options
 from fxplug.plugins.resolved import VARIABLES
 
@@ -17,13 +17,19 @@ _NOTE = (
     "<!-- Made by tools/generate_docs.py from tools/configuration.md and fxplug/plugins/settings.py. Edit those files, "
     "then run the tool. -->\n\n"
 )
-_TYPES = {"bool": "true or false", "float": "number", "tuple[str, ...]": "list of texts"}
+_TYPES = {
+    "bool": "true or false",
+    "float": "number",
+    "int": "whole number",
+    "str": "text",
+    "tuple[str, ...]": "list of texts",
+}
 
 
 def page() -> str:
     """Return the page."""
     text = _NOTE + _TEXT.read_text(encoding="utf-8")
-    for section in (PluginsConfig, TraceConfig, PipelineConfig):
+    for section in (PluginsConfig, TraceConfig, PipelineConfig, CacheConfig):
         text = text.replace(f"{{{section.__name__}}}", _table(section))
     rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES.items()]
     return text.replace("{variables}", "\n".join(["| variable | |", "|---|---|", *rows]))

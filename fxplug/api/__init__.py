@@ -14,6 +14,7 @@ from fxplug.api.exporting import export_python
 from fxplug.api.extraction import extract
 from fxplug.api.latency import Latency
 from fxplug.api.optimization import DEFAULT_PIPELINE, ExampleError, OptimizationResult, optimize
+from fxplug.api.planning import plan
 from fxplug.api.profiling import profile
 from fxplug.api.representation import represent
 from fxplug.api.reproduction import reproduce
@@ -55,6 +56,7 @@ __all__ = [
     "extract_subgraph",
     "load",
     "optimize",
+    "plan",
     "profile",
     "replace_pattern",
     "represent",

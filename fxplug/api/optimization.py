@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_PIPELINE",
+    "FOR_EAGER",
     "ExampleError",
     "OptimizationResult",
     "as_inputs",
@@ -46,7 +47,7 @@ __all__ = [
 
 DEFAULT_PIPELINE = "inference"
 """The pipeline that runs where neither a pipeline nor passes are named."""
-_FOR_EAGER = ("onednn-fuse",)
+FOR_EAGER = ("onednn-fuse",)
 """Passes that choose how PyTorch itself runs calls; a backend knows what to do with the calls alone."""
 
 
@@ -161,7 +162,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     plugins = default_manager() if manager is None else manager
     chosen = plugins.resolve_pipeline(list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE)
     if backend is not None and passes is None:
-        chosen = chosen.without(*_FOR_EAGER)
+        chosen = chosen.without(*FOR_EAGER)
     plan = _Plan(
         pipeline=chosen.verified(verify or chosen.verification.level, rtol, atol),
         backend=None if backend is None else plugins.find_backend(backend),
@@ -321,6 +322,7 @@ class _Job:
                 name=offer.shown_name,
                 options=options,
                 strict=self._plan.strict,
+                cache=self._plan.manager.config.artefact_cache(),
             )
             report = lowered.report
             supported = len(report.nodes) - len(report.unsupported)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from fxplug import storage
-from fxplug.errors import StorageError
+from fxplug.api.engines import restore_engines, stored_engine
+from fxplug.errors import ConfigError, StorageError
+from fxplug.lower import Engines
 from fxplug.plugins import PluginManager, default_manager
 from fxplug.storage.pickles import is_pickle, load_pickle, refused_pickle
 
@@ -32,6 +34,7 @@ def save(
     `fxplug.storage.save` says what is kept. Functions that plugins have named (the hook
     ``fxplug_register_storage_targets``) and constants of types that they have declared
     (``fxplug_register_constants``) are kept too; the file notes which distribution brought them, and in which version.
+    So are partitions that a backend of an installed plugin runs: what it compiled, beside the program.
 
     Args:
         module: What to save. It is not changed.
@@ -51,7 +54,15 @@ def save(
         >>> fxplug.save(module, "model.fxplug")  # doctest: +SKIP
         >>> fxplug.load("model.fxplug")  # doctest: +SKIP
     """
-    storage.save(module, path, allow=allow, progress=progress, provisions=_provisions(manager))
+    plugins = _Plugins(manager)
+    storage.save(
+        module,
+        path,
+        allow=allow,
+        progress=progress,
+        provisions=plugins.provisions,
+        stand_in=lambda part, place: stored_engine(part, place, plugins.manager),
+    )
 
 
 def load(
@@ -61,6 +72,7 @@ def load(
     lazy: bool = False,
     progress: Callable[[int, int], object] | None = None,
     allow_pickle: bool = False,
+    engines: Engines = "stored",
     manager: PluginManager | None = None,
 ) -> GraphModule:
     """Restore a graph module from a file that `save` wrote.
@@ -80,6 +92,10 @@ def load(
         progress: Called with the number of bytes of weights that were read, and of all; not called when `lazy`.
         allow_pickle: Load a graph module that ``torch.save`` wrote too, with a warning: such a file runs whatever it
             likes.
+        engines: What is done with what backends compiled, in the file of a lowered module. ``"stored"`` uses it, and
+            refuses what was compiled with other versions or for another processor; its bytes are given to the engine
+            when the module is first called, so the file has to be one that you trust. ``"rebuild"`` compiles the
+            program in the file anew, ``"eager"`` runs it in PyTorch.
         manager: The plugins that take part; by default those that are installed and selected.
 
     Returns:
@@ -87,21 +103,34 @@ def load(
 
     Raises:
         StorageError: The file is missing, damaged, of a newer version, or names a function that is not allowed, or one
-            that a plugin brought which takes no part. The message says which, and what to do.
+            that a plugin brought which takes no part; or an engine in it cannot be used here. The message says which,
+            and what to do.
+        ConfigError: `engines` is none of the three.
     """
+    if engines not in get_args(Engines):
+        known = ", ".join(map(repr, get_args(Engines)))
+        raise ConfigError(f"Cannot load with engines={engines!r}: use one of {known}.")
     if allow_pickle and is_pickle(path):
         return load_pickle(path)
+    plugins = _Plugins(manager)
     try:
-        return storage.load(path, allow=allow, lazy=lazy, progress=progress, provisions=_provisions(manager))
+        module = storage.load(path, allow=allow, lazy=lazy, progress=progress, provisions=plugins.provisions)
     except StorageError as error:
         if is_pickle(path):
             raise refused_pickle(path) from error
         raise
+    restore_engines(module, path, engines, plugins.manager)
+    return module
 
 
-def _provisions(manager: PluginManager | None) -> Callable[[], Provisions]:
-    def ask() -> Provisions:
-        # Plugins are loaded only if it comes to that.
-        return (default_manager() if manager is None else manager).provisions()
+class _Plugins:
+    """The plugins that take part, which are loaded only if it comes to that."""
 
-    return ask
+    def __init__(self, manager: PluginManager | None) -> None:
+        self._manager = manager
+
+    def manager(self) -> PluginManager:
+        return default_manager() if self._manager is None else self._manager
+
+    def provisions(self) -> Provisions:
+        return self.manager().provisions()

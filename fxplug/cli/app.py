@@ -37,6 +37,8 @@ _COMMANDS = {
     "passes": ("fxplug.cli.listings", "The passes and pipelines there are."),
     "pipelines": ("fxplug.cli.pipelines", "What a pipeline runs, with its fingerprint."),
     "backends": ("fxplug.cli.coverage", "The backends there are, and what each one runs."),
+    "plan": ("fxplug.cli.plan", "What backends would run of a model, without building it."),
+    "cache": ("fxplug.cli.cache", "What backends compiled and keep for the next time."),
     "plugins": (
         "fxplug.cli.authoring",
         "The plugins there are, and what became of each; checking and writing one.",

@@ -70,6 +70,7 @@ def _facts(summary: FileSummary) -> list[tuple[str, list[str]]]:
         ("tensors", [f"{summary.tensors}, parameters with {summary.parameters:,} elements"]),
         ("modules", [f"{name} ({count})" if count > 1 else name for name, count in summary.modules.items()]),
         ("plugins", [f"{name}: {provider}" for name, provider in summary.plugins.items()] or ["none needed"]),
+        ("engines", list(summary.engines)),
         ("allow", list(summary.allow)),
         ("guards", list(summary.guards) or ["none"]),
         ("left out", list(summary.left_out)),

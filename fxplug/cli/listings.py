@@ -189,6 +189,36 @@ def list_backends(config: Path | None, *, as_json: bool) -> None:
     print_table(("backend", "what it does", "engine", "from"), rows)
 
 
+@backends.command("show")
+@click.argument("name")
+@json_option
+@config_option
+@traceback_option
+def show_backend(name: str, config: Path | None, *, as_json: bool) -> None:
+    """Show the options of a backend, and the operators that it has converters for, with who brings them."""
+    manager = manager_for(config)
+    offer = manager.find_backend(name)
+    options = manager.backend_options(name)
+    operators = dict(offer.create(**options).operators())
+    if as_json:
+        entry = {"name": offer.name, "provider": offer.provider, "options": options, "operators": operators}
+        print_json({"format": "fxplug-backend", "version": 1, **entry})
+        return
+    click.echo(f"{offer.name} of {offer.provider}: {offer.record.summary}")
+    click.echo(f"engine: {needs_text(offer.record.requires)}")
+    for option, value in options.items():
+        click.echo(f"  {option} = {value!r}")
+    click.echo()
+    if operators:
+        print_table(("operator", "converter from"), list(operators.items()))
+        click.echo()
+        click.echo(f"{len(operators)} operators; 'fxplug plan' says what is supported of a model.")
+    else:
+        click.echo(
+            "It has no converters of single operators; 'fxplug plan' says what is supported of a model."
+        )
+
+
 def needs_text(requires: tuple[str, ...]) -> str:
     """Return which of the required distributions are there."""
     if not requires:

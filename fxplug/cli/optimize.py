@@ -22,7 +22,7 @@ from fxplug.cli.output import FILES, OutputFolder
 from fxplug.cli.pipelines import check_overrides, command_overrides
 from fxplug.cli.progress import View, make_view
 from fxplug.cli.references import Reference, build_model, importable
-from fxplug.cli.report import Job, write_files
+from fxplug.cli.report import Job, stored_module, write_files
 from fxplug.cli.sections import SectionObservers
 from fxplug.cli.terminal import arrow
 from fxplug.cli.wording import error_text, latency_text, node_text, size_text, tolerance_text
@@ -310,8 +310,8 @@ def _outcome(result: OptimizationResult) -> str:
 
 def _warnings(result: OptimizationResult, folder: OutputFolder | None) -> Iterator[str]:
     yield from result.warnings
-    if folder is not None and result.module is not result.graph_module:
+    if folder is not None and result.module is not stored_module(result):
         yield (
-            f"module.fxplug holds the module before the backend took it over: what "
-            f"{result.lowering.backend if result.lowering else 'it'!r} compiled cannot be stored yet."
+            "module.fxplug holds the module before the backend took it over: what "
+            f"{result.lowering.backend if result.lowering else 'it'!r} made of it cannot be stored."
         )

@@ -21,6 +21,7 @@ from fxplug.cli.wording import (
     time_text,
     tolerance_text,
 )
+from fxplug.execute import GraphModule
 from fxplug.plugins import ReportContext
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from fxplug.passes import PassReport
     from fxplug.plugins import PluginManager
 
-__all__ = ["Job", "write_files"]
+__all__ = ["Job", "stored_module", "write_files"]
 
 _REPORT_VERSION = 1
 
@@ -51,6 +52,11 @@ class Job:
     examples: tuple[str, ...]
     """Dtype and shape of each of them."""
     backend: str | None
+
+
+def stored_module(result: OptimizationResult) -> GraphModule:
+    """Return the module that is written: the result, where a file can hold it."""
+    return result.module if isinstance(result.module, GraphModule) else result.graph_module
 
 
 def write_files(
@@ -78,7 +84,7 @@ def write_files(
         StorageError: The module holds something that a file cannot.
     """
     module_file, source_file, json_file, markdown_file = (folder / name for name in FILES)
-    save(result.graph_module, module_file, allow=allow, manager=manager)
+    save(stored_module(result), module_file, allow=allow, manager=manager)
     source_file.write_text(_source(job, result), encoding="utf-8")
     data = _report(job, result)
     sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data, folder), observers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fxplug.lower.backend import Backend, BackendRecord, LoweringContext, Support
+from fxplug.lower.cache import DEFAULT_SIZE_LIMIT, ArtefactCache, CacheEntry
 from fxplug.lower.eager import EagerBackend
 from fxplug.lower.inductor import InductorBackend, InductorOptions
 from fxplug.lower.lowered import LoweredPartition, OnMismatch, lowered_partitions
@@ -10,14 +11,19 @@ from fxplug.lower.lowering import Lowered, lower, lower_to_several, plan_lowerin
 from fxplug.lower.planning import EAGER_PIN, Choices
 from fxplug.lower.profile import InputProfile, Profile
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
+from fxplug.lower.stored import Engines, restored_partition, stored_partition
 
 __all__ = [
     "BUILTIN_BACKENDS",
+    "DEFAULT_SIZE_LIMIT",
     "EAGER_PIN",
+    "ArtefactCache",
     "Backend",
     "BackendRecord",
+    "CacheEntry",
     "Choices",
     "EagerBackend",
+    "Engines",
     "InductorBackend",
     "InductorOptions",
     "InputProfile",
@@ -35,6 +41,8 @@ __all__ = [
     "lower_to_several",
     "lowered_partitions",
     "plan_lowering",
+    "restored_partition",
+    "stored_partition",
 ]
 
 BUILTIN_BACKENDS: tuple[BackendRecord, ...] = (

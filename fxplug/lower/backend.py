@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.analyze import described_copy
+from fxplug.errors import BackendError
 from fxplug.execute import Interpreter
 from fxplug.ir import map_aggregate
 from fxplug.lower.profile import Profile
@@ -88,6 +89,10 @@ def _without_data(leaf: Any) -> Any:
 class Backend(ABC):
     """Runs graphs on an engine."""
 
+    options: Any = None
+    """A dataclass with what it was made with, as `BackendRecord.options` says; None where nothing can be chosen.
+    What it compiled is only used again for the same options."""
+
     @abstractmethod
     def supports(self, node: Node, context: LoweringContext) -> Support:
         """Say whether this backend can run `node`; must not change the node or its graph."""
@@ -97,6 +102,9 @@ class Backend(ABC):
         self, subgraph: GraphModule, example_inputs: tuple[Any, ...], options: Mapping[str, Any]
     ) -> nn.Module:
         """Return a module that computes what `subgraph` computes.
+
+        The module may have two methods besides: ``problem_with(inputs)`` returns why it cannot compute with inputs that
+        fit its profile, or an empty text; ``submit(*inputs)`` begins a call, and returns what has ``result()``.
 
         Args:
             subgraph: All its nodes are supported.
@@ -113,6 +121,41 @@ class Backend(ABC):
         By default those of the same dtypes, devices and sizes, and with the same plain values.
         """
         return Profile.of(example_inputs)
+
+    def operators(self) -> Mapping[str, str]:
+        """Return name -> who brings it, for every operator that has a converter; empty where there are none.
+
+        For people, who see it with ``fxplug backends show``: whether a call is supported is what `supports` says.
+        """
+        return {}
+
+    def environment(self) -> Mapping[str, str] | None:
+        """Return what a compiled engine depends on besides program and options: versions, and the processor.
+
+        By default None: what this backend compiles cannot be kept, neither in a cache nor in a file.
+        """
+        return None
+
+    def artefact(self, engine: nn.Module) -> bytes | None:
+        """Return what `restore` makes `engine` of, None where this one cannot be kept.
+
+        Args:
+            engine: What `compile` or `restore` returned.
+        """
+        return None
+
+    def restore(self, artefact: bytes) -> nn.Module:
+        """Return the engine that `artefact` was called with, in another process.
+
+        Only asked with bytes that were made in the same environment, with the same options.
+
+        Args:
+            artefact: What the method of this name returned.
+
+        Raises:
+            BackendError: The engine is not installed, or refuses.
+        """
+        raise BackendError(f"Cannot restore what {type(self).__name__} compiled: it keeps nothing.")
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import torch
 from torch import nn
 
 from fxplug.errors import LoweringError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fxplug.execute import GraphModule
+    from fxplug.lower.backend import Backend
     from fxplug.lower.profile import Profile
 
-__all__ = ["LoweredPartition", "OnMismatch", "lowered_partitions"]
+__all__ = ["EngineOrigin", "LoweredPartition", "OnMismatch", "Pending", "TensorExample", "lowered_partitions"]
 
 OnMismatch = Literal["error", "eager"]
 """What happens when a partition gets inputs that it was not compiled for."""
+
+
+@dataclass(frozen=True)
+class EngineOrigin:
+    """How an engine was made, so that it can be stored, and made again."""
+
+    maker: Backend
+    options: Mapping[str, Any]
+    """Given to `Backend.compile`."""
+    inputs: tuple[Any, ...]
+    """Examples, whose tensors have no data."""
+
+    @classmethod
+    def of(cls, maker: Backend, options: Mapping[str, Any], inputs: tuple[Any, ...]) -> EngineOrigin:
+        """Return the origin of an engine for such inputs."""
+        return cls(maker, dict(options), tuple(map(_described, inputs)))
+
+
+@dataclass(frozen=True)
+class TensorExample:
+    """What is remembered of a tensor."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    device: torch.device
+
+    def tensor(self) -> torch.Tensor:
+        """Return a tensor like it, full of zeros."""
+        return torch.empty_strided(self.sizes, self.strides, dtype=self.dtype, device=self.device).zero_()
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        dense = value if value.layout is torch.strided else value.to_dense()
+        return TensorExample(dense.dtype, tuple(dense.shape), dense.stride(), dense.device)
+    if type(value) in {tuple, list}:
+        return type(value)(map(_described, value))
+    return value
+
+
+class Pending(Protocol):
+    """A call that may be under way."""
+
+    def done(self) -> bool:
+        """Return whether `result` would not wait."""
+        ...
+
+    def result(self) -> Any:
+        """Wait for the result."""
+        ...
 
 
 class LoweredPartition(nn.Module):
@@ -28,6 +85,7 @@ class LoweredPartition(nn.Module):
         eager: The same in PyTorch.
         profile: What inputs the engine accepts; None for all.
         on_mismatch: What happens with others.
+        origin: How the engine was made; None where the partition need not be stored.
     """
 
     def __init__(
@@ -38,6 +96,7 @@ class LoweredPartition(nn.Module):
         eager: GraphModule,
         profile: Profile | None,
         on_mismatch: OnMismatch,
+        origin: EngineOrigin | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -47,6 +106,7 @@ class LoweredPartition(nn.Module):
         self.engine = engine
         # No submodule: what the engine was compiled from is no part of the state of this module.
         self.__dict__["eager"] = eager
+        self.origin = origin
 
     def forward(self, *inputs: Any) -> Any:
         """Run the partition.
@@ -54,15 +114,39 @@ class LoweredPartition(nn.Module):
         Raises:
             LoweringError: The inputs are others than it was compiled for.
         """
-        if self.profile is not None and (problem := self.profile.problem_with(inputs)):
-            if self.on_mismatch == "eager":
-                return self.__dict__["eager"](*inputs)
-            raise LoweringError(
-                f"Cannot run partition {self.name!r} on {self.backend!r}: {problem}. Lower the module for such inputs, "
-                "let the backend leave sizes open where it can, or lower with on_mismatch='eager'.",
-                code="FXP-L003",
-            )
-        return self.engine(*inputs)
+        eager = self._checked(inputs)
+        return self.engine(*inputs) if eager is None else eager(*inputs)
+
+    def submit(self, *inputs: Any) -> Pending:
+        """Begin to run the partition, and return what has the result; engines that cannot do that run it now.
+
+        The inputs must not be changed until the result is there.
+
+        Raises:
+            LoweringError: The inputs are others than it was compiled for.
+        """
+        eager = self._checked(inputs)
+        submit = getattr(self.engine, "submit", None) if eager is None else None
+        if submit is not None:
+            return submit(*inputs)
+        done: Future[Any] = Future()
+        done.set_result(self.engine(*inputs) if eager is None else eager(*inputs))
+        return done
+
+    def _checked(self, inputs: tuple[Any, ...]) -> GraphModule | None:
+        """Return what runs instead of the engine, None where the engine does."""
+        problem = "" if self.profile is None else self.profile.problem_with(inputs)
+        if not problem and (ask := getattr(self.engine, "problem_with", None)) is not None:
+            problem = ask(inputs)
+        if not problem:
+            return None
+        if self.on_mismatch == "eager":
+            return self.__dict__["eager"]
+        raise LoweringError(
+            f"Cannot run partition {self.name!r} on {self.backend!r}: {problem}. Lower the module for such inputs, "
+            "let the backend leave sizes open where it can, or lower with on_mismatch='eager'.",
+            code="FXP-L003",
+        )
 
     def extra_repr(self) -> str:
         """Return what is shown of it."""

@@ -9,8 +9,9 @@ import torch
 
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 from fxplug.errors import BackendError, LoweringError
+from fxplug.lower.artefacts import build_engine
 from fxplug.lower.backend import Backend
-from fxplug.lower.lowered import LoweredPartition, OnMismatch
+from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
 from fxplug.passes.parts import PartStyle, split_into
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.execute import GraphModule
+    from fxplug.lower.cache import ArtefactCache
     from fxplug.lower.report import LoweringReport
 
 __all__ = ["Lowered", "lower", "lower_to_several", "plan_lowering"]
@@ -72,6 +74,7 @@ def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
     strict: bool = False,
     choices: Choices | None = None,
     on_mismatch: OnMismatch = "error",
+    cache: ArtefactCache | None = None,
 ) -> Lowered:
     """Let a backend run the parts of a module that it supports; the rest stays eager.
 
@@ -85,6 +88,7 @@ def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
         choices: What the user decides about partitions.
         on_mismatch: What a partition does with inputs that it was not compiled for: ``"error"`` raises a
             `LoweringError`, ``"eager"`` runs it in PyTorch.
+        cache: Where compiled engines are kept for the next time, if the backend can keep them.
 
     Raises:
         LoweringError: Something would stay eager and `strict` is set.
@@ -98,10 +102,11 @@ def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
         strict=strict,
         choices=choices,
         on_mismatch=on_mismatch,
+        cache=cache,
     )
 
 
-def lower_to_several(
+def lower_to_several(  # noqa: PLR0913 - as above
     module: GraphModule,
     backends: Sequence[tuple[str, Backend]],
     example_inputs: tuple[Any, ...],
@@ -110,6 +115,7 @@ def lower_to_several(
     strict: bool = False,
     choices: Choices | None = None,
     on_mismatch: OnMismatch = "error",
+    cache: ArtefactCache | None = None,
 ) -> Lowered:
     """Let several backends run the parts of a module that they support.
 
@@ -121,6 +127,7 @@ def lower_to_several(
         strict: See `lower`.
         choices: See `lower`.
         on_mismatch: See `lower`.
+        cache: See `lower`.
 
     Raises:
         LoweringError: Something would stay eager and `strict` is set.
@@ -136,7 +143,7 @@ def lower_to_several(
         return Lowered(module, report, reason)
     if not report.partitions:
         return Lowered(module, report)
-    return _Builder(module, dict(backends), plan, options or {}, on_mismatch).build(
+    return _Builder(module, dict(backends), plan, options or {}, on_mismatch, cache).build(
         example_inputs, strict=strict
     )
 
@@ -163,6 +170,7 @@ class _Builder:
         plan: Of this module.
         options: Name of a backend -> its options.
         on_mismatch: What partitions do with inputs that they were not compiled for.
+        cache: Where engines are kept.
     """
 
     def __init__(
@@ -172,12 +180,14 @@ class _Builder:
         plan: Plan,
         options: Mapping[str, Mapping[str, Any]],
         on_mismatch: OnMismatch,
+        cache: ArtefactCache | None,
     ) -> None:
         self._module = module
         self._backends = backends
         self._plan = plan
         self._options = options
         self._on_mismatch: OnMismatch = on_mismatch
+        self._cache = cache
         self._failed: dict[str, str] = {}
 
     def build(self, example_inputs: tuple[Any, ...], *, strict: bool) -> Lowered:
@@ -221,16 +231,22 @@ class _Builder:
                 "the partition was not reached with the example inputs, which an engine is built for"
             )
         backend = self._plan.backends[name]
-        return self._backends[backend].compile(
-            part, copy_values(inputs[name]), dict(self._options.get(backend, {}))
+        return build_engine(
+            self._backends[backend],
+            part,
+            inputs[name],
+            self._options.get(backend, {}),
+            name=backend,
+            cache=self._cache,
         )
 
     def _wrapped(
         self, name: str, engine: nn.Module, part: GraphModule, inputs: tuple[Any, ...]
     ) -> LoweredPartition:
         backend = self._plan.backends[name]
-        profile = self._backends[backend].profile(inputs)
-        return LoweredPartition(name, backend, engine, part, profile, self._on_mismatch)
+        maker = self._backends[backend]
+        origin = EngineOrigin.of(maker, self._options.get(backend, {}), inputs)
+        return LoweredPartition(name, backend, engine, part, maker.profile(inputs), self._on_mismatch, origin)
 
 
 def _why_failed(error: Exception) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.analyze import builtin_formulas, cost_table, described_copy
 from fxplug.errors import ConfigError, did_you_mean
 from fxplug.ir import iterate_leaves
 from fxplug.lower.backend import Backend, LoweringContext, Support
@@ -59,6 +61,11 @@ class Choices:
     """Names of nodes that come into one partition or into none."""
     pins: Mapping[str, str] = field(default_factory=dict[str, str])
     """Name of a node -> name of the backend that alone may run it; ``""`` for PyTorch."""
+    max_transfer: float | None = None
+    """How many bytes may go in and out of a partition for each operation in it, an operation being a multiply-add, or
+    an element of a result where there are more of these. A partition that is not worth its transfers is left to the
+    next backend, where its calls may join others, and to PyTorch at last. None for any number; needs example
+    inputs."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +105,10 @@ def make_plan(
     """
     calls = {node.name: node for node in module.graph.nodes if node.op.startswith("call_")}
     _check_choices(choices, calls, [name for name, _ in backends])
+    if choices.max_transfer is not None and example_inputs is None:
+        raise ConfigError(
+            "Cannot weigh transfers (max_transfer) without example inputs, which say how large tensors are: give them."
+        )
     return _Planner(module, backends, LoweringContext(module, example_inputs), choices, calls).plan()
 
 
@@ -105,6 +116,10 @@ def _check_choices(choices: Choices, calls: Mapping[str, Node], backends: Collec
     if choices.min_block_size < 1:
         raise ConfigError(
             f"Cannot use min_block_size={choices.min_block_size!r}: give a positive whole number."
+        )
+    if choices.max_transfer is not None and not choices.max_transfer >= 0:
+        raise ConfigError(
+            f"Cannot use max_transfer={choices.max_transfer!r}: give a number of bytes that is not negative."
         )
     for name in (*choices.pins, *(name for names in choices.together for name in names)):
         if name not in calls:
@@ -158,12 +173,15 @@ class _Planner:
         while True:
             groups = self._groups(candidates)
             small = [group for group in groups if not self._is_large_enough(group[1])]
-            if not small:
+            refused = [(backend, nodes, self._why_small(backend, nodes)) for backend, nodes in small]
+            # Those that are large enough are weighed last: what is too small joins others, which makes them larger.
+            refused = refused or self._not_worth_it(groups)
+            if not refused:
                 break
-            for backend, nodes in small:
+            for backend, nodes, why in refused:
                 for node in nodes:
                     candidates[node].remove(backend)
-                    self._left[node] = self._why_small(backend, nodes)
+                    self._left[node] = why
         return self._written(groups, {node for node, names in candidates.items() if names})
 
     def _candidates(self, node: Node) -> list[str]:
@@ -193,6 +211,48 @@ class _Planner:
             f"its partition for {backend!r} would have {count} call{'' if count == 1 else 's'} that compute, fewer "
             f"than min_block_size={self._choices.min_block_size}"
         )
+
+    def _not_worth_it(self, groups: Sequence[tuple[str, list[Node]]]) -> list[tuple[str, list[Node], str]]:
+        """Return groups that move too much for what they compute, each with the reason."""
+        limit = self._choices.max_transfer
+        if limit is None:
+            return []
+        found: list[tuple[str, list[Node], str]] = []
+        for backend, nodes in groups:
+            moved, work = self._transfer(nodes), sum(self._work[node] for node in nodes)
+            if moved is not None and moved > limit * work:
+                why = (
+                    f"its partition for {backend!r} would move {moved} bytes for {work} operations, more than "
+                    f"max_transfer={limit:g} allows"
+                )
+                found.append((backend, nodes, why))
+        return found
+
+    def _transfer(self, nodes: Sequence[Node]) -> int | None:
+        """Return how many bytes go in and out of a group, None where that is not known."""
+        inside = set(nodes)
+        taken = {used for node in nodes for used in node.all_input_nodes if used not in inside}
+        crossing = [used for used in taken if used.op != "get_attr"]
+        crossing += [node for node in nodes if any(user not in inside for user in node.users)]
+        values = self._context.values
+        if any(node not in values for node in crossing):
+            return None
+        return sum(_bytes(values[node]) for node in crossing)
+
+    @cached_property
+    def _work(self) -> dict[Node, int]:
+        """How many operations each call has."""
+        try:
+            described = described_copy(self._module, *(self._context.example_inputs or ()))
+            table = cost_table(described, builtin_formulas(), state=self._module)
+            counted = {cost.name: cost.multiply_adds or 0 for cost in table.nodes}
+        except Exception:  # A program that does not run without data: elements alone are counted.
+            counted = {}
+        values = self._context.values
+        return {
+            node: max(counted.get(node.name, 0), _elements(values.get(node)) if is_compute(node) else 0)
+            for node in self._calls.values()
+        }
 
     def _reason(self, node: Node, backend: str) -> str:
         return self._answers[node][backend].reason or "no reason given"
@@ -298,6 +358,10 @@ def _target_text(node: Node) -> str:
 def _source(node: Node) -> str:
     frame = node.origins[0].source() if node.origins else None
     return f"{frame.filename}:{frame.line}" if frame is not None else ""
+
+
+def _elements(value: Any) -> int:
+    return sum(leaf.numel() for leaf in iterate_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _bytes(value: Any) -> int:

@@ -42,6 +42,7 @@ from fxplug.plugins.records import (
 )
 from fxplug.plugins.resolved import ResolvedValue, resolved_values
 from fxplug.plugins.settings import (
+    CacheConfig,
     Config,
     ConfigFinding,
     ConfigSource,
@@ -54,6 +55,7 @@ from fxplug.plugins.settings import (
 __all__ = [
     "BackendOffer",
     "BackendRecord",
+    "CacheConfig",
     "CommandOffer",
     "CommandRecord",
     "Config",

@@ -162,6 +162,7 @@ class _Found:
             settings.trace,
             settings.pipelines,
             settings.backends,
+            settings.cache,
             self.path,
             sources,
             self._lines,

@@ -61,6 +61,7 @@ def resolved_values(manager: PluginManager, environ: Mapping[str, str]) -> list[
             *_section("trace", manager.config),
             *_pipeline_values(manager),
             *_backend_values(manager),
+            *_section("cache", manager.config),
         ]
 
 

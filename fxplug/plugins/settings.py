@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fxplug.lower import DEFAULT_SIZE_LIMIT, ArtefactCache
 from fxplug.plugins.locations import Key, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 __all__ = [
+    "CacheConfig",
     "Config",
     "ConfigFinding",
     "ConfigSource",
@@ -79,6 +81,17 @@ class PipelineConfig:
 
 
 @dataclass(frozen=True)
+class CacheConfig:
+    """Where compiled engines of backends are kept for the next time."""
+
+    folder: str = ""
+    """The folder, relative to that of the file, or below ``~``; empty for none. Whoever can write to it decides what
+    engines run."""
+    size_limit: int = DEFAULT_SIZE_LIMIT
+    """How many bytes it may hold; what was not used for the longest time is removed first."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that a configuration file may say."""
 
@@ -88,6 +101,7 @@ class Settings:
     """Pipeline name -> pipeline. One with the name of a built-in pipeline takes its place."""
     backends: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Backend name -> its options."""
+    cache: CacheConfig = field(default_factory=CacheConfig)
 
 
 @dataclass(frozen=True)
@@ -135,6 +149,15 @@ class Config(Settings):
     """Dotted key -> where its value stands, for the keys that the file sets."""
     lines: Mapping[Key, int] = field(default_factory=dict[Key, int], compare=False, repr=False)
     """Path of a key, below the tables of fxplug -> its line."""
+
+    def artefact_cache(self) -> ArtefactCache | None:
+        """Return the cache of compiled engines, None where there is none."""
+        if not self.cache.folder:
+            return None
+        folder = Path(self.cache.folder).expanduser()
+        return ArtefactCache(
+            folder if self.file is None else self.file.parent / folder, self.cache.size_limit
+        )
 
     def locate(self, key: Key) -> ConfigSource:
         """Return where a key stands, or else the table or list that it would belong to."""

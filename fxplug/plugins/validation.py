@@ -302,6 +302,11 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                     ("trace", key, position),
                     f"'trace.{key}' holds an empty text. Write a glob such as {example!r}.",
                 )
+    if settings.cache.size_limit < 0:
+        yield _Problem(
+            ("cache", "size_limit"),
+            f"'cache.size_limit' is {settings.cache.size_limit}. Give a number of bytes that is not negative.",
+        )
     for position, pattern in enumerate(settings.trace.leaf_functions):
         if pattern and not re.fullmatch(r"[^:]+:[^:]+|[^.:]+(\.[^.:]+)+", pattern):
             yield _Problem(

@@ -22,6 +22,8 @@ What a file may name is a closed table (`fxplug.storage.targets`); whoever loads
 
 from __future__ import annotations
 
+from fxplug.storage.digest import module_digest
+from fxplug.storage.engines import StoredEngine
 from fxplug.storage.inspection import FileSummary, summarize
 from fxplug.storage.migrations import FORMAT_VERSION
 from fxplug.storage.module_file import load, save
@@ -34,7 +36,9 @@ __all__ = [
     "ProvidedTarget",
     "Provisions",
     "StorageTargetRecord",
+    "StoredEngine",
     "load",
+    "module_digest",
     "save",
     "summarize",
 ]

@@ -70,6 +70,8 @@ class FileSummary:
     """Elements of all parameters."""
     left_out: tuple[str, ...]
     """What was left out when it was written."""
+    engines: tuple[str, ...] = ()
+    """What backends compiled: partition, backend, and with what."""
 
 
 def summarize(path: str | os.PathLike[str]) -> FileSummary:
@@ -139,7 +141,14 @@ def _summarize(path: Path) -> FileSummary:
             ": ".join(filter(None, (str(entry["module"]), str(entry["node"]), str(entry["what"]))))
             for entry in manifest.get("left_out_meta", [])
         ),
+        engines=tuple(map(_engine_text, manifest.get("engines", []))),
     )
+
+
+def _engine_text(entry: Any) -> str:
+    made_with = ", ".join(f"{name} {version}" for name, version in dict(entry["environment"]).items())
+    kept = f"compiled with {made_with}" if entry["sha256"] else "compiled when it is loaded"
+    return f"{entry['partition']}: {entry['backend']} of {entry['distribution']} {entry['version']}, {kept}"
 
 
 def _elements(shape: list[int]) -> int:

@@ -12,9 +12,10 @@ import torch
 from fxplug.errors import FxplugError, StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_container, write_container
+from fxplug.storage.engines import engines_in
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
-from fxplug.storage.modules import ModuleReader, ModuleWriter
+from fxplug.storage.modules import ModuleReader, ModuleWriter, StandIn
 from fxplug.storage.provisions import Provision, Provisions
 from fxplug.storage.targets import TargetTable
 from fxplug.storage.tensors import TensorReader, TensorWriter
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.storage.weights import Progress
 
-__all__ = ["load", "save"]
+__all__ = ["describe", "load", "save"]
 
 _MODULE_FIELDS = frozenset({"tensors", "modules"})
 _GRAPH_FIELDS = frozenset({"graphs"})
@@ -43,6 +44,7 @@ def save(
     allow: Iterable[str] = (),
     progress: Progress | None = None,
     provisions: Callable[[], Provisions] | None = None,
+    stand_in: StandIn | None = None,
 ) -> None:
     """Write a graph module into one file, from which `load` restores it exactly, running nothing.
 
@@ -66,6 +68,7 @@ def save(
             arguments; and methods that neither tensors nor plain values have, as ``".name"``. `load` needs the same.
         progress: Called with the number of bytes of weights that are written, and of all.
         provisions: Returns what plugins bring; asked when the module holds something that fxplug does not know.
+        stand_in: Returns what is written in the place of a submodule and its path; None for the submodule itself.
 
     Raises:
         StorageError: The module holds something that a file cannot, or the file cannot be written. The
@@ -84,7 +87,7 @@ def save(
     target = Path(path)
     try:
         targets = TargetTable(allow, Provision(provisions))
-        contents, left_out = _describe(module, targets, progress)
+        contents, left_out = describe(module, targets, progress, stand_in)
     except Refusal as refusal:
         raise _not_saved(target, refusal) from refusal.__cause__
     except RecursionError as error:
@@ -96,8 +99,8 @@ def save(
     about = {
         "fxplug_version": _fxplug_version(),
         "torch_version": str(torch.__version__),
-        "plugins": targets.provision.providers,
         "left_out_meta": left_out,
+        **engines_in(contents[MODULES], targets.provision.providers),
     }
     try:
         write_container(target, contents, about)
@@ -123,9 +126,17 @@ def _fxplug_version() -> str:
         return "unknown"
 
 
-def _describe(
-    module: GraphModule, targets: TargetTable, progress: Progress | None
+def describe(
+    module: GraphModule,
+    targets: TargetTable,
+    progress: Progress | None,
+    stand_in: StandIn | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Return the members of the file of a module, and what is left out of them; see `save`.
+
+    Raises:
+        Refusal: It holds something that a file cannot.
+    """
     tensors = TensorWriter()
     left_out: list[dict[str, str]] = []
     graphs: list[dict[str, Any]] = []
@@ -151,7 +162,7 @@ def _describe(
         return number
 
     modules = ModuleWriter(
-        encoder, notes, tensors, add_graph, lambda path, name: note(path, "", f"meta[{name!r}]")
+        encoder, notes, tensors, add_graph, lambda path, name: note(path, "", f"meta[{name!r}]"), stand_in
     )
     modules.add(module)
     table, weights = tensors.finish(progress)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch.nn.modules
@@ -22,18 +23,20 @@ from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
+from fxplug.storage.engines import StoredEngine
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.state_origins import describe_origins, restore_origins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from fxplug.ir import Graph
     from fxplug.storage.targets import TargetTable
     from fxplug.storage.tensors import TensorReader, TensorWriter
     from fxplug.storage.values import Decoder, Encoder
 
-__all__ = ["GRAPH_MODULE", "ModuleReader", "ModuleWriter", "check_path"]
+__all__ = ["GRAPH_MODULE", "ModuleReader", "ModuleWriter", "StandIn", "check_path"]
+
+StandIn = Callable[[nn.Module, str], nn.Module | None]
+"""Returns what is written in the place of a submodule and its path; None for the submodule itself."""
 
 GRAPH_MODULE = "fxplug:GraphModule"
 """How a file calls the class of graph modules."""
@@ -70,7 +73,7 @@ def _classes() -> dict[str, type[nn.Module]]:
         if isinstance(value, type) and issubclass(value, nn.Module)
     ]
     found = [kind for kind in found if kind.__module__.startswith("torch.nn.modules.")]
-    return {_class_name(kind): kind for kind in (*found, *FUSED_MODULES.values())}
+    return {_class_name(kind): kind for kind in (*found, *FUSED_MODULES.values(), StoredEngine)}
 
 
 def _class_name(kind: type) -> str:
@@ -127,6 +130,7 @@ class ModuleWriter:
         add_graph: Takes in a graph, after the module that its paths refer to and the path of that, returns the graph's
             number.
         left_out: Called with (path, name) for each note of a module that is not stored.
+        stand_in: Returns what is written in the place of a submodule.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class ModuleWriter:
         tensors: TensorWriter,
         add_graph: Callable[[GraphModule, str, Graph], int],
         left_out: Callable[[str, str], None],
+        stand_in: StandIn | None = None,
     ) -> None:
         self.entries: list[dict[str, Any]] = []
         """The table, children before parents."""
@@ -145,6 +150,8 @@ class ModuleWriter:
         self._tensors = tensors
         self._add_graph = add_graph
         self._left_out = left_out
+        self._stand_in = stand_in
+        self._kept: list[nn.Module] = []  # So that no two of them have the same id.
         self._numbers: dict[int, int] = {}
 
     def add(self, module: nn.Module, path: str = "") -> int:
@@ -156,7 +163,10 @@ class ModuleWriter:
         number = self._numbers.get(id(module))
         if number is not None:
             return number
-        entry = self._describe(module, path)
+        written = None if self._stand_in is None else self._stand_in(module, path)
+        if written is not None:
+            self._kept.append(written)
+        entry = self._describe(module if written is None else written, path)
         number = self._numbers[id(module)] = len(self.entries)
         self.entries.append(entry)
         return number

@@ -71,7 +71,39 @@ def programs(draw):
     module = GraphModule(nn.Module(), graph)
     names = [node.name for node in graph.nodes if node.op.startswith("call_")]
     supported = [set(draw(st.lists(st.sampled_from(names)))) for _ in range(draw(st.integers(1, 2)))]
-    return module, supported, Choices(min_block_size=draw(st.integers(1, 2)))
+    backends = ["", *(f"b{number}" for number in range(len(supported)))]
+    choices = Choices(
+        min_block_size=draw(st.integers(1, 2)),
+        together=tuple(
+            map(tuple, draw(st.lists(st.lists(st.sampled_from(names), min_size=2, max_size=3), max_size=2)))
+        ),
+        pins=draw(st.dictionaries(st.sampled_from(names), st.sampled_from(backends), max_size=2)),
+        max_transfer=draw(st.sampled_from([None, None, 0, 5, 12])),
+    )
+    return module, supported, choices
+
+
+def check_partitions(module, supported, choices, report):
+    """Nothing runs where it must not, and no partition needs what it gives, by way of others."""
+    place = {node.name: node.partition for node in report.nodes}
+    backend_of = {partition.name: partition.backend for partition in report.partitions}
+    for node in report.nodes:
+        runs_on = backend_of.get(node.partition, "")
+        if runs_on:
+            assert node.name in supported[int(runs_on[1:])]
+            assert node.name not in choices.pins or choices.pins[node.name] == runs_on
+        else:
+            assert node.reason
+    for names in choices.together:
+        assert len({place[name] for name in names}) == 1
+    for partition in report.partitions:
+        reached = set()
+        for node in module.graph.nodes:
+            outside = place.get(node.name) != partition.name
+            before = node.all_input_nodes
+            if outside and any(used in reached or place.get(used.name) == partition.name for used in before):
+                reached.add(node)
+            assert outside or not reached.intersection(before), f"{partition.name} needs what it gives"
 
 
 def run(module):
@@ -91,6 +123,7 @@ def test_any_support_computes_what_eager_computes(program):
     again = lower_to_several(module, backends, inputs, choices=choices)
 
     assert lowered.report == again.report
+    check_partitions(module, supported, choices, lowered.report)
     assert all(not partition.fallback for partition in lowered.report.partitions)
     if isinstance(lowered.module, GraphModule):
         lowered.module.graph.lint()

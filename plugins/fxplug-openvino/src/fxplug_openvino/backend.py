@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 import fxplug
 from fxplug import Backend, Graph, GraphModule, LoweringContext, Node, Support
-from fxplug.errors import BackendError, FxplugError
+from fxplug.errors import FxplugError
 from fxplug.lower import Profile
 from fxplug.plugins import default_manager
-from fxplug_openvino._engine import find_engine, load_engine
+from fxplug_openvino._engine import environment, find_engine, load_engine
 from fxplug_openvino.conversion import ConverterRecord, NotConvertibleError, convert
 from fxplug_openvino.converters import builtin_converters
 from fxplug_openvino.options import Hint, OpenVINOOptions, Precision
+from fxplug_openvino.ranges import input_limit
 from fxplug_openvino.support import reason_against, reason_against_effects
 
 if TYPE_CHECKING:
@@ -57,7 +59,9 @@ class OpenVINOBackend(Backend):
         cache_dir: str = "",
         converters: Iterable[ConverterRecord] = (),
     ) -> None:
-        self.options = OpenVINOOptions(device, precision, hint, threads, dynamic_batch, cache_dir)
+        self.options: OpenVINOOptions = OpenVINOOptions(
+            device, precision, hint, threads, dynamic_batch, cache_dir
+        )
         self._given = tuple(converters)
         self._known: Mapping[Any, ConverterRecord] | None = None
 
@@ -113,13 +117,50 @@ class OpenVINOBackend(Backend):
         from fxplug_openvino.runtime import OpenVINOModule  # noqa: PLC0415 - nothing is run before
 
         converted = self._converted(subgraph, example_inputs)
-        try:
-            return OpenVINOModule(converted, self.options.device, self.options.properties())
-        except RuntimeError as error:
-            raise BackendError(
-                f"Cannot build with OpenVINO: it refuses the model on {self.options.device!r}: "
-                f"{str(error).strip().splitlines()[-1]}"
-            ) from error
+        return OpenVINOModule.compiled(converted, self.options.device, self.options.properties())
+
+    def operators(self) -> Mapping[str, str]:
+        """Return the name of each operator that has a converter -> the package that brings this."""
+        return {
+            str(target): record.function.__module__.partition(".")[0]
+            for target, record in sorted(self.converters.items(), key=lambda pair: str(pair[0]))
+        }
+
+    def environment(self) -> Mapping[str, str] | None:
+        """Return the versions and the processor that a compiled model depends on; None with converters of one's own.
+
+        Raises:
+            BackendError: OpenVINO is missing, or does not have the device.
+        """
+        if self._given:
+            return None
+        return environment(self.options.device, self._foreign_converters())
+
+    def _foreign_converters(self) -> list[str]:
+        """Return who writes calls besides this plugin, with distribution and version."""
+        plugins = default_manager().plugin_infos()
+        return [
+            f"{plugin.distribution} {plugin.version}"
+            for plugin in plugins
+            if plugin.status == "active" and "openvino_converters" in plugin.hooks
+        ]
+
+    def artefact(self, engine: nn.Module) -> bytes | None:
+        """Return a compiled model as bytes, None where what it returns besides tensors cannot be written down."""
+        from fxplug_openvino.runtime import OpenVINOModule  # noqa: PLC0415 - as below
+
+        return engine.artefact() if isinstance(engine, OpenVINOModule) else None
+
+    def restore(self, artefact: bytes) -> nn.Module:
+        """Return the module for a compiled model that was kept.
+
+        Raises:
+            BackendError: OpenVINO is missing, or refuses it.
+        """
+        load_engine()
+        from fxplug_openvino.runtime import OpenVINOModule  # noqa: PLC0415 - as below
+
+        return OpenVINOModule.restored(artefact, self.options.device, self.options.properties())
 
     def profile(self, example_inputs: tuple[Any, ...]) -> Profile:
         """Return what inputs are accepted: with ``dynamic_batch``, of any size in the first dimension."""
@@ -146,7 +187,14 @@ class OpenVINOBackend(Backend):
                     written.graph.erase_node(node)
                     continue
                 raise NotConvertibleError(f"it changes {node.args[0]!r} in place, which is seen outside")
-        return convert(written, inputs, self.converters, self._open_dimensions())
+        limit = input_limit(written, inputs)
+        if limit is None:
+            raise NotConvertibleError(
+                "its whole numbers may need 64 bits, and OpenVINO computes them with 32; use floating point, or "
+                "numbers that cannot get as large"
+            )
+        converted = convert(written, inputs, self.converters, self._open_dimensions())
+        return replace(converted, limit=limit)
 
 
 def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:

@@ -11,6 +11,8 @@ import torch
 from fxplug import LoweringContext, Node
 from fxplug.errors import BackendError
 from fxplug_openvino._engine import load_engine, load_operations
+from fxplug_openvino.layout import Slot
+from fxplug_openvino.ranges import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,13 +99,8 @@ class Converted:
     """Of the results."""
     kept: tuple[Any, ...]
     """Memory that the model shares."""
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Stands for a result of the model."""
-
-    number: int
+    limit: int = LIMIT
+    """How far from zero whole numbers may be that go in."""
 
 
 class Conversion:

@@ -1,0 +1,98 @@
+"""What backends compiled, in files: opaque bytes beside the program that they were compiled from."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxplug.storage.faults import Refusal, checked, entry_fields
+from fxplug.storage.weights import memory_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fxplug.execute import GraphModule
+
+__all__ = ["StoredEngine", "engines_in"]
+
+_FIELDS = frozenset(
+    {"partition", "backend", "plugin", "distribution", "version", "options", "environment", "sha256"}
+    | {"inputs", "profile", "on_mismatch"}
+)
+_MARK = "about"
+
+
+class StoredEngine(nn.Module):
+    """Stands in a file, and for a moment while one is loaded, for a partition that an engine runs.
+
+    Args:
+        program: What the engine was compiled from.
+        artefact: The engine; None where it cannot be kept, and is compiled anew.
+        about: Who made it and for what, in values that files hold.
+    """
+
+    artefact: torch.Tensor | None
+
+    def __init__(self, program: GraphModule, artefact: bytes | None, about: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.program = program
+        self.about = {
+            **about,
+            "sha256": "" if artefact is None else hashlib.sha256(artefact).hexdigest(),
+        }
+        kept = None if artefact is None else torch.frombuffer(bytearray(artefact), dtype=torch.uint8)
+        self.register_buffer("artefact", kept)
+
+    def forward(self, *inputs: Any) -> Any:
+        """Run the program in PyTorch."""
+        return self.program(*inputs)
+
+    def facts(self) -> dict[str, Any]:
+        """Return who made it and for what.
+
+        Raises:
+            Refusal: They are not what they have to be.
+        """
+        return entry_fields(getattr(self, _MARK, None), "An engine", _FIELDS, frozenset())
+
+    def content(self) -> bytes | None:
+        """Return the engine, None where it was not kept.
+
+        Raises:
+            Refusal: The bytes are not those that were written.
+        """
+        facts, kept = self.facts(), self.artefact
+        if kept is None:
+            return None
+        if kept.dtype is not torch.uint8 or kept.dim() != 1:
+            raise Refusal("an engine is no row of bytes. The file is damaged.")
+        data = bytes(memory_of(kept.contiguous())) if kept.numel() else b""
+        if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+            raise Refusal(
+                f"the checksum of the engine of partition {facts['partition']!r} is wrong: its bytes were changed or "
+                "damaged. Write the file again, or compile it anew: load(..., engines='rebuild')."
+            )
+        return data
+
+
+def engines_in(modules: Mapping[str, Any], providers: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return what the manifest of a file says about engines and about plugins.
+
+    Args:
+        modules: What ``modules.json`` will say.
+        providers: Plugin -> distribution and version, of those that brought names.
+    """
+    name = f"{StoredEngine.__module__}:{StoredEngine.__qualname__}"
+    entries = checked(modules.get("modules"), list, "The table of modules")
+    found = [dict(entry["attributes"][_MARK]["$dict"]) for entry in entries if entry["class"] == name]
+    makers = {about["plugin"]: [about["distribution"], about["version"]] for about in found}
+    makers.pop("core", None)
+    listed = ("partition", "backend", "distribution", "version", "sha256")
+    engines = [
+        {**{field: about[field] for field in listed}, "environment": dict(about["environment"]["$dict"])}
+        for about in found
+    ]
+    return {"plugins": {**providers, **makers}} | ({"engines": engines} if engines else {})
