@@ -182,7 +182,7 @@ class _Writer:
         if node.target in _SIZES and any(isinstance(value, Value) and value.is_size for value in args):
             return _SIZES[node.target](*args)
         record = self._converters.get(node.target)
-        if record is None:
+        if record is None or (not node.all_input_nodes and node.target.namespace == "aten"):
             return self._folded(node, args, kwargs)
         like = self._likes.get(node)
         if like is None:
@@ -190,7 +190,6 @@ class _Writer:
         for leaf in like if isinstance(like, (tuple, list)) else (like,):
             if isinstance(leaf, torch.Tensor):
                 self._build.type_of(leaf.dtype)
-                self._refuse_empty(leaf)
         self._build.like = like
         try:
             made = record.function(self._build, *args, **kwargs)
@@ -233,6 +232,7 @@ class _Writer:
             )
         if not isinstance(like, torch.Tensor):
             return made
+        self._refuse_empty(like)
         if not isinstance(made, Value):
             raise NotConvertibleError(f"the converter of {node.target} returns a {type(made).__name__}")
         sizes = made.sizes

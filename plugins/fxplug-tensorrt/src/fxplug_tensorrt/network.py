@@ -201,6 +201,7 @@ class Conversion:
         """Name of a constant -> its memory, which the network reads when the engine is built."""
         self.like: Any = None
         """What the present call returns, without data: a tensor, or a tuple of them."""
+        self._asked = len(self.log.complaints)  # Without a driver, there is one complaint from the start.
 
     # -- refusals
 
@@ -217,10 +218,10 @@ class Conversion:
         method = getattr(self.net, f"add_{kind}", None)
         if method is None:
             raise NotConvertibleError(f"this TensorRT has no layer {kind!r}")
-        before = len(self.log.complaints)
+        self._asked = len(self.log.complaints)
         layer = method(*args)
         if layer is None:
-            raise NotConvertibleError(f"TensorRT refuses the layer {kind!r}: {self._complaint(before)}")
+            raise NotConvertibleError(f"TensorRT refuses the layer {kind!r}: {self._complaint(self._asked)}")
         return layer
 
     def value(self, layer: Any, dtype: torch.dtype, number: int = 0) -> Value:
@@ -243,8 +244,9 @@ class Conversion:
         try:
             return tuple(output.shape)
         except (RuntimeError, ValueError) as error:
-            complaint = self._complaint(before) or self._complaint(0)
-            raise NotConvertibleError(f"TensorRT refuses a layer: {complaint or error}") from error
+            raise NotConvertibleError(
+                f"TensorRT refuses a layer: {self._complaint(before) or self._complaint(self._asked) or error}"
+            ) from error
 
     def _complaint(self, start: int) -> str:
         found = self.log.complaints[start:]
@@ -525,6 +527,9 @@ class Conversion:
 
     def top(self, value: Value, count: int, axis: int, *, largest: bool) -> tuple[Value, Value]:
         """Return the first so many elements of a dimension in order, and their places."""
+        if value.rank == 1:  # TensorRT orders in two dimensions at least.
+            values, places = self.top(value.unsqueeze(0), count, 1, largest=largest)
+            return values.squeeze(0), places.squeeze(0)
         kind = self.trt.TopKOperation.MAX if largest else self.trt.TopKOperation.MIN
         layer = self.add("topk", value.output, kind, count, 1 << axis)
         places = self.value(self.add("cast", layer.get_output(1), self.trt.DataType.INT64), torch.int64)

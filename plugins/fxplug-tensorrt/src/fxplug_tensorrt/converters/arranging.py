@@ -205,12 +205,25 @@ def _roll(build: Conversion, x: Value, shifts: Sequence[int], dims: Sequence[int
         return _roll(build, x.reshape([-1]), shifts, [0]).reshape(sizes)
     for shift, dim in zip(shifts, dims, strict=True):
         axis = x.axis(dim)
-        size = x.known_size(axis)
-        start = -shift % size
-        if start:
-            parts = [build.part(x, axis, start, size - start), build.part(x, axis, 0, start)]
-            x = build.concat(parts, axis)
+        x = build.gather(x, _turned(build, x.size(axis), shift), axis)
     return x
+
+
+def _turned(build: Conversion, size: Size, shift: int) -> Value:
+    """Return the places that roll to the front, the second place, and so on."""
+    if isinstance(size, int):
+        return build.tensor((torch.arange(size) - shift) % size)
+    places = _counted_up_to(build, size) - shift
+    length = Value(build, size.output, torch.int64)
+    return places - build.binary("FLOOR_DIV", places, length) * length
+
+
+def _counted_up_to(build: Conversion, size: Size) -> Value:
+    """Return 0, 1, 2 and so on."""
+    ones = build.filled([size], 1, torch.int64)
+    place = build.constant(0, torch.int32)
+    kind = build.trt.CumulativeOperation.SUM
+    return build.value(build.add("cumulative", ones.output, place.output, kind, True, False), torch.int64)
 
 
 def _repeat(build: Conversion, x: Value, repeats: Sequence[int]) -> Value:
@@ -283,14 +296,15 @@ def _triangle(*, upper: bool) -> Callable[..., Any]:
 
 
 def _arange(build: Conversion, *args: Any, **_: Any) -> Value:
+    """Count up to a size that is left open; where it is known, the numbers are too, and this is not called."""
     start, end, step = {1: (0, *args, 1), 2: (*args, 1), 3: args}[len(args)]
-    if not (isinstance(start, int) and start == 0 and isinstance(step, int) and step == 1):
-        raise build.fail("it counts up to a size that is left open, not from zero by ones")
-    ones = build.filled([end], 1, torch.int64)
-    place = build.constant(0, torch.int32)
-    kind = build.trt.CumulativeOperation.SUM
-    made = build.value(build.add("cumulative", ones.output, place.output, kind, True, False), torch.int64)
-    return made.to(build.like.dtype)
+    if isinstance(start, Value) or not isinstance(step, int):
+        raise build.fail("it counts from a size that is left open, or by steps that are not whole")
+    count = end - start if start else end
+    count = build.binary("FLOOR_DIV", count + (step - 1), step) if step != 1 else count
+    made = _counted_up_to(build, count)
+    made = made * step if step != 1 else made
+    return (made + start if start else made).to(build.like.dtype)
 
 
 def _diag_embed(build: Conversion, x: Value, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Value:
@@ -351,4 +365,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.diag_embed.default, _diag_embed),
     (aten.trace.default, _trace),
     (aten.sym_size.int, _size),
+    (aten.arange.default, _arange),
+    (aten.arange.start, _arange),
+    (aten.arange.start_step, _arange),
 ]

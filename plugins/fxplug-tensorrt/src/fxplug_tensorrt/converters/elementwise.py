@@ -122,8 +122,12 @@ def _nowhere(x: Value) -> Value:
 def _signbit(build: Conversion, x: Value) -> Value:
     if x.dtype is torch.bool:
         return _nowhere(x)
-    # The sign of a zero shows in what one divides by it.
-    return (x < 0) | (1.0 / x < 0) if x.is_floating else x < 0
+    return _is_negative(x) if x.is_floating else x < 0
+
+
+def _is_negative(x: Value) -> Value:
+    """Return where there is a sign; that of a zero shows in what one divides by it."""
+    return (x < 0) | (1.0 / x < 0)
 
 
 def _nan_to_num(
@@ -297,15 +301,16 @@ def _atan2(build: Conversion, y: Value, x: Value) -> Value:
     first, second = both(build, y, x)
     nowhere = second.equals(0)
     found = (first / build.select(nowhere, 1.0, second)).unary("ATAN")
-    turned = build.select(first < 0, found - math.pi, found + math.pi)
+    turned = build.select(_is_negative(first), found - math.pi, found + math.pi)
     found = build.select(second < 0, turned, found)
-    return build.select(nowhere, first.unary("SIGN") * (math.pi / 2), found)
+    along = build.select(first.equals(0), build.select(_is_negative(second), turned, first), first.unary("SIGN") * (math.pi / 2))
+    return build.select(nowhere, along, found)
 
 
 def _copysign(build: Conversion, x: Any, other: Any) -> Value:
     first, second = both(build, x, other)
     size = first.unary("ABS")
-    return build.select((second < 0) | (1.0 / second < 0), -size, size)
+    return build.select(_is_negative(second), -size, size)
 
 
 def _heaviside(build: Conversion, x: Value, values: Value) -> Value:

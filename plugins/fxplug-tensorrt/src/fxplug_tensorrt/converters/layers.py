@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,8 @@ from fxplug_tensorrt.network import Conversion, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from fxplug_tensorrt.network import Size
 
 __all__ = ["each", "layer_norm", "records", "with_batch"]
 
@@ -293,15 +296,45 @@ def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
     count_include_pad: bool = True,  # noqa: FBT001, FBT002
     divisor_override: int | None = None,
 ) -> Value:
-    if divisor_override is not None:
-        raise build.fail("it divides by a number of its own")
     sizes, pads = each(kernel, spatial), each(padding, spatial)
     steps = each(stride, spatial) if stride else sizes
-    if ceil_mode:
-        for dim in range(spatial):
-            if (x.known_size(2 + dim) + 2 * pads[dim] - sizes[dim]) % steps[dim]:
-                raise build.fail("the last of its windows is cut off")
-    return _pooled(build, x, "AVERAGE", sizes, steps, pads, ceil_mode=False, counts_padding=count_include_pad)
+    if divisor_override is None and not ceil_mode:
+        return _pooled(build, x, "AVERAGE", sizes, steps, pads, ceil_mode=False, counts_padding=count_include_pad)
+    # What TensorRT divides by differs where a window is cut off: sums are made, and divided by numbers known now.
+    wide, counts = x, torch.ones(())
+    for dim in range(spatial):
+        whole = x.known_size(2 + dim)
+        window = (whole, pads[dim], sizes[dim], steps[dim])
+        starts, more = _starts(window, ceil_mode=ceil_mode)
+        wide = _with_zeros(build, wide, 2 + dim, pads[dim], more)
+        counts = counts[..., None] * torch.tensor(_counts(window, starts, all_count=count_include_pad))
+    share = math.prod(sizes) / (counts if divisor_override is None else torch.full_like(counts, divisor_override))
+    made = _pooled(build, wide, "AVERAGE", sizes, steps, [0] * spatial, ceil_mode=False)
+    return made * build.tensor(share.to(x.dtype)[None, None])
+
+
+def _starts(window: tuple[int, int, int, int], *, ceil_mode: bool) -> tuple[range, int]:
+    """Return where the windows of a dimension start, and how many zeros are needed behind it."""
+    whole, pad, size, step = window
+    room = whole + 2 * pad - size
+    count = (-(-room // step) if ceil_mode else room // step) + 1
+    if ceil_mode and (count - 1) * step >= whole + pad:  # The last one would start in the padding behind.
+        count -= 1
+    return range(-pad, -pad + count * step, step), max((count - 1) * step + size - whole - pad, 0)
+
+
+def _counts(window: tuple[int, int, int, int], starts: range, *, all_count: bool) -> list[float]:
+    """Return by how much each window is divided."""
+    whole, pad, size, _ = window
+    first, last = (-pad, whole + pad) if all_count else (0, whole)
+    return [float(min(start + size, last) - max(start, first)) for start in starts]
+
+
+def _with_zeros(build: Conversion, x: Value, axis: int, before: int, after: int) -> Value:
+    starts: list[Size] = [0] * x.rank
+    sizes: list[Size] = [x.size(dim) for dim in range(x.rank)]
+    starts[axis], sizes[axis] = -before, x.known_size(axis) + before + after
+    return build.slice(x, starts, sizes, [1] * x.rank, "FILL", 0.0)
 
 
 def _adaptive_avg_pool(build: Conversion, x: Value, spatial: int, size: Any) -> Value:

@@ -93,14 +93,20 @@ def _moments(
     axes = axes_of(x, dims)
     if not axes:
         raise build.fail("it asks for the variance of a single number")
-    count = math.prod(x.known_size(axis) for axis in axes)
+    count: Any = math.prod(size for axis in axes if isinstance(size := x.size(axis), int))
+    for axis in axes:
+        if not isinstance(size := x.size(axis), int):
+            count = size * count
     mean = x.reduce("AVG", axes, keep=True)
     apart = x - mean
     total = (apart * apart).reduce("SUM", axes, keep=keep)
-    divisor = count - (1 if correction is None else correction)
-    if divisor <= 0:
+    less = 1 if correction is None else correction
+    mean = mean if keep else mean.squeeze(*axes)
+    if not isinstance(count, int):
+        return total / (build.cast(count, x.dtype) - less).maximum(0), mean
+    if count - less <= 0:
         raise build.fail("it asks for the variance of too few numbers")
-    return total * (1 / divisor), mean if keep else mean.squeeze(*axes)
+    return total * (1 / (count - less)), mean
 
 
 def _var(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Value:

@@ -116,18 +116,33 @@ def evaluate(converted: Converted, inputs: Sequence[Any]) -> list[torch.Tensor]:
     for place in converted.inputs:
         value = inputs[place.position]
         known[place.name] = value if place.inner is None else value[place.inner]
+    waiting = [net.get_layer(number) for number in range(net.num_layers)]
     with torch.no_grad():
-        for number in range(net.num_layers):
-            layer = net.get_layer(number)
-            if layer.type.name not in _CLASSES:
-                raise NotImplementedError(f"the evaluator does not know the layer {layer.type.name}")
-            entry = Layer(converted, layer, known)
-            made = FORMULAS[entry.kind](entry)
-            for place, value in enumerate(made if isinstance(made, tuple) else (made,)):
-                output = layer.get_output(place)
-                _check(entry, output, value, place)
-                known[output.name] = value
+        while waiting:  # A layer may stand before one that it takes something of.
+            ready = [layer for layer in waiting if all(name in known for name in _taken(layer))]
+            if not ready:
+                raise AssertionError(f"layers wait for one another: {[layer.name for layer in waiting]}")
+            for layer in ready:
+                _compute(converted, layer, known)
+            waiting = [layer for layer in waiting if layer not in ready]
     return [known[name] for name, _ in converted.outputs]
+
+
+def _taken(layer: Any) -> list[str]:
+    found = [layer.get_input(number) for number in range(layer.num_inputs)]
+    return [tensor.name for tensor in found if tensor is not None]
+
+
+def _compute(converted: Converted, layer: Any, known: dict[str, torch.Tensor]) -> None:
+    kind = layer.type.name
+    if kind not in _CLASSES:
+        raise NotImplementedError(f"the evaluator does not know the layer {kind}")
+    entry = Layer(converted, layer, known)
+    made = FORMULAS[kind](entry)
+    for place, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        output = layer.get_output(place)
+        _check(entry, output, value, place)
+        known[output.name] = value
 
 
 def _check(layer: Layer, output: Any, value: torch.Tensor, place: int) -> None:

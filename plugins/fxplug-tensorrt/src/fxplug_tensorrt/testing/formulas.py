@@ -162,14 +162,8 @@ def _shuffle(layer: Any) -> torch.Tensor:
     order = list(layer.first_transpose)[: x.dim()]
     x = x.permute(order) if order else x
     sizes = layer.given(1)
-    wanted = tuple(layer.reshape_dims) if sizes is None else tuple(sizes.tolist())
-    if sizes is None and not _is_set(wanted):
-        return x
-    return x.reshape(wanted)
-
-
-def _is_set(sizes: tuple[int, ...]) -> bool:
-    return len(sizes) >= 0 and 0 not in sizes
+    wanted = layer.reshape_dims if sizes is None else sizes.tolist()
+    return x if wanted is None else x.reshape(tuple(wanted))
 
 
 def _slice(layer: Any) -> torch.Tensor:
