@@ -83,7 +83,7 @@ def _log_class() -> Any:
 
 @functools.cache
 def why_engines_do_not_run() -> str:
-    """Return why this machine runs no engines, as TensorRT says when it is asked for a runtime; empty when it does.
+    """Return why this machine runs no engines, as TensorRT says of the smallest one; empty when it does.
 
     PyTorch is not asked: it may see a GPU that TensorRT does not run on, or see none where TensorRT does.
 
@@ -92,11 +92,23 @@ def why_engines_do_not_run() -> str:
     """
     trt, log = load_engine(), make_log()
     try:
+        plan = _smallest_engine(trt, log)
         runtime = trt.Runtime(log)
+        log.complaints.clear()
+        engine = None if runtime is None else runtime.deserialize_cuda_engine(plan)
     except Exception as error:  # The bindings raise TypeError where the library returns nothing.
         return _last(log) or f"{type(error).__name__}: {str(error).strip()}"
-    return "" if runtime is not None else _last(log) or "it makes no runtime"
+    return "" if engine is not None else _last(log) or "it takes no engine"
+
+
+def _smallest_engine(trt: Any, log: Any) -> Any:
+    builder = trt.Builder(log)
+    strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    net = builder.create_network(0 if strongly is None else 1 << int(strongly))
+    given = net.add_input("x", trt.DataType.FLOAT, (1,))
+    net.mark_output(net.add_unary(given, trt.UnaryOperation.NEG).get_output(0))
+    return builder.build_serialized_network(net, builder.create_builder_config())
 
 
 def _last(log: Any) -> str:
-    return log.complaints[-1].strip() if log.complaints else ""
+    return " ".join(log.complaints[-1].split()) if log.complaints else ""

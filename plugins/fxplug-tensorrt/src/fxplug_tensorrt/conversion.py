@@ -111,7 +111,7 @@ class _Writer:
         position = 0
         for node in self._module.graph.nodes:
             if node.op == "placeholder":
-                self._values[node] = self._input(position)
+                self._values[node] = self._input(node, position)
                 position += 1
             elif node.op == "get_attr":
                 self._values[node] = self._attribute(node)
@@ -125,8 +125,10 @@ class _Writer:
 
     # -- what goes in and out
 
-    def _input(self, position: int) -> Any:
-        given = self._inputs[position]
+    def _input(self, node: Node, position: int) -> Any:
+        if position >= len(self._inputs) and not node.args:
+            raise NotConvertibleError(f"there is no example of the input {node.name!r}")
+        given = self._inputs[position] if position < len(self._inputs) else node.args[0]
         if isinstance(given, (tuple, list)):
             return tuple(self._parameter(value, position, place) for place, value in enumerate(given))
         return self._parameter(given, position, None)
