@@ -1,8 +1,20 @@
-"""TensorRT for fxplug: a backend that says which parts of a graph TensorRT can run."""
+"""TensorRT for fxplug: a backend that runs parts of graphs in TensorRT."""
 
 from __future__ import annotations
 
 from fxplug_tensorrt.backend import TensorRTBackend
+from fxplug_tensorrt.conversion import ConverterRecord
+from fxplug_tensorrt.network import Conversion, NotConvertibleError, Value
 from fxplug_tensorrt.options import TensorRTOptions
+from fxplug_tensorrt.runtime import TensorRTModule, load_module
 
-__all__ = ["TensorRTBackend", "TensorRTOptions"]
+__all__ = [
+    "Conversion",
+    "ConverterRecord",
+    "NotConvertibleError",
+    "TensorRTBackend",
+    "TensorRTModule",
+    "TensorRTOptions",
+    "Value",
+    "load_module",
+]

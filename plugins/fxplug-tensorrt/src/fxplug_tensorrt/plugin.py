@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fxplug.plugins import BackendRecord, hookimpl
+from fxplug_tensorrt import hookspecs as PLUGIN_HOOKSPECS  # noqa: N812 - what the host looks for
 from fxplug_tensorrt.backend import TensorRTBackend
 from fxplug_tensorrt.options import TensorRTOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["fxplug_register_backends"]
+__all__ = ["PLUGIN_HOOKSPECS", "fxplug_register_backends"]
 
 
 @hookimpl
@@ -21,7 +22,7 @@ def fxplug_register_backends() -> Iterable[BackendRecord]:
         BackendRecord(
             "tensorrt",
             TensorRTBackend,
-            "Says what TensorRT could run; building with it comes in a later version.",
+            "Runs parts of graphs in TensorRT.",
             options=TensorRTOptions,
             requires=("tensorrt_rtx",),
         )

@@ -12,7 +12,7 @@ from fxplug_tensorrt.table import MODULES, POOL_TO_ONE, find_row
 if TYPE_CHECKING:
     from fxplug.lower import LoweringContext
 
-__all__ = ["reason_against"]
+__all__ = ["reason_against", "reason_against_effects"]
 
 # Inside these a forward computes what it computes outside.
 _HARMLESS_REGIONS: tuple[Any, ...] = (
@@ -41,6 +41,16 @@ def reason_against(node: Node, context: LoweringContext) -> str:
         return _not_in_table(node, context)
     if row is POOL_TO_ONE and not _pools_to_one(node, context):
         return "it pools to more than one value, for which TensorRT has no layer"
+    return reason_against_effects(node, context)
+
+
+def reason_against_effects(node: Node, context: LoweringContext) -> str:
+    """Return why a call cannot run in TensorRT for what it does besides computing; empty when it can.
+
+    Args:
+        node: A call of the module in `context`.
+        context: Knows the module.
+    """
     for entry in node.region:
         if entry.context not in _HARMLESS_REGIONS:
             return f"it runs inside {qualified_name(entry.context)}, whose rules TensorRT does not follow"

@@ -1,0 +1,161 @@
+"""Engines as files: what an engine is, beside its bytes, and the checks before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.errors import BackendError
+from fxplug_tensorrt._trt import find_engine
+from fxplug_tensorrt.conversion import Place, Slot
+
+if TYPE_CHECKING:
+    from fxplug_tensorrt.conversion import Converted
+    from fxplug_tensorrt.options import TensorRTOptions
+
+__all__ = ["EngineRecord", "read_engine", "write_engine"]
+
+_MAGIC = b"fxplug-tensorrt engine 1\n"
+_DIGEST = 32
+_HEAD = 8
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """An engine, and how what it takes and gives is arranged."""
+
+    plan: bytes
+    """What TensorRT deserialises."""
+    made_by: str
+    """Edition and version of TensorRT."""
+    device: str
+    """The GPU that it was built for, or the names of several."""
+    inputs: tuple[Place, ...]
+    results: Any
+    """What the program returns, with a `Slot` in the place of each tensor."""
+    outputs: tuple[tuple[str, torch.dtype], ...]
+    batch_sizes: tuple[int, ...] = ()
+    """Smallest, usual and largest size of the first dimension; empty where it is fixed."""
+    cuda_graphs: bool = False
+
+    @classmethod
+    def of(cls, converted: Converted, options: TensorRTOptions, plan: bytes) -> EngineRecord:
+        """Return the record of an engine that was built here."""
+        engine = find_engine()
+        return cls(
+            plan,
+            engine.title if engine is not None else "",
+            ", ".join(options.targets) or device_name(),
+            converted.inputs,
+            converted.results,
+            converted.outputs,
+            options.batch_sizes,
+            options.cuda_graphs,
+        )
+
+    def problem(self) -> str:
+        """Return why the engine is not used here, for people; empty when it is."""
+        engine = find_engine()
+        title = engine.title if engine is not None else "no TensorRT"
+        if title != self.made_by:
+            return f"it was built by {self.made_by}, and {title} is installed"
+        here = device_name()
+        if here and here not in self.device.split(", "):
+            return f"it was built for {self.device}, and this machine has {here}"
+        return ""
+
+
+def device_name() -> str:
+    """Return TensorRT's name of the GPU at hand, e.g. ``"SM86"``; empty where PyTorch sees none."""
+    if not torch.cuda.is_available():
+        return ""
+    major, minor = torch.cuda.get_device_capability()
+    return f"SM{major}{minor}"
+
+
+def write_engine(record: EngineRecord, path: str | Path) -> None:
+    """Write an engine to a file."""
+    head = {
+        "made_by": record.made_by,
+        "device": record.device,
+        "inputs": [[place.name, place.position, place.inner, _name(place.dtype)] for place in record.inputs],
+        "results": _packed(record.results),
+        "outputs": [[name, _name(dtype)] for name, dtype in record.outputs],
+        "batch_sizes": list(record.batch_sizes),
+        "cuda_graphs": record.cuda_graphs,
+    }
+    text = json.dumps(head).encode()
+    body = len(text).to_bytes(_HEAD, "little") + text + record.plan
+    Path(path).write_bytes(_MAGIC + hashlib.sha256(body).digest() + body)
+
+
+def read_engine(path: str | Path) -> EngineRecord:
+    """Return the engine of a file. Nothing of it is executed.
+
+    Raises:
+        BackendError: It is no such file, or it is damaged.
+    """
+    data = Path(path).read_bytes()
+    if not data.startswith(_MAGIC):
+        raise BackendError(
+            f"Cannot load the engine {str(path)!r}: it is no file that fxplug-tensorrt wrote, or of another version "
+            "of it. Build the engine anew."
+        )
+    digest, body = data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
+    if hashlib.sha256(body).digest() != digest:
+        raise BackendError(
+            f"Cannot load the engine {str(path)!r}: the file is damaged, its checksum is another. Copy it again, or "
+            "build the engine anew."
+        )
+    length = int.from_bytes(body[:_HEAD], "little")
+    head = json.loads(body[_HEAD : _HEAD + length])
+    return EngineRecord(
+        body[_HEAD + length :],
+        head["made_by"],
+        head["device"],
+        tuple(Place(name, position, inner, _dtype(dtype)) for name, position, inner, dtype in head["inputs"]),
+        _unpacked(head["results"]),
+        tuple((name, _dtype(dtype)) for name, dtype in head["outputs"]),
+        tuple(head["batch_sizes"]),
+        head["cuda_graphs"],
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    return getattr(torch, name)
+
+
+def _packed(results: Any) -> Any:
+    if isinstance(results, Slot):
+        return {"slot": results.number}
+    if isinstance(results, (tuple, list)):
+        return {type(results).__name__: [_packed(part) for part in results]}
+    if isinstance(results, dict):
+        return {"dict": [[name, _packed(part)] for name, part in results.items()]}
+    if results is None or isinstance(results, (bool, int, float, str)):
+        return {"value": results}
+    raise BackendError(
+        f"Cannot save the engine: the program returns a {type(results).__name__}, which is not written to files. "
+        "Return tensors, numbers and text."
+    )
+
+
+def _unpacked(packed: Any) -> Any:
+    ((kind, content),) = packed.items()
+    if kind == "slot":
+        return Slot(content)
+    if kind == "dict":
+        return {name: _unpacked(part) for name, part in content}
+    if kind in {"tuple", "list"}:
+        parts = [_unpacked(part) for part in content]
+        return tuple(parts) if kind == "tuple" else parts
+    return content
