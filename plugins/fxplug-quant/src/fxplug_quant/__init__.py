@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fxplug_quant.autotuning import autotune
 from fxplug_quant.calibration import Prepared, calibration, prepare
 from fxplug_quant.canonical import export_canonical
 from fxplug_quant.config import MODES, QuantConfig, Rule
@@ -12,8 +13,10 @@ from fxplug_quant.errors import QuantizationError
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
 from fxplug_quant.observers import OBSERVERS
 from fxplug_quant.options import DynamicInt8Options
+from fxplug_quant.output_error import OutputError
 from fxplug_quant.plan import Plan, PlanEntry
 from fxplug_quant.planning import plan
+from fxplug_quant.sensitivity import LayerSensitivity, Sensitivity, sensitivity
 from fxplug_quant.static_layers import Int8Conv, Int8Linear
 
 __all__ = [
@@ -26,6 +29,8 @@ __all__ = [
     "Int8Add",
     "Int8Conv",
     "Int8Linear",
+    "LayerSensitivity",
+    "OutputError",
     "Plan",
     "PlanEntry",
     "Prepared",
@@ -33,10 +38,13 @@ __all__ = [
     "QuantizationError",
     "Quantize",
     "Rule",
+    "Sensitivity",
     "WeightInt8Linear",
+    "autotune",
     "calibration",
     "convert",
     "export_canonical",
     "plan",
     "prepare",
+    "sensitivity",
 ]

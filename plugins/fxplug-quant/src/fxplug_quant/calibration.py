@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from fxplug import GraphModule, Node
 
-__all__ = ["Prepared", "calibration", "current_calibration", "prepare", "prepare_captured"]
+__all__ = ["Prepared", "calibration", "current_calibration", "inputs_of", "prepare", "prepare_captured"]
 
 _LOADER: ContextVar[Iterable[Any] | None] = ContextVar("fxplug_quant_calibration", default=None)
 
@@ -61,9 +61,10 @@ class Prepared:
     Made by `prepare`. The module is in float still.
     """
 
-    def __init__(self, module: GraphModule, made: Draft) -> None:
+    def __init__(self, module: GraphModule, made: Draft, inputs: int | None = None) -> None:
         self.module = module
         """The captured module with its batch norms folded."""
+        self._inputs = inputs
         self.draft = made
         self.plan = made.plan
         """What was decided."""
@@ -85,8 +86,8 @@ class Prepared:
         """Run the module on data, and observe. It may be called again with more data.
 
         Args:
-            loader: Gives batches: a tensor, or a tuple or list of the positional inputs, of which what goes beyond them
-                (labels) is left out.
+            loader: Gives batches: a tensor, or a tuple or list of the positional inputs, of which what goes beyond the
+                number of example inputs (labels) is left out.
             progress: Called after each batch with how many there were, and how many there will be where that is known.
             limit: How many batches are used at most.
 
@@ -99,12 +100,13 @@ class Prepared:
         total = len(loader) if hasattr(loader, "__len__") else None  # pyright: ignore[reportArgumentType]
         total = total if limit is None else limit if total is None else min(limit, total)
         runner = _Observing(self.module, self.observers)
+        count = min(runner.inputs, runner.inputs if self._inputs is None else self._inputs)
         done = 0
         with torch.no_grad(), kept_random_state(), state_kept(self.module):
             for batch in loader:
                 if limit is not None and done == limit:
                     break
-                runner.run(*copy.deepcopy(_inputs_of(batch, runner.inputs)))
+                runner.run(*copy.deepcopy(inputs_of(batch, count)))
                 done += 1
                 self.batches += 1
                 if progress is not None:
@@ -192,7 +194,8 @@ def _fault(node: Node, found: str, remedy: str) -> QuantizationError:
     )
 
 
-def _inputs_of(batch: Any, count: int) -> tuple[Any, ...]:
+def inputs_of(batch: Any, count: int | None) -> tuple[Any, ...]:
+    """Return the first inputs, at most `count`, in what a loader gave."""
     return tuple(batch)[:count] if isinstance(batch, (tuple, list)) else (batch,)
 
 
@@ -219,6 +222,8 @@ def prepare_captured(
     captured: GraphModule, config: QuantConfig | Plan | Mapping[str, Any] | None, inputs: tuple[Any, ...]
 ) -> Prepared:
     """Return a captured module ready for calibration; it is the one that is converted."""
+    # A parameter with a default value that the example leaves out is not where labels go.
+    count = len(inputs) or None
     if isinstance(config, Plan):
-        return Prepared(captured, draft(captured, config.config, inputs, config))
-    return Prepared(captured, draft(captured, QuantConfig.of(config), inputs))
+        return Prepared(captured, draft(captured, config.config, inputs, config), count)
+    return Prepared(captured, draft(captured, QuantConfig.of(config), inputs), count)
