@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import UnknownNameError
-from fxplug_quant.output_error import OutputError
 from fxplug_quant.trials import Trials
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from fxplug_quant.config import QuantConfig
+    from fxplug_quant.output_error import OutputError
     from fxplug_quant.plan import Plan
 
 __all__ = ["SORT_KEYS", "LayerSensitivity", "Sensitivity", "sensitivity"]
