@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fxplug_quant.autotuning import autotune
+from fxplug_quant.bias_correction import CorrectBias
 from fxplug_quant.calibration import Prepared, calibration, prepare
 from fxplug_quant.canonical import export_canonical
 from fxplug_quant.config import MODES, QuantConfig, Rule
 from fxplug_quant.convert import convert
 from fxplug_quant.dynamic import DynamicInt8
 from fxplug_quant.edges import Dequantize, Int8Add, Quantize
+from fxplug_quant.equalization import Equalize
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
 from fxplug_quant.observers import OBSERVERS
@@ -17,15 +19,18 @@ from fxplug_quant.output_error import OutputError
 from fxplug_quant.plan import Plan, PlanEntry
 from fxplug_quant.planning import plan
 from fxplug_quant.sensitivity import LayerSensitivity, Sensitivity, sensitivity
+from fxplug_quant.smoothing import Smooth
 from fxplug_quant.static_layers import Int8Conv, Int8Linear
 
 __all__ = [
     "MODES",
     "OBSERVERS",
+    "CorrectBias",
     "Dequantize",
     "DynamicInt8",
     "DynamicInt8Linear",
     "DynamicInt8Options",
+    "Equalize",
     "Int8Add",
     "Int8Conv",
     "Int8Linear",
@@ -39,6 +44,7 @@ __all__ = [
     "Quantize",
     "Rule",
     "Sensitivity",
+    "Smooth",
     "WeightInt8Linear",
     "autotune",
     "calibration",
