@@ -88,7 +88,7 @@ def test_the_host_takes_the_plugin(manager):
         "fxplug_register_passes",
         "fxplug_register_storage_targets",
     )
-    names = ("correct-bias", "dynamic-int8", "equalize", "smooth", "static-int8", "weight-int8")
+    names = ("dynamic-int8", "static-int8", "equalize", "smooth", "correct-bias", "weight-int8")
     assert info.passes == tuple(f"quant:{name}" for name in names)
     assert info.commands == ("quant:quant",)
 
