@@ -155,3 +155,48 @@ def test_edits_that_cannot_be_are_refused(model, inputs):
 def test_names_that_are_unknown_are_refused(config):
     with pytest.raises(UnknownNameError):
         fxplug_quant.QuantConfig.of(config)
+
+
+def test_nearest_names_are_told_for_every_selector(model, inputs):
+    captured_line = fxplug_quant.plan(model, None, inputs).calls()["_0"].line
+    wrong = {
+        "path": ("33", "'3'"),
+        "type": ("Conv2", "'Conv2d'"),
+        "node": ("_33", "'_3'"),
+        "line": (f"{captured_line}9", f"{captured_line}'"),
+    }
+    for selector, (name, nearest) in wrong.items():
+        with pytest.raises(UnknownNameError) as caught:
+            fxplug_quant.plan(model, {"rules": [{selector: name, "mode": "float"}]}, inputs)
+        assert "Did you mean" in str(caught.value), selector
+        assert nearest in str(caught.value), selector
+
+
+def test_a_function_that_is_misspelt_is_told_the_nearest_one():
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.add(self.layer(x), x)
+
+    with pytest.raises(UnknownNameError, match=r"no called function named 'ad'\. Did you mean 'add'"):
+        fxplug_quant.plan(Adds().eval(), {"rules": [{"function": "ad", "mode": "float"}]}, torch.randn(2, 8))
+
+
+def test_selectors_that_agree_with_nothing_together_are_an_error(model, inputs):
+    rule = {"type": "Linear", "path": "0", "mode": "float"}
+
+    with pytest.raises(ConfigError, match=r"no call agrees with all of it\. Take a selector away"):
+        fxplug_quant.plan(model, {"rules": [rule]}, inputs)
+
+
+def test_a_glob_selects_several_modules_and_a_rule_needs_something_to_say(model, inputs):
+    plan = fxplug_quant.plan(model, {"rules": [{"path": "[34]", "mode": "float"}]}, inputs)
+
+    assert list(plan.left_in_float()) == ["_3", "_4"]
+    with pytest.raises(ConfigError, match="it selects nothing"):
+        Rule(mode="float")
+    with pytest.raises(ConfigError, match="it says nothing"):
+        Rule(path="3")

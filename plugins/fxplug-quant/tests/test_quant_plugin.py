@@ -31,12 +31,16 @@ def test_it_offers_passes_for_the_quantize_phase():
     records = plugin.fxplug_register_passes()
     record = records[0]
 
-    assert [entry.name for entry in records] == [
+    names = [
         "dynamic-int8",
         "static-int8",
+        "equalize",
+        "smooth",
+        "correct-bias",
         "weight-int8",
         "weight-int4",
     ]
+    assert [entry.name for entry in records] == names
     assert {entry.phase for entry in records} == {"quantize"}
     assert records[1].after == ("fuse-conv-bn", "remove-identities")
     assert record.phase == "quantize"
@@ -92,12 +96,16 @@ def test_the_host_takes_the_plugin(manager):
         "fxplug_register_passes",
         "fxplug_register_storage_targets",
     )
-    assert info.passes == (
-        "quant:dynamic-int8",
-        "quant:static-int8",
-        "quant:weight-int4",
-        "quant:weight-int8",
+    names = (
+        "dynamic-int8",
+        "static-int8",
+        "equalize",
+        "smooth",
+        "correct-bias",
+        "weight-int4",
+        "weight-int8",
     )
+    assert info.passes == tuple(f"quant:{name}" for name in names)
     assert info.commands == ("quant:quant",)
 
 

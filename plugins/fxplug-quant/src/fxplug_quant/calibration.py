@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,15 @@ if TYPE_CHECKING:
 
     from fxplug import GraphModule, Node
 
-__all__ = ["Prepared", "calibration", "current_calibration", "prepare", "prepare_captured"]
+__all__ = [
+    "Prepared",
+    "calibration",
+    "current_calibration",
+    "inputs_of",
+    "prepare",
+    "prepare_captured",
+    "run_observed",
+]
 
 _LOADER: ContextVar[Iterable[Any] | None] = ContextVar("fxplug_quant_calibration", default=None)
 
@@ -61,9 +70,10 @@ class Prepared:
     Made by `prepare`. The module is in float still.
     """
 
-    def __init__(self, module: GraphModule, made: Draft) -> None:
+    def __init__(self, module: GraphModule, made: Draft, inputs: int | None = None) -> None:
         self.module = module
         """The captured module with its batch norms folded."""
+        self._inputs = inputs
         self.draft = made
         self.plan = made.plan
         """What was decided."""
@@ -85,8 +95,8 @@ class Prepared:
         """Run the module on data, and observe. It may be called again with more data.
 
         Args:
-            loader: Gives batches: a tensor, or a tuple or list of the positional inputs, of which what goes beyond them
-                (labels) is left out.
+            loader: Gives batches: a tensor, or a tuple or list of the positional inputs, of which what goes beyond the
+                number of example inputs (labels) is left out.
             progress: Called after each batch with how many there were, and how many there will be where that is known.
             limit: How many batches are used at most.
 
@@ -96,24 +106,13 @@ class Prepared:
         Raises:
             QuantizationError: There is no data, or a value is not finite.
         """
-        total = len(loader) if hasattr(loader, "__len__") else None  # pyright: ignore[reportArgumentType]
-        total = total if limit is None else limit if total is None else min(limit, total)
-        runner = _Observing(self.module, self.observers)
-        done = 0
-        with torch.no_grad(), kept_random_state(), state_kept(self.module):
-            for batch in loader:
-                if limit is not None and done == limit:
-                    break
-                runner.run(*copy.deepcopy(_inputs_of(batch, runner.inputs)))
-                done += 1
-                self.batches += 1
-                if progress is not None:
-                    progress(done, total)
-        if not done and self.observers:
-            raise QuantizationError(
-                "Cannot calibrate: the loader gave no batch. Give it at least one; a generator can be used only once.",
-                code="FXP-Q007",
-            )
+
+        def told(done: int, total: int | None) -> None:
+            self.batches += 1
+            if progress is not None:
+                progress(done, total)
+
+        run_observed(self.module, self.observers, loader, inputs=self._inputs, progress=told, limit=limit)
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -182,6 +181,46 @@ class _Observing(fxplug.Interpreter):
         return value
 
 
+def run_observed(
+    module: GraphModule,
+    observers: Mapping[Node, Observer],
+    loader: Iterable[Any],
+    *,
+    inputs: int | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+    limit: int | None = None,
+) -> None:
+    """Run a module on data, and let observers see values of it.
+
+    Args:
+        module: Stays as it is.
+        observers: The value that is observed -> what observes it.
+        loader: See `Prepared.calibrate`.
+        inputs: How many of the tensors in a batch are inputs at most; the others are labels.
+        progress: See `Prepared.calibrate`.
+        limit: How many batches are used at most.
+
+    Raises:
+        QuantizationError: There is no data although something is observed, or a value is not finite.
+    """
+    total = len(loader) if hasattr(loader, "__len__") else None  # pyright: ignore[reportArgumentType]
+    total = total if limit is None else limit if total is None else min(limit, total)
+    runner = _Observing(module, observers)
+    count = runner.inputs if inputs is None else min(inputs, runner.inputs)
+    done = 0
+    with torch.no_grad(), kept_random_state(), state_kept(module):
+        for batch in loader if limit is None else itertools.islice(loader, limit):
+            runner.run(*copy.deepcopy(inputs_of(batch, count)))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    if not done and observers:
+        raise QuantizationError(
+            "Cannot calibrate: the loader gave no batch. Give it at least one; a generator can be used only once.",
+            code="FXP-Q007",
+        )
+
+
 def _fault(node: Node, found: str, remedy: str) -> QuantizationError:
     line = place_of(node)
     where = f" (line {line})" if line else ""
@@ -192,7 +231,8 @@ def _fault(node: Node, found: str, remedy: str) -> QuantizationError:
     )
 
 
-def _inputs_of(batch: Any, count: int) -> tuple[Any, ...]:
+def inputs_of(batch: Any, count: int | None) -> tuple[Any, ...]:
+    """Return the first inputs, at most `count`, in what a loader gave."""
     return tuple(batch)[:count] if isinstance(batch, (tuple, list)) else (batch,)
 
 
@@ -219,6 +259,8 @@ def prepare_captured(
     captured: GraphModule, config: QuantConfig | Plan | Mapping[str, Any] | None, inputs: tuple[Any, ...]
 ) -> Prepared:
     """Return a captured module ready for calibration; it is the one that is converted."""
+    # A parameter with a default value that the example leaves out is not where labels go.
+    count = len(inputs) or None
     if isinstance(config, Plan):
-        return Prepared(captured, draft(captured, config.config, inputs, config))
-    return Prepared(captured, draft(captured, QuantConfig.of(config), inputs))
+        return Prepared(captured, draft(captured, config.config, inputs, config), count)
+    return Prepared(captured, draft(captured, QuantConfig.of(config), inputs), count)

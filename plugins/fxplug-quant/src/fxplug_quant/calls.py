@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from fxplug.ir import Node, effects
+from fxplug_quant.containers import layers_inside
 from fxplug_quant.function_layers import LAYER_FUNCTIONS, FunctionLayers
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "TRANSPOSED",
     "WEIGHTED",
     "Call",
+    "is_customised",
     "only_writes_first",
     "place_of",
     "read_calls",
@@ -246,8 +248,9 @@ def _read_module(node: Node, called: nn.Module) -> Call:
         return Call(node, kind, (first,), called, reason_to_stay(node, called, _dtypes(kind)))
     kind = _OTHER_MODULES.get(type(called), "other")
     if kind == "other" or not isinstance(first, Node) or len(node.args) + len(node.kwargs) != 1:
-        return Call(node, "other", (), called, _UNSUPPORTED_MODULES.get(type(called), ""))
-    is_plain = not _is_customised(called) and not getattr(called, "return_indices", False)
+        reason = _UNSUPPORTED_MODULES.get(type(called)) or layers_inside(called)
+        return Call(node, "other", (), called, reason)
+    is_plain = not is_customised(called) and not getattr(called, "return_indices", False)
     if isinstance(called, (nn.Dropout, nn.Dropout2d)):
         is_plain = is_plain and not called.training
     if isinstance(called, nn.GELU) and called.approximate == "tanh":
@@ -260,7 +263,8 @@ def _dtypes(kind: str) -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if kind == "linear" else (torch.float32,)
 
 
-def _is_customised(called: nn.Module) -> bool:
+def is_customised(called: nn.Module) -> bool:
+    """Return whether calling a module does more than its class says."""
     return any(vars(called).get(name) for name in _HOOKS)
 
 
@@ -268,7 +272,7 @@ def reason_to_stay(node: Node, called: Any, dtypes: tuple[torch.dtype, ...] = (t
     """Return why a call of a layer with weights of one of `dtypes` cannot be quantized; empty when it can."""
     if called.training:
         return "training mode (call eval() first)"
-    if _is_customised(called):
+    if is_customised(called):
         return "hooks or a forward of its own"
     if any(entry.context is torch.autocast for entry in node.region):
         return "inside autocast"

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import fxplug
+from fxplug.api.user_errors import error_with_place
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.models import input_options, models_and_inputs
-from fxplug.errors import StorageError
+from fxplug.cli.references import Reference, UserProgramError, call_reference, importable
+from fxplug.errors import ConfigError, StorageError
+from fxplug_quant.autotuning import autotune
 from fxplug_quant.calibration import prepare
 from fxplug_quant.config import MODES
 from fxplug_quant.convert import convert
 from fxplug_quant.engine import ENGINES
 from fxplug_quant.plan import Plan
 from fxplug_quant.planning import plan as make_plan
+from fxplug_quant.progress import progress_bar
+from fxplug_quant.sensitivity import SORT_KEYS, sensitivity
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import nn
 
 __all__ = ["quant"]
@@ -50,7 +57,26 @@ def _wish_options(function: Any) -> Any:
     return function
 
 
-@click.group("quant", help="Plan the quantization of a model, or quantize it.")
+def _plan_option(function: Any) -> Any:
+    return click.option(
+        "--plan",
+        "plan_file",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        metavar="FILE.json",
+        help="A plan, edited or not, instead of the other wishes.",
+    )(function)
+
+
+def _data_option(function: Any) -> Any:
+    return click.option(
+        "--data",
+        metavar="path.py:callable",
+        help="Gives what the model is calibrated with: an iterable of batches, of which labels are left out.  "
+        "[default: the inputs alone]",
+    )(function)
+
+
+@click.group("quant", help="Plan the quantization of a model, measure what it costs, or quantize it.")
 def quant() -> None:
     """Group of the commands below."""
 
@@ -66,26 +92,15 @@ def plan_command(context: click.Context, model: str, *, as_json: bool, **options
     """Print a plan."""
     wish = _wish(options)
     module, inputs = _model_and_inputs(context, model, options)
-    made = make_plan(module, wish, inputs)
-    if as_json:
-        click.echo(made.to_json())
-        return
-    click.echo(str(made))
-    for name, reason in made.left_in_float().items():
-        click.echo(f"in float: {name}: {reason}")
+    _show(make_plan(module, wish, inputs), as_json=as_json)
 
 
-@quant.command("run", help=f"Quantize a model; it is calibrated with the inputs. {_MODEL}")
+@quant.command("run", help=f"Quantize a model. {_MODEL}")
 @click.argument("model")
 @input_options
 @_wish_options
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    metavar="FILE.json",
-    help="A plan, edited or not, instead of the other wishes.",
-)
+@_plan_option
+@_data_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -95,20 +110,18 @@ def plan_command(context: click.Context, model: str, *, as_json: bool, **options
 )
 @config_option
 @click.pass_context
-def run_command(
-    context: click.Context, model: str, *, plan_file: Path | None, out: Path, **options: Any
-) -> None:
+def run_command(context: click.Context, model: str, *, data: str | None, out: Path, **options: Any) -> None:
     """Quantize and save."""
-    wish: Any = _wish(options)
-    if plan_file is not None:
-        wish = Plan.from_json(plan_file.read_text(encoding="utf-8"))
+    wish = _wish_or_plan(options)
     if out.suffix != ".fxplug":
         raise StorageError(f"Cannot write the module to {str(out)!r}: the name has to end in .fxplug.")
     config = options["config"]
     module, inputs = _model_and_inputs(context, model, options)
     prepared = prepare(module, wish, inputs)
     if prepared.observers:
-        prepared.calibrate([inputs])
+        loader = _batches(context, data, inputs)
+        with progress_bar("calibrate") as progress:
+            prepared.calibrate(loader, progress=progress)
     converted = convert(prepared)
     fxplug.save(converted, out, manager=manager_for(config))
     left = prepared.plan.left_in_float()
@@ -116,6 +129,151 @@ def run_command(
     click.echo(f"Wrote {out}: {len(modes)} calls quantized, {len(left)} left in float.")
     for name, reason in left.items():
         click.echo(f"in float: {name}: {reason}")
+
+
+@quant.command("sensitivity", help=f"Measure what quantizing each layer does to the outputs. {_MODEL}")
+@click.argument("model")
+@input_options
+@_wish_options
+@_plan_option
+@_data_option
+@click.option(
+    "--sort", type=click.Choice(SORT_KEYS), default="sqnr", show_default=True, help="The worst layer first."
+)
+@click.option("--isolated", is_flag=True, help="Leave out the errors that add up; it takes half as long.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@config_option
+@click.pass_context
+def sensitivity_command(
+    context: click.Context,
+    model: str,
+    *,
+    data: str | None,
+    sort: str,
+    isolated: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Print a table of layers."""
+    wish = _wish_or_plan(options)
+    module, inputs = _model_and_inputs(context, model, options)
+    with progress_bar("measure layers") as progress:
+        table = sensitivity(
+            module,
+            wish,
+            _batches(context, data, inputs),
+            example_inputs=inputs,
+            cumulative=not isolated,
+            progress=progress,
+        ).sorted_by(sort)
+    click.echo(table.to_json() if as_json else str(table))
+
+
+@quant.command("autotune", help=f"Find a plan that leaves as few layers in float as keep a budget. {_MODEL}")
+@click.argument("model")
+@input_options
+@_wish_options
+@_plan_option
+@_data_option
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0),
+    required=True,
+    metavar="NUMBER",
+    help="The relative error of the outputs that is allowed, or how much the metric may lose.",
+)
+@click.option(
+    "--metric",
+    metavar="path.py:callable",
+    help="A function that is called with a module and returns a score, the greater the better.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, which 'run --plan' reads.")
+@config_option
+@click.pass_context
+def autotune_command(
+    context: click.Context,
+    model: str,
+    *,
+    data: str | None,
+    budget: float,
+    metric: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Print a plan."""
+    wish = _wish_or_plan(options)
+    module, inputs = _model_and_inputs(context, model, options)
+    score = None if metric is None else _metric(context, metric)
+    with progress_bar("try plans") as progress:
+        made = autotune(
+            module,
+            wish,
+            _batches(context, data, inputs),
+            budget=budget,
+            metric=score,
+            example_inputs=inputs,
+            progress=progress,
+        )
+    _show(made, as_json=as_json)
+
+
+def _show(made: Plan, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(made.to_json())
+        return
+    click.echo(str(made))
+    for name, reason in made.left_in_float().items():
+        click.echo(f"in float: {name}: {reason}")
+
+
+def _batches(context: click.Context, data: str | None, inputs: tuple[Any, ...]) -> Iterable[Any]:
+    """Return what the user's function gives, or the inputs as the only batch.
+
+    Raises:
+        ConfigError: It gives nothing that can be iterated.
+    """
+    if data is None:
+        return [inputs]
+    given = call_reference(_reference(context, data, "loader"))
+    if not hasattr(given, "__iter__") or isinstance(given, (str, bytes, dict)):
+        raise ConfigError(
+            f"Cannot use {data!r} as data: it gives a {type(given).__name__}. Return a list of batches, or another "
+            f"iterable such as a DataLoader."
+        )
+    return given
+
+
+def _metric(context: click.Context, text: str) -> Callable[[Any], float]:
+    """Return the user's metric.
+
+    Raises:
+        ConfigError: It is no function.
+    """
+    function = _reference(context, text, "metric").load()
+    if not callable(function):
+        raise ConfigError(
+            f"Cannot use {text!r} as a metric: it is a {type(function).__name__}. Name a function that takes a module "
+            f"and returns a score."
+        )
+
+    def score(module: Any) -> float:
+        try:
+            return float(function(module))
+        except Exception as error:
+            raise UserProgramError(f"The metric {text!r} raised {error_with_place(error)}.") from error
+
+    return score
+
+
+def _reference(context: click.Context, text: str, what: str) -> Reference:
+    reference = Reference.parse(text, what)
+    context.with_resource(importable(reference.folder))
+    return reference
+
+
+def _wish_or_plan(options: dict[str, Any]) -> Any:
+    plan_file, wish = options.pop("plan_file"), _wish(options)
+    return wish if plan_file is None else Plan.from_json(plan_file.read_text(encoding="utf-8"))
 
 
 def _wish(options: dict[str, Any]) -> dict[str, Any]:

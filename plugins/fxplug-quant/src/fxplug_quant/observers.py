@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OBSERVERS",
+    "ChannelMaxima",
+    "ChannelMeans",
     "Histogram",
     "MinMax",
     "MovingAverage",
@@ -66,11 +68,16 @@ class Observer:
 
     def state(self) -> dict[str, Any]:
         """Return what was seen, as plain values and tensors, so that calibration can go on elsewhere."""
-        return dict(vars(self))
+        return _copied(vars(self))
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
-        vars(self).update(state)
+        vars(self).update(_copied(state))
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that does not change while an observer goes on."""
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
 class MinMax(Observer):
@@ -167,6 +174,51 @@ class Percentile(Histogram):
         return affine_of(*self.range(), levels)
 
 
+class ChannelMaxima(Observer):
+    """Sees the greatest magnitude in each channel.
+
+    Args:
+        channel: Which dimension the channels are, counted from behind.
+    """
+
+    def __init__(self, channel: int = -1) -> None:
+        super().__init__()
+        self.channel = channel
+        self.values: Tensor | None = None
+        """One number for each channel."""
+
+    def take(self, values: Tensor, low: float, high: float) -> None:
+        """Look at a batch."""
+        super().take(values, low, high)
+        found = values.detach().movedim(self.channel, 0).flatten(1).abs().amax(1)
+        self.values = found if self.values is None else torch.maximum(self.values, found)
+
+
+class ChannelMeans(Observer):
+    """Sees the mean of each channel.
+
+    Args:
+        channel: Which dimension the channels are, counted from behind.
+    """
+
+    def __init__(self, channel: int = -1) -> None:
+        super().__init__()
+        self.channel = channel
+        self._sums: Tensor | float = 0.0
+        self._count = 0
+
+    def take(self, values: Tensor, low: float, high: float) -> None:
+        """Look at a batch."""
+        super().take(values, low, high)
+        rows = values.detach().movedim(self.channel, 0).flatten(1).double()
+        self._sums = self._sums + rows.sum(1)
+        self._count += rows.shape[1]
+
+    def means(self) -> list[float]:
+        """Return one number for each channel; none before anything was seen."""
+        return (self._sums / self._count).tolist() if isinstance(self._sums, Tensor) else []
+
+
 def _shares(end: float) -> list[float]:
     return [end * share for share in torch.linspace(1.0, 0.3, 29, dtype=torch.float64).tolist()]
 
@@ -222,5 +274,5 @@ def weight_scale(weight: Tensor, *, per_channel: bool = True) -> Tensor:
     """Return the scale of symmetric int8 weights, one for each output channel; all are equal where one does for all."""
     largest = weight.abs().flatten(1).amax(dim=1)
     if not per_channel:
-        largest = largest.amax().expand(len(weight))
+        largest = largest.amax().expand_as(largest)
     return (largest / 127).clamp_min(SMALLEST_SCALE).contiguous()

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from fxplug.errors import ConfigError
 from fxplug_quant.config import QuantConfig
 
-__all__ = ["DynamicInt8Options", "StaticInt8Options", "WeightInt4Options", "WeightInt8Options"]
+__all__ = [
+    "CorrectBiasOptions",
+    "DynamicInt8Options",
+    "SmoothOptions",
+    "StaticInt8Options",
+    "WeightInt4Options",
+    "WeightInt8Options",
+]
 
 
 @dataclass(frozen=True)
@@ -103,3 +110,52 @@ class WeightInt4Options:
         return QuantConfig.of(
             {"mode": "weight-int4", "group_size": self.group_size, "rules": tuple(self.rules)}
         )
+
+
+@dataclass(frozen=True)
+class SmoothOptions:
+    """Options of ``quant:smooth``.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    strength: float = 0.5
+    """How much of the differences between channels moves from values into weights: 0 nothing, 1 everything."""
+    batches: int = 0
+    """How many batches of the calibration data are used at most; 0: all."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.strength <= 1:
+            raise ConfigError(
+                f"Cannot smooth with strength={self.strength}: give a number from 0, which leaves values as they are, "
+                f"to 1, which leaves all differences to the weights."
+            )
+        check_batches(self.batches)
+
+
+@dataclass(frozen=True)
+class CorrectBiasOptions:
+    """Options of ``quant:correct-bias``.
+
+    Raises:
+        ConfigError: A value is out of range.
+    """
+
+    per_channel: bool = True
+    """Whether the weights are going to have a scale for each output feature or channel, as by default."""
+    batches: int = 0
+    """How many batches of the calibration data are used at most; 0: all."""
+
+    def __post_init__(self) -> None:
+        check_batches(self.batches)
+
+
+def check_batches(batches: int) -> None:
+    """Check a number of batches.
+
+    Raises:
+        ConfigError: It is negative.
+    """
+    if batches < 0:
+        raise ConfigError(f"Cannot use batches={batches}: give a number of batches, or 0 for all there are.")

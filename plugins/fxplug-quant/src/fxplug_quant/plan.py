@@ -55,7 +55,8 @@ class PlanEntry:
     observer: str = ""
     """Of an edge: what chooses its range."""
     decided_by: str = ""
-    """``"default"``, ``"rule 2"``, ``"conflict"``, ``"backend"``, ``"program"``, ``"flow"``, or ``"edited"``."""
+    """``"default"``, ``"rule 2"``, ``"conflict"``, ``"backend"``, ``"program"``, ``"flow"``, ``"edited"``, or
+    ``"autotune"``."""
     reason: str = ""
     """Why."""
 
@@ -84,8 +85,14 @@ class Plan:
 
     # -- edits -------------------------------------------------------------------------------------------------
 
-    def with_mode(self, node: str, mode: str, reason: str = "edited") -> Plan:
+    def with_mode(self, node: str, mode: str, reason: str = "edited", *, decided_by: str = "edited") -> Plan:
         """Return a plan in which a call becomes something else. What follows for values is decided in `prepare`.
+
+        Args:
+            node: Name of the call.
+            mode: One of `fxplug_quant.MODES`.
+            reason: Why.
+            decided_by: Who says so.
 
         Raises:
             UnknownNameError: There is no such call, or no such mode.
@@ -96,7 +103,7 @@ class Plan:
         former = self._entry("call", node)
         if former.decided_by in {"backend", "program"} and mode != "float":
             raise ConfigError(f"Cannot make node {node!r} {mode}: {former.reason}. It stays float.")
-        return self._replaced(former, mode=mode, decided_by="edited", reason=reason)
+        return self._replaced(former, mode=mode, decided_by=decided_by, reason=reason)
 
     def with_observer(self, node: str, observer: str) -> Plan:
         """Return a plan in which another observer sees the value of a node.

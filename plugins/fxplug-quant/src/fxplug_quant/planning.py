@@ -25,6 +25,7 @@ from fxplug_quant.calls import (
     writes_in_place,
 )
 from fxplug_quant.config import QuantConfig
+from fxplug_quant.containers import manager_that_opens
 from fxplug_quant.edges import AsIntegers
 from fxplug_quant.engine import activation_levels, check_engine, has_fbgemm
 from fxplug_quant.errors import QuantizationError
@@ -88,10 +89,11 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     if isinstance(module, fxplug.GraphModule):
         captured = copy.deepcopy(module)
     else:
+        manager = manager_that_opens(module)
         try:
-            captured = fxplug.symbolic_trace(module)
+            captured = fxplug.symbolic_trace(module, manager=manager)
         except TraceError:
-            captured = fxplug.trace(module, inputs)
+            captured = fxplug.trace(module, inputs, manager=manager)
     context = PassContext(inputs, module=captured)
     for step in (FuseConvBN(), RemoveIdentities()):
         step.run(captured, context)
@@ -132,7 +134,9 @@ def state_kept(module: GraphModule) -> Generator[None]:
     finally:
         with torch.no_grad():
             for tensor, values in zip(tensors, former, strict=True):
-                tensor.copy_(values)
+                # Who watches for writes need not hear of one that changes nothing.
+                if not torch.equal(tensor, values):
+                    tensor.copy_(values)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from fxplug.plugins import (
     StorageTargetRecord,
     hookimpl,
 )
+from fxplug_quant.bias_correction import CorrectBias
 from fxplug_quant.dynamic import DynamicInt8
 from fxplug_quant.edges import (
     AsIntegers,
@@ -24,14 +25,18 @@ from fxplug_quant.edges import (
     Quantize,
     ReluOfSteps,
 )
+from fxplug_quant.equalization import Equalize
 from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
 from fxplug_quant.options import (
+    CorrectBiasOptions,
     DynamicInt8Options,
+    SmoothOptions,
     StaticInt8Options,
     WeightInt4Options,
     WeightInt8Options,
 )
+from fxplug_quant.smoothing import Smooth
 from fxplug_quant.static import StaticInt8, WeightInt4, WeightInt8
 from fxplug_quant.static_layers import Int8Conv, Int8ConvTranspose, Int8Linear
 from fxplug_quant.tables import Int8Embedding, Int8EmbeddingBag
@@ -54,6 +59,7 @@ __all__ = [
     "fxplug_register_storage_targets",
 ]
 
+_ROUNDING = ("static-int8", "dynamic-int8", "weight-int8", "weight-int4")
 _LAYERS: dict[str, type[nn.Module]] = {
     "dynamic-int8-linear": DynamicInt8Linear,
     "weight-int8-linear": WeightInt8Linear,
@@ -102,6 +108,40 @@ def fxplug_register_passes() -> Iterable[PassRecord]:
             replaces_parameters=True,
             idempotent=True,
             tolerance=0.1,
+        ),
+        PassRecord(
+            "equalize",
+            Equalize,
+            "Makes channels between layers alike in size, so that rounding loses none; the outputs stay.",
+            phase="quantize",
+            before=("smooth", "correct-bias", *_ROUNDING),
+            after=("fuse-conv-bn", "remove-identities"),
+            preserves=frozenset({"shapes", "effects"}),
+            replaces_parameters=True,
+            idempotent=True,
+        ),
+        PassRecord(
+            "smooth",
+            Smooth,
+            "Moves what is hard to round from the output of norms into linear layers; the outputs stay.",
+            phase="quantize",
+            before=("correct-bias", *_ROUNDING),
+            after=("fuse-conv-bn", "remove-identities"),
+            options=SmoothOptions,
+            preserves=frozenset({"shapes", "effects"}),
+            replaces_parameters=True,
+        ),
+        PassRecord(
+            "correct-bias",
+            CorrectBias,
+            "Adds to biases what rounding the weights is going to take away from the mean of outputs.",
+            phase="quantize",
+            before=_ROUNDING,
+            after=("fuse-conv-bn", "remove-identities"),
+            options=CorrectBiasOptions,
+            preserves=frozenset({"shapes", "effects"}),
+            replaces_parameters=True,
+            tolerance=0.05,
         ),
         PassRecord(
             "weight-int8",

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from fxplug.passes import Pass, PassContext, PassResult
-from fxplug_quant.calibration import Prepared, current_calibration, prepare_captured
+from fxplug_quant.calibration import Prepared, current_calibration, inputs_of, prepare_captured
 from fxplug_quant.calls import TABLES, WEIGHTED, read_calls
 from fxplug_quant.convert import convert
 from fxplug_quant.errors import QuantizationError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fxplug import GraphModule
     from fxplug_quant.config import QuantConfig
 
-__all__ = ["StaticInt8", "WeightInt4", "WeightInt8"]
+__all__ = ["StaticInt8", "WeightInt4", "WeightInt8", "data_of"]
 
 
 class StaticInt8(Pass):
@@ -88,7 +88,7 @@ def _run(module: GraphModule, context: PassContext, config: QuantConfig, limit: 
     if all(call.reason for call in layers) or module.training:
         left = {call.node.name: call.reason or "training mode (call eval() first)" for call in layers}
         return PassResult(False, _summary([], left), {"quantized": 0, "left": left})
-    inputs, data = _data(context)
+    inputs, data = data_of(module, context)
     prepared = _allowed(prepare_captured(module, config, inputs), config, context, inputs)
     left = prepared.plan.left_in_float()
     names = [call.node.name for call in layers if call.node.name not in left]
@@ -101,7 +101,7 @@ def _run(module: GraphModule, context: PassContext, config: QuantConfig, limit: 
     return PassResult(True, _summary(names, left), details)
 
 
-def _data(context: PassContext) -> tuple[tuple[Any, ...], Iterable[Any]]:
+def data_of(module: GraphModule, context: PassContext) -> tuple[tuple[Any, ...], Iterable[Any]]:
     """Return example inputs and what to calibrate with.
 
     Raises:
@@ -124,7 +124,7 @@ def _data(context: PassContext) -> tuple[tuple[Any, ...], Iterable[Any]]:
                 "Cannot calibrate: the loader gave no batch. Give it at least one; a generator can be used only once.",
                 code="FXP-Q007",
             )
-        examples = tuple(first) if isinstance(first, (tuple, list)) else (first,)
+        examples = inputs_of(first, sum(node.op == "placeholder" for node in module.graph.nodes))
         loader = itertools.chain([first], batches)
     return examples, loader
 

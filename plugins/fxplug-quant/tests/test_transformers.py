@@ -1,0 +1,124 @@
+"""Transformers of torch: their layers are opened, and int8 stays near float."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+import fxplug_quant
+from fxplug_quant import DynamicInt8Linear, Int8Linear, WeightInt8Linear
+
+
+def encoder(*, layers: int = 2, features: int = 64, norm_first: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        features, 4, 4 * features, batch_first=True, norm_first=norm_first, dropout=0.1
+    )
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).eval()
+
+
+def quantized(model, inputs, mode):
+    prepared = fxplug_quant.prepare(model, {"mode": mode}, inputs)
+    if prepared.observers:
+        prepared.calibrate([inputs])
+    return fxplug_quant.convert(prepared), prepared.plan
+
+
+def relative_error(found, expected):
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("dynamic-int8", DynamicInt8Linear), ("static-int8", Int8Linear), ("weight-int8", WeightInt8Linear)],
+)
+def test_all_linear_layers_of_an_encoder_are_quantized_and_attention_is_listed(norm_first, mode, kind):
+    model = encoder(norm_first=norm_first)
+    inputs = torch.randn(4, 16, 64)
+
+    result, plan = quantized(model, inputs, mode)
+
+    for path in ("layers.0.linear1", "layers.0.linear2", "layers.1.linear1", "layers.1.linear2"):
+        assert type(result.get_submodule(path)) is kind
+        assert type(model.get_submodule(path)) is nn.Linear
+    reason = "attention is one call here; its projections are not seen"
+    assert plan.left_in_float() == dict.fromkeys(("layers_0_self_attn", "layers_1_self_attn"), reason)
+    fresh = torch.randn(3, 9, 64)
+    with torch.no_grad():
+        assert 0 < relative_error(result(fresh), model(fresh)) < 0.02
+
+
+def test_six_layers_of_512_in_dynamic_int8_are_within_two_percent():
+    model = encoder(layers=6, features=512)
+
+    result, plan = quantized(model, torch.randn(2, 8, 512), "dynamic-int8")
+
+    assert sum(entry.mode == "dynamic-int8" for entry in plan.calls().values()) == 12
+    inputs = torch.randn(2, 12, 512)
+    with torch.no_grad():
+        assert 0 < relative_error(result(inputs), model(inputs)) < 0.02
+
+
+def test_a_decoder_is_opened_too():
+    torch.manual_seed(0)
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(32, 4, 64, batch_first=True), 1).eval()
+    inputs = (torch.randn(2, 5, 32), torch.randn(2, 7, 32))
+
+    plan = fxplug_quant.plan(model, {"mode": "dynamic-int8"}, inputs)
+
+    assert [name for name, entry in plan.calls().items() if entry.mode == "dynamic-int8"] == [
+        "layers_0_linear1",
+        "layers_0_linear2",
+    ]
+
+
+def test_a_module_that_stays_one_call_and_holds_layers_is_listed():
+    class Opaque(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+            self.layer = nn.Linear(32, 32)
+
+        def forward(self, x):
+            return self.layer(self.inner(x))
+
+    captured = fxplug.symbolic_trace(Opaque().eval())
+
+    plan = fxplug_quant.plan(captured, None, torch.randn(2, 5, 32))
+
+    assert plan.calls()["layer"].mode == "static-int8"
+    assert plan.left_in_float() == {
+        "inner": "it is one call here, and the 3 layers in it are not seen: name its class under through_modules in "
+        "the table trace of the configuration"
+    }
+
+
+def test_sensitivity_and_autotune_take_transformers():
+    model, inputs = encoder(norm_first=True), torch.randn(2, 6, 64)
+
+    table = fxplug_quant.sensitivity(
+        model, {"mode": "dynamic-int8"}, [(inputs, "label")], example_inputs=inputs
+    )
+    plan = fxplug_quant.autotune(model, {"mode": "dynamic-int8"}, [inputs], budget=1e-9)
+
+    assert [layer.path for layer in table.layers] == [
+        f"layers.{index}.linear{number}" for index in (0, 1) for number in (1, 2)
+    ]
+    assert {entry.mode for entry in plan.calls().values()} == {"float"}
+
+
+def test_smoothing_reaches_the_norms_of_an_encoder():
+    model, inputs = encoder(norm_first=True), torch.randn(2, 6, 64)
+    with torch.no_grad():
+        model.layers[0].norm2.weight[3] *= 100
+        model.layers[0].linear1.weight[:, 3] /= 100
+    captured = fxplug_quant.prepare(model, {"mode": "float"}, inputs).module
+
+    result = fxplug_quant.Smooth().run(captured, fxplug.PassContext((inputs,)))
+
+    assert result.details == {"norms": 2}
+    with torch.no_grad():
+        assert torch.equal(captured(inputs), model(inputs))
