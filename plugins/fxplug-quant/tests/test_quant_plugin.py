@@ -102,8 +102,8 @@ def test_the_host_takes_the_plugin(manager):
         "equalize",
         "smooth",
         "correct-bias",
-        "weight-int4",
         "weight-int8",
+        "weight-int4",
     )
     assert info.passes == tuple(f"quant:{name}" for name in names)
     assert info.commands == ("quant:quant",)
