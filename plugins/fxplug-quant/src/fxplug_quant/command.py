@@ -249,7 +249,7 @@ def _metric(context: click.Context, text: str) -> Callable[[Any], float]:
     Raises:
         ConfigError: It is no function.
     """
-    function = _reference(context, text, "metric").load()
+    function: Any = _reference(context, text, "metric").load()
     if not callable(function):
         raise ConfigError(
             f"Cannot use {text!r} as a metric: it is a {type(function).__name__}. Name a function that takes a module "

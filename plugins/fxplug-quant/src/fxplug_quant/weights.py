@@ -36,7 +36,9 @@ def new_parameter(value: Tensor, former: Tensor) -> nn.Parameter:
 
 def own_layers(module: GraphModule, calls: Iterable[Call]) -> list[Call]:
     """Return the calls of layers with weights whose weights nothing else in the program reads or writes."""
-    layers = [call for call in calls if call.kind in WEIGHTED and call.called is not None and not call.reason]
+    layers = [
+        call for call in calls if call.kind in WEIGHTED and call.node.op == "call_module" and not call.reason
+    ]
     kept = Kept(module, {call.node for call in layers})
     return [call for call in layers if not kept.concerns(str(call.node.target))]
 
