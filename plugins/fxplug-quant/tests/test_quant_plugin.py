@@ -95,8 +95,8 @@ def test_the_host_takes_the_plugin(manager):
     assert info.passes == (
         "quant:dynamic-int8",
         "quant:static-int8",
-        "quant:weight-int4",
         "quant:weight-int8",
+        "quant:weight-int4",
     )
     assert info.commands == ("quant:quant",)
 
