@@ -46,7 +46,7 @@ def test_values_that_are_not_finite_are_refused_at_run_time_with_node_and_line(v
     assert "it has values that are not finite (NaN or infinity), and no step stands for them" in str(
         caught.value
     )
-    assert str(caught.value).endswith("[FXP-Q010]")
+    assert str(caught.value).endswith("[FXP-Q012]")
     notes = "\n".join(caught.value.__notes__)
     assert "While running node %first" in notes
     assert "test_bad_quant_input.py" in notes

@@ -25,7 +25,7 @@ reference = pytest.importorskip("torch.ao.nn.quantized.reference")
 ao_quantized = pytest.importorskip("torch.ao.nn.quantized")
 
 SETTINGS = settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],

@@ -243,7 +243,8 @@ class _Converter:
             dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
             return self._call(tail, f"{node.name}_int8", layer, steps, dim)
         kind = Int8Add if call.kind == "add" else Int8Mul
-        return self._call(tail, f"{node.name}_int8", kind(*meanings, output, relu=relu), *steps)
+        first, second = meanings
+        return self._call(tail, f"{node.name}_int8", kind(first, second, output, relu=relu), *steps)
 
     def _copied(self, node: Node, value: Node, fresh: Node) -> Node:
         with self._graph.inserting_before(node):

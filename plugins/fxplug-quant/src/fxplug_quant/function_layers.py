@@ -179,7 +179,7 @@ def _number(value: Any) -> int | tuple[int, ...] | None:
         numbers: tuple[Any, ...] = tuple(value)
         if not numbers or not all(type(number) is int for number in numbers):
             return None
-        return numbers if len(numbers) > 1 else numbers[0]
+        return numbers[0] if len(numbers) == 1 else numbers
     return value if type(value) is int else None
 
 

@@ -29,7 +29,7 @@ def expect_finite(module: nn.Module, values: Tensor) -> None:
         raise QuantizationError(
             f"Cannot round the input of {module}: it has values that are not finite (NaN or infinity), and no step "
             f"stands for them. Leave such inputs out, or leave the call in float: a rule with mode = 'float'.",
-            code="FXP-Q010",
+            code="FXP-Q012",
         )
 
 
