@@ -308,12 +308,10 @@ def _node_costs(module: GraphModule, formulas: Formulas, names: Mapping[Any, str
             continue
         use = node.meta.get("memory")
         for inner in _node_costs(part, formulas, names):
-            has_peak = inner.peak_bytes is not None and isinstance(use, MemoryUse)
-            yield replace(
-                inner,
-                name=f"{node.name}.{inner.name}",
-                peak_bytes=use.before + inner.peak_bytes if has_peak else None,
-            )
+            peak = inner.peak_bytes
+            if peak is not None and isinstance(use, MemoryUse):
+                peak += use.before
+            yield replace(inner, name=f"{node.name}.{inner.name}", peak_bytes=peak)
 
 
 def _parameters_of(node: Node, module: GraphModule, names: Mapping[Any, str]) -> dict[str, int]:

@@ -242,9 +242,8 @@ def bytes_of_state(tensors: Iterable[torch.Tensor]) -> int:
             last = sum(
                 (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
             )
-            start = tensor.storage_offset()
-            size = tensor.dtype.itemsize
-            extents.setdefault(key, set()).add((start * size, (start + last + 1) * size))
+            start, size = int(tensor.storage_offset()), tensor.dtype.itemsize
+            extents.setdefault(key, set()).add((start * size, (start + int(last) + 1) * size))
     return sum(map(_length, extents.values()))
 
 

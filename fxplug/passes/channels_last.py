@@ -209,6 +209,8 @@ class _Plan:
         if node.op == "call_module":
             called: Any = value_at(self._module, str(node.target))
             is_plain = type(called) in _KEEPING and not is_customised(called)
+            if effects.effect_of(node, self._module).random:
+                return False  # Which number is drawn for which element depends on the format.
             return is_plain and not getattr(called, "return_indices", False)
         return canonical_name(node.op, node.target) in _KEEPING_NAMES and node.kwargs.get("out") is None
 

@@ -72,6 +72,25 @@ def outcome(module: Any, inputs: tuple[Any, ...], *, gradients: bool) -> tuple[A
     return results, found, state
 
 
+COPY = torch.ops.aten.copy_.default
+WRITES_IN_EVALUATION: set[str] = set()
+"""Models that write to what is theirs, or to an input, in evaluation mode."""
+
+
+def assert_writes_back_only(module: Any) -> None:
+    """Check that `copy_` gives inputs and state their values, at the end, and nothing else reads them afterwards."""
+    nodes = list(module.graph.nodes)
+    first = next((place for place, node in enumerate(nodes) if node.target is COPY), len(nodes))
+    for node in nodes[first:-1]:
+        # The clone is of a result that lies in the memory that is written to.
+        assert node.target in {COPY, torch.ops.aten.clone.default} or node.op == "get_attr", (
+            node.format_node()
+        )
+        if node.target is COPY:
+            assert node.args[0].op in {"placeholder", "get_attr"}, node.format_node()
+            assert set(node.users) <= {nodes[-1]}
+
+
 def assert_close(actual: Any, expected: Any) -> None:
     ours, theirs = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
     for mine, value in zip(ours, theirs, strict=True):
@@ -96,6 +115,13 @@ def test_example_model_by_core_operators_equals_eager(name: str, training: bool)
         if node.op == "call_function" and node.target is not operator.getitem:
             assert torch.Tag.core in node.target.tags or node.target in EXCEPTIONS, node.format_node()
             assert node.origins
+    assert_writes_back_only(found)
+    # No example model writes in evaluation mode but those that are named.
+    assert (
+        training
+        or name in WRITES_IN_EVALUATION
+        or not found.graph.find_nodes(op="call_function", target=COPY)
+    )
     assert found.state_dict().keys() == captured.state_dict().keys()
     for gradients in {False, name not in WITHOUT_GRADIENTS}:
         ours, theirs = (outcome(module, inputs, gradients=gradients) for module in (found, model))
