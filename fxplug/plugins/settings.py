@@ -102,6 +102,7 @@ class Settings:
     backends: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Backend name -> its options."""
     cache: CacheConfig = field(default_factory=CacheConfig)
+    """Where compiled engines of backends are kept for the next time."""
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ def save(
     about = {
         "fxplug_version": _fxplug_version(),
         "torch_version": str(torch.__version__),
-        "left_out_meta": left_out,
         **engines_in(contents[MODULES], targets.provision.providers),
+        "left_out_meta": left_out,
     }
     try:
         write_container(target, contents, about)

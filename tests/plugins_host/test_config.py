@@ -215,7 +215,7 @@ def problem(tmp_path, text):
         (
             "[tool.fxplug.plugins]\n",
             (
-                ": line 1: there is no key 'tool'. Available: 'backends', 'pipelines', 'plugins', 'trace'. "
+                ": line 1: there is no key 'tool'. Available: 'backends', 'cache', 'pipelines', 'plugins', 'trace'. "
                 "In this file the tables stand at the top: [plugins], [trace]."
             ),
         ),

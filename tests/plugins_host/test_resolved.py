@@ -143,6 +143,8 @@ def test_every_value_in_force_says_where_it_came_from(manager, config_file, tmp_
         "pipelines.inference.rtol": (None, "default", ""),
         "pipelines.inference.atol": (None, "default", ""),
         "backends.engine.path": ("p", "FILE:12", ""),
+        "cache.folder": ("", "default", ""),
+        "cache.size_limit": (10_000_000_000, "default", ""),
         "backends.inductor.dynamic": (None, "default", ""),
         "backends.inductor.mode": ("default", "default", ""),
     }
