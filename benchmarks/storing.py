@@ -52,7 +52,7 @@ sys.stdout.write(rows["VmHWM"].split()[0])
 def compare_storing(mode: Mode) -> list[Comparison]:
     """Compare `fxplug.save` and `fxplug.load`, to a file, with torch.fx's pickle round trip, in memory.
 
-    Once the weights of ResNet-50 are on the meta device, so that neither side writes or reads any; once each has a single
+    Once the weights are on the meta device, so that neither side writes or reads any; once each has a single
     element, so that both sides do what they do for every tensor, and hardly any bytes are moved. torch.fx compiles what
     it has loaded; fxplug compiles in the first call, which is not part of the time.
     """
