@@ -24,7 +24,6 @@ _LIBRARIES = (
     "torch",
     "pluggy",
     "pydantic",
-    "safetensors",
     "click",
     "rich",
     "packaging",

@@ -125,8 +125,11 @@ class OriginReader:
         self._frames = [
             SourceLine(*_row(row, (str, int, str), "A frame")) for row in checked(frames, list, "The frames")
         ]
-        self._modules = [
-            _row(row, (str, str), "A module path") for row in checked(modules, list, "The module paths")
+        self._modules: list[tuple[str, str]] = [
+            (path, kind)
+            for path, kind in (
+                _row(row, (str, str), "A module path") for row in checked(modules, list, "The module paths")
+            )
         ]
         self._callers: dict[Numbers, Origin | None] = {(): None}
         self._scopes: dict[Numbers, ModuleScope | None] = {(): None}

@@ -20,11 +20,12 @@ from torch import nn
 
 import fxplug
 from fxplug.execute import GraphModule, GuardSet
-from fxplug.ir import Graph, Origin, RegionEntry, SourceLine
+from fxplug.ir import Graph, Origin, RegionEntry, SourceLine, effects
 from fxplug.ir.guards import Guard
 from fxplug.lower import EagerBackend, lower
+from fxplug.passes.state_origins import NOTE
 from fxplug.plugins import Config, PluginManager, TraceConfig
-from fxplug.storage import load, save
+from fxplug.storage import load, save, summarize
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -196,19 +197,50 @@ def described(module, bits):
         "nodes": [
             (
                 *(node.op, node.name, str(node.target), bits(names_in((node.args, dict(node.kwargs))))),
-                *(repr(node.type), bits(names_in(dict(node.meta))), node.region),
+                *(repr(node.type), bits(names_in(plain(node.meta))), node.region),
+                effects.effect_of(node, module),
                 *([origin.to_data() for origin in node.origins], list(map(str, node.users))),
             )
             for node in graph.nodes
         ],
         "keyword_only": graph.keyword_only,
         "guards": [(guard.text, guard.line, guard.source) for guard in module.guards],
-        "notes": bits(dict(module.meta)),
+        "notes": bits({name: note for name, note in module.meta.items() if name != NOTE}),
+        "weights": told(module.meta.get(NOTE)),
         "state": bits(dict(module.state_dict())),
         "modules": [(name, type(part), part.training) for name, part in module.named_modules()],
         "grad": [(name, one.requires_grad) for name, one in module.named_parameters(remove_duplicate=False)],
         "objects": [name for name, _ in module.named_parameters()],
     }
+
+
+def plain(notes):
+    """Return notes with the names of classes in module stacks, as files keep them."""
+    notes = dict(notes)
+    if isinstance(notes.get("nn_module_stack"), dict):
+        notes["nn_module_stack"] = [
+            (path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+            for path, kind in notes["nn_module_stack"].values()
+        ]
+    return notes
+
+
+def told(origins):
+    """Return a map to the weights of the original, comparable."""
+    if origins is None:
+        return None
+    parts = {
+        path: [
+            (
+                part.key,
+                part.pass_name,
+                None if part.recipe is None else (part.recipe.name, str(part.recipe.graph)),
+            )
+            for part in origin.parts()
+        ]
+        for path, origin in origins.items()
+    }
+    return parts, dict(origins.original)
 
 
 def names_in(value):
@@ -268,14 +300,12 @@ OWN = {model.name: model for model in example("benchmarks/own_models.py").OWN_MO
 
 def check(module, inputs, tmp_path, bits, *, allow=()):
     save(module, tmp_path / "m.fxplug", allow=allow)
+    assert summarize(tmp_path / "m.fxplug").left_out == ()
     for lazy in (False, True):
         loaded = load(tmp_path / "m.fxplug", lazy=lazy, allow=allow)
         ours, theirs = described(loaded, bits), described(module, bits)
-        for sides in zip(ours.pop("nodes"), theirs.pop("nodes"), strict=True):
-            # Notes of a trace that no file keeps are listed in its manifest, so they are left out here.
-            one, other = ((*row[:5], *row[6:]) for row in sides)
+        for one, other in zip(ours.pop("nodes"), theirs.pop("nodes"), strict=True):
             assert one == other
-        ours.pop("notes"), theirs.pop("notes")
         assert ours == theirs
         outputs = []
         for program in (module, loaded):
