@@ -10,7 +10,7 @@ import torch
 from fxplug.testing.operators.case import DTYPES, FLOATS, Call, Draw, OperatorCase, call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["cases"]
 
@@ -28,7 +28,9 @@ def cases() -> Iterator[OperatorCase]:
     yield from _made()
 
 
-def _case(name: str, arguments: Any, dtypes: Any = _SOME, ranks: Any = (2, 4), **more: Any) -> OperatorCase:
+def _case(
+    name: str, arguments: Callable[[Draw], Call], dtypes: Any = _SOME, ranks: Any = (2, 4), **more: Any
+) -> OperatorCase:
     return OperatorCase(f"aten.{name}", arguments, dtypes, ranks, **more)
 
 

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.testing.operators.case import DTYPES, FLOATS, INTEGERS, NUMBERS, Call, Draw, OperatorCase, call
+from fxplug.testing.operators.case import (
+    DTYPES,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    RANKS,
+    Call,
+    Draw,
+    OperatorCase,
+    call,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["cases"]
 
@@ -41,8 +51,10 @@ def cases() -> Iterator[OperatorCase]:
     yield from _copies()
 
 
-def _case(name: str, *args: Any, **kwargs: Any) -> OperatorCase:
-    return OperatorCase(f"aten.{name}", *args, **kwargs)
+def _case(
+    name: str, arguments: Callable[[Draw], Call], dtypes: Any = FLOATS, ranks: Any = RANKS, **more: Any
+) -> OperatorCase:
+    return OperatorCase(f"aten.{name}", arguments, dtypes, ranks, **more)
 
 
 def _one(draw: Draw, *args: Any, **kwargs: Any) -> Call:

@@ -10,7 +10,7 @@ import torch
 from fxplug.testing.operators.case import FLOATS, Call, Draw, OperatorCase, call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
@@ -27,7 +27,9 @@ def cases() -> Iterator[OperatorCase]:
     yield from _attention()
 
 
-def _case(name: str, arguments: Any, ranks: Any = (2,), dtypes: Any = FLOATS, **more: Any) -> OperatorCase:
+def _case(
+    name: str, arguments: Callable[[Draw], Call], ranks: Any = (2,), dtypes: Any = FLOATS, **more: Any
+) -> OperatorCase:
     return OperatorCase(f"aten.{name}", arguments, dtypes, ranks, **more)
 
 

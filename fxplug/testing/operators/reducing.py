@@ -10,7 +10,7 @@ import torch
 from fxplug.testing.operators.case import DTYPES, FLOATS, INTEGERS, NUMBERS, Call, Draw, OperatorCase, call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["cases"]
 
@@ -27,7 +27,9 @@ def cases() -> Iterator[OperatorCase]:
     yield from _running()
 
 
-def _case(name: str, arguments: Any, dtypes: Any = FLOATS, ranks: Any = (2, 4), **more: Any) -> OperatorCase:
+def _case(
+    name: str, arguments: Callable[[Draw], Call], dtypes: Any = FLOATS, ranks: Any = (2, 4), **more: Any
+) -> OperatorCase:
     return OperatorCase(f"aten.{name}", arguments, dtypes, ranks, **more)
 
 
