@@ -160,11 +160,11 @@ def test_the_slider_goes_from_pass_to_pass(page, steps, tmp_path):
     assert page.text("#step-text").startswith("3 of 4: remove-identities")
     assert "1 removed" in page.text("#details")
     page.page.keyboard.press("p")
-    page.wait("fxplugView.app.step === 1 && fxplugView.app.picture.scene.boxes.size === 6")
+    page.wait("fxplugView.app.shownStep === 1 && fxplugView.app.picture.scene.boxes.size === 6")
     assert "(nothing changed)" in page.text("#step-text")
     assert page.text("#legend") == ""
     page.page.locator("#step").fill("0")
-    page.wait("fxplugView.app.step === 0")
+    page.wait("fxplugView.app.shownStep === 0")
     assert page.page.locator("#step-back").is_disabled()
     assert page.page.evaluate("location.hash") == "#step=1"
 
@@ -240,7 +240,7 @@ def test_no_name_is_interpreted_on_a_page_with_steps(page, tmp_path):
     for at in range(4):
         page.app(f"await app.select({at}, {{ move: true }})")
     page.page.keyboard.press("p")
-    page.wait("fxplugView.app.step === 0")
+    page.wait("fxplugView.app.shownStep === 0")
 
 
 def test_empty_graphs_have_a_page_with_steps(page, tmp_path):
@@ -248,7 +248,7 @@ def test_empty_graphs_have_a_page_with_steps(page, tmp_path):
 
     assert "Every node is the same." in page.text("#details")
     page.page.keyboard.press("p")
-    page.wait("fxplugView.app.step === 0")
+    page.wait("fxplugView.app.shownStep === 0")
 
 
 def test_a_page_without_steps_has_no_slider(page, steps, tmp_path):

@@ -23,7 +23,7 @@ class App {
     const choice = byId("graph");
     for (const graph of this.data.graphs) choice.append(element("option", { value: graph.id }, graph.title));
     this.steps = this.data.steps ?? [];
-    this.step = -1;
+    this.shownStep = -1;
     byId("steps").hidden = !this.steps.length;
     byId("step").max = String(Math.max(0, this.steps.length - 1));
     byId("graph-choice").hidden = this.data.graphs.length < 2 || this.steps.length > 0;
@@ -69,14 +69,14 @@ class App {
   /** Shows a step; what is selected stays so where it goes on, and what is in the middle stays there. */
   async setStep(at) {
     const wanted = Math.max(0, Math.min(this.steps.length - 1, at));
-    if (Number.isNaN(wanted) || wanted === this.step) return;
-    const forward = wanted > this.step;
+    if (Number.isNaN(wanted) || wanted === this.shownStep) return;
+    const forward = wanted > this.shownStep;
     const step = this.steps[wanted];
     const old = this.model;
     const isOther = !old || old.data.id !== step.graph;
     const names = old && isOther ? this.passedOn(old, forward) : null;
     const selected = this.selected >= 0 && old && !old.isGroup(this.selected) ? old.nodes[this.selected].n : null;
-    this.step = wanted;
+    this.shownStep = wanted;
     byId("step").value = String(wanted);
     byId("step-back").disabled = wanted === 0;
     byId("step-on").disabled = wanted === this.steps.length - 1;
@@ -88,7 +88,7 @@ class App {
       const { transform } = this.picture;
       const anchor = old ? this.anchor() : null;
       await this.setGraph(step.graph, { like: old });
-      if (this.step !== wanted) return;
+      if (this.shownStep !== wanted) return;
       const id = anchor && this.model.byName.get(names.get(anchor.name) ?? anchor.name);
       if (id !== undefined && id !== null && this.picture.screenBox(id)) {
         this.picture.moveTo(transform);
@@ -104,7 +104,7 @@ class App {
   }
 
   /** Whether the step that is shown is what made its graph. */
-  stepChanges() { return this.steps[this.step]?.kind === "changed"; }
+  stepChanges() { return this.steps[this.shownStep]?.kind === "changed"; }
 
   stepOf(wanted) {
     const at = Number(wanted.get("step"));
@@ -260,7 +260,7 @@ class App {
 
   writeAddress() {
     const wanted = new URLSearchParams();
-    if (this.steps.length) wanted.set("step", String(this.step + 1));
+    if (this.steps.length) wanted.set("step", String(this.shownStep + 1));
     else if (this.data.graphs.length > 1) wanted.set("graph", this.model.data.id);
     if (this.selected >= 0) {
       if (!this.model.isGroup(this.selected)) wanted.set("node", this.model.nodes[this.selected].n);
@@ -279,8 +279,8 @@ class App {
     });
     byId("overlay").addEventListener("change", (event) => this.setOverlay(event.target.value === "" ? -1 : Number(event.target.value)));
     byId("step").addEventListener("input", (event) => this.setStep(Number(event.target.value)));
-    byId("step-back").addEventListener("click", () => this.setStep(this.step - 1));
-    byId("step-on").addEventListener("click", () => this.setStep(this.step + 1));
+    byId("step-back").addEventListener("click", () => this.setStep(this.shownStep - 1));
+    byId("step-on").addEventListener("click", () => this.setStep(this.shownStep + 1));
     byId("expand").addEventListener("click", () => this.setAll(true));
     byId("collapse").addEventListener("click", () => this.setAll(false));
     byId("fit").addEventListener("click", () => this.picture.fitAll());
@@ -353,7 +353,7 @@ class App {
       f: () => this.selected >= 0 && this.picture.centre(this.selected, 1),
       e: () => this.setAll(true),
       c: () => this.setAll(false),
-      ...(this.steps.length ? { n: () => this.setStep(this.step + 1), p: () => this.setStep(this.step - 1) } : {}),
+      ...(this.steps.length ? { n: () => this.setStep(this.shownStep + 1), p: () => this.setStep(this.shownStep - 1) } : {}),
       b: () => this.showTable(byId("table").hidden),
       t: () => this.setTheme(this.theme === "dark" ? "light" : "dark"),
       Escape: () => this.select(-1),
