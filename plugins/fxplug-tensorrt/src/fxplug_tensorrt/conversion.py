@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "ConverterRecord", "Place", "Slot", "convert"]
 
+_MOST_DIMENSIONS = 8
+
 
 @dataclass(frozen=True)
 class ConverterRecord:
@@ -192,6 +194,10 @@ class _Writer:
         for leaf in like if isinstance(like, (tuple, list)) else (like,):
             if isinstance(leaf, torch.Tensor):
                 self._build.type_of(leaf.dtype)
+                if leaf.dim() > _MOST_DIMENSIONS:
+                    raise NotConvertibleError(
+                        f"TensorRT has at most {_MOST_DIMENSIONS} dimensions, and one tensor has {leaf.dim()}"
+                    )
         self._build.like = like
         try:
             made = record.function(self._build, *args, **kwargs)
