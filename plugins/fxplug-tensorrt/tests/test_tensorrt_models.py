@@ -12,7 +12,13 @@ from torch.nn import functional as F
 import fxplug
 from fxplug.errors import BackendError, ConfigError, LoweringError
 from fxplug.lower import lower, plan_lowering
-from fxplug_tensorrt import ConverterRecord, NotConvertibleError, TensorRTBackend, TensorRTOptions, load_module
+from fxplug_tensorrt import (
+    ConverterRecord,
+    NotConvertibleError,
+    TensorRTBackend,
+    TensorRTOptions,
+    load_module,
+)
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorrt_rtx") is None, reason="TensorRT for RTX is not installed"
@@ -30,12 +36,18 @@ class Bottleneck(nn.Module):
         super().__init__()
         self.body = nn.Sequential(
             *(nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
-            *(nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
+            *(
+                nn.Conv2d(width, width, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(inplace=True),
+            ),
             *(nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)),
         )
         self.skip = nn.Identity()
         if stride != 1 or inputs != 4 * width:
-            self.skip = nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+            self.skip = nn.Sequential(
+                nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
+            )
 
     def forward(self, x):
         return F.relu(self.body(x) + self.skip(x))
@@ -153,7 +165,9 @@ def test_lowering_leaves_nothing_behind(name):
     examples = inputs()
     module = fxplug.trace(with_statistics(build()), examples, check=False)
 
-    lowered = lower(module, TensorRTBackend(targets=("SM86", "SM120")), examples, name="tensorrt", strict=True)
+    lowered = lower(
+        module, TensorRTBackend(targets=("SM86", "SM120")), examples, name="tensorrt", strict=True
+    )
 
     assert lowered.fallback == ""
     assert lowered.report.coverage == 1.0
@@ -217,7 +231,9 @@ def test_a_size_outside_of_the_profile_is_named():
 def test_half_precision_is_inside_and_what_goes_in_and_out_stays(precision):
     from fxplug_tensorrt.testing import check_program
 
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)).eval()
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)
+    ).eval()
     checked = check_program(
         model, (torch.randn(2, 3, 8, 8),), options=TensorRTOptions(precision), tolerance=5e-2
     )
@@ -258,14 +274,22 @@ def test_a_gpu_that_is_not_known_is_named():
     [
         (lambda x: x + 1, (M.double(),), "TensorRT does not compute with float64"),
         (lambda x: x + 1, (torch.zeros(2, dtype=torch.int16),), "TensorRT does not compute with int16"),
-        (lambda x: x * 2, (torch.zeros(0, 3),), "TensorRT is given no empty tensors, and one is (0, 3) large"),
+        (
+            lambda x: x * 2,
+            (torch.zeros(0, 3),),
+            "TensorRT is given no empty tensors, and one is (0, 3) large",
+        ),
         (lambda x: x[x > 0], (M,), "what reaches it is not known without running the program"),
         (lambda x: torch.bernoulli(x.sigmoid()), (M,), "it draws random numbers"),
         (lambda x: torch.linalg.inv(x[:, :4]), (M,), "there is no converter for aten.linalg_inv_ex.default"),
         (lambda x: F.max_pool2d(x[None], 2, dilation=2), (M,), "TensorRT pools neighbours only"),
         (lambda x: F.max_pool2d(x[None], 2, return_indices=True), (M,), "is not computed by TensorRT"),
         (lambda x: x.expand(4000, 4, 6).sort(0), (M,), "it orders 4000 elements, and TensorRT at most 3840"),
-        (lambda x: x.reshape([1] * 9 + [24]), (M,), "TensorRT has at most 8 dimensions, and one tensor has 10"),
+        (
+            lambda x: x.reshape([1] * 9 + [24]),
+            (M,),
+            "TensorRT has at most 8 dimensions, and one tensor has 10",
+        ),
     ],
     ids=["float64", "int16", "empty", "mask", "random", "unknown", "dilated", "indices", "long", "rank"],
 )
@@ -277,13 +301,16 @@ def test_what_is_refused_stays_in_pytorch_with_its_reason(program, inputs, reaso
 
 def wrong_dtypes(build, x):
     return build.value(
-        build.add("elementwise", x.output, build.constant(1).output, build.trt.ElementWiseOperation.SUM), x.dtype
+        build.add("elementwise", x.output, build.constant(1).output, build.trt.ElementWiseOperation.SUM),
+        x.dtype,
     )
 
 
 def wrong_kernel(build, x):
     weights = build.weights(torch.ones(5), "kernel")
-    return build.value(build.add("convolution_nd", x.reshape([1, 4, 6, 1]).output, 2, (1, 1), weights), x.dtype)
+    return build.value(
+        build.add("convolution_nd", x.reshape([1, 4, 6, 1]).output, 2, (1, 1), weights), x.dtype
+    )
 
 
 def wrong_factors(build, x):
@@ -297,10 +324,16 @@ def wrong_factors(build, x):
         (wrong_kernel, "TensorRT refuses a layer"),
         (wrong_factors, "TensorRT refuses a layer"),
         (lambda build, x: build.add("teleport", x.output), "this TensorRT has no layer 'teleport'"),
-        (lambda build, x: x.reduce("SUM", [0]), r"returns DataType.FLOAT of \(6,\), and PyTorch torch.float32 of"),
+        (
+            lambda build, x: x.reduce("SUM", [0]),
+            r"returns DataType.FLOAT of \(6,\), and PyTorch torch.float32 of",
+        ),
         (lambda build, x: x.to(torch.int32), "returns DataType.INT32"),
         (lambda build, x: x.output, "returns a ITensor"),
-        (lambda build, x: 1 / 0, "the converter of aten.relu.default fails .*ZeroDivisionError: division by zero"),
+        (
+            lambda build, x: 1 / 0,
+            "the converter of aten.relu.default fails .*ZeroDivisionError: division by zero",
+        ),
     ],
     ids=["dtypes", "kernel", "factors", "layer", "sizes", "dtype", "kind", "raises"],
 )
@@ -310,16 +343,18 @@ def test_a_wrong_converter_is_found_out_and_its_call_stays_in_pytorch(function, 
     lowered = lower(fxplug.symbolic_trace(lambda x: x.relu()), backend, (M,), name="tensorrt")
 
     assert torch.equal(lowered.module(M), M.relu())
-    with pytest.raises(NotConvertibleError, match=reason):
-        from fxplug_tensorrt.testing import check_call
+    from fxplug_tensorrt.testing import check_call
 
+    with pytest.raises(NotConvertibleError, match=reason):
         check_call(torch.ops.aten.relu.default, M, converters=backend.converters)
 
 
 def test_a_network_that_computes_something_else_is_found_out():
     from fxplug_tensorrt.testing import check_call
 
-    backend = TensorRTBackend(converters=[ConverterRecord(torch.ops.aten.relu.default, lambda build, x: x * 2)])
+    backend = TensorRTBackend(
+        converters=[ConverterRecord(torch.ops.aten.relu.default, lambda build, x: x * 2)]
+    )
 
     with pytest.raises(AssertionError, match="not close"):
         check_call(torch.ops.aten.relu.default, M, converters=backend.converters)
@@ -333,7 +368,9 @@ def test_what_is_written_in_place_outside_is_not_lowered():
     report = plan_lowering(fxplug.symbolic_trace(program), TensorRTBackend(), "tensorrt", (M,))
 
     (left,) = report.unsupported
-    assert left.reason == "it changes x in place, which others may read; use the form that returns a new tensor"
+    assert (
+        left.reason == "it changes x in place, which others may read; use the form that returns a new tensor"
+    )
 
 
 # -- engines as files -------------------------------------------------------------------------------------------

@@ -138,7 +138,9 @@ def test_attention_that_eager_has_on_a_gpu_alone(name):
     build.output("y", made)
 
     assert rest == [None] * (len(build.like) - 1)
-    torch.testing.assert_close(computed(build, CALLS[name]), STAND_INS[name](*CALLS[name]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        computed(build, CALLS[name]), STAND_INS[name](*CALLS[name]), rtol=1e-5, atol=1e-5
+    )
 
 
 def computed(build, args):
@@ -228,7 +230,9 @@ def test_sizes_that_are_left_open_are_computed():
         places = torch.arange(2, count, 2)
         return x.reshape(count * 3, 2), places, torch.full((count, 2), 7.0), torch.arange(count) + x.shape[0]
 
-    module = fxplug.decompose(fxplug.symbolic_trace(program), (numbers(5, 6),), to="aten", dynamic={0: {0: "batch"}})
+    module = fxplug.decompose(
+        fxplug.symbolic_trace(program), (numbers(5, 6),), to="aten", dynamic={0: {0: "batch"}}
+    )
     converted = convert(module, (numbers(5, 6),), builtin_converters(), open_dimensions=(0,))
 
     for count in (3, 5, 8):

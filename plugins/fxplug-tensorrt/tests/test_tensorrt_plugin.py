@@ -79,7 +79,8 @@ def test_the_host_refuses_an_unknown_precision(manager):
         (
             {"precision": "fp8"},
             (
-                "Cannot use precision='fp8' for TensorRT: it is no precision. Use one of 'fp32', 'tf32', 'fp16', 'bf16'. "
+                "Cannot use precision='fp8' for TensorRT: it is no precision. Use one of 'fp32', 'tf32', "
+                "'fp16', 'bf16'. "
                 "[FXP-F000]"
             ),
         ),
@@ -143,7 +144,9 @@ def test_an_engine_that_cannot_be_imported_is_named(monkeypatch, tmp_path):
     with pytest.raises(BackendError) as caught:
         compile_something()
 
-    assert "is installed, but cannot be imported (OSError: libnvinfer.so: no such file)" in caught.value.message
+    assert (
+        "is installed, but cannot be imported (OSError: libnvinfer.so: no such file)" in caught.value.message
+    )
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,11 @@ class _Writer:
 
     def _attribute(self, node: Node) -> Any:
         lifted = self._module.graph.lifted
-        if node.target in lifted:
-            value = lifted[node.target]
-        else:
-            value = operator.attrgetter(str(node.target))(self._module)
+        value = (
+            lifted[node.target]
+            if node.target in lifted
+            else operator.attrgetter(str(node.target))(self._module)
+        )
         if not isinstance(value, torch.Tensor):
             raise NotConvertibleError(f"it reads {node.target!r}, which is no tensor")
         self._refuse_empty(value)

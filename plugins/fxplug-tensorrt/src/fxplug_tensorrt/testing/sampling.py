@@ -31,7 +31,9 @@ def sliced(
         outside |= wrong.reshape([-1 if number == dim else 1 for number in range(x.dim())])
         made = made.index_select(dim, _inside(places, length, mode))
     if mode == "STRICT_BOUNDS" and bool(outside.any()):
-        raise AssertionError(f"a slice reads outside of its tensor: {starts} {sizes} {steps} of {tuple(x.shape)}")
+        raise AssertionError(
+            f"a slice reads outside of its tensor: {starts} {sizes} {steps} of {tuple(x.shape)}"
+        )
     if mode == "FILL":
         return torch.where(outside, torch.zeros((), dtype=x.dtype) if fill is None else fill, made)
     return made
