@@ -38,7 +38,7 @@ class TensorRTOptions:
     optimization_level: int = -1
     """How long TensorRT looks for fast engines, 0 to 5; -1 leaves it to TensorRT."""
     timing_cache: str = ""
-    """A file in which TensorRT keeps what it measured while it built; empty for none. TensorRT for RTX measures nothing."""
+    """A file where TensorRT keeps what it measured while it built; empty for none. The RTX edition measures nothing."""
     cuda_graphs: bool = False
     """Whether the launches of an engine are recorded and replayed; TensorRT for RTX only."""
 
