@@ -259,11 +259,17 @@ class _Writer:
         return self._values[value] if isinstance(value, Node) else value
 
 
+def _divided(first: Any, second: Any) -> Value:
+    build: Conversion = (first if isinstance(first, Value) else second).build
+    return build.binary("FLOOR_DIV", first, second)
+
+
+# Arithmetic of sizes that are left open: of values, as of numbers.
 _SIZES: dict[Any, Callable[..., Any]] = {
-    operator.add: lambda a, b: a + b,
-    operator.sub: lambda a, b: a - b,
-    operator.mul: lambda a, b: a * b,
-    operator.floordiv: lambda a, b: (a if isinstance(a, Value) else b).build.binary("FLOOR_DIV", a, b),
+    operator.add: operator.add,
+    operator.sub: operator.sub,
+    operator.mul: operator.mul,
+    operator.floordiv: _divided,
 }
 
 

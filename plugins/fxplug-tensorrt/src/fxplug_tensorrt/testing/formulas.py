@@ -190,7 +190,8 @@ def _resize(layer: Any) -> torch.Tensor:
 
 
 def _grid_sample(layer: Any) -> torch.Tensor:
-    return sampled(*layer.inputs, layer.interpolation_mode, layer.sample_mode, align=layer.align_corners)
+    x, grid = layer.inputs
+    return sampled(x, grid, layer.interpolation_mode, layer.sample_mode, align=layer.align_corners)
 
 
 def _topk(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:
