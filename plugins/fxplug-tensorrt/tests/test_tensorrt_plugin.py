@@ -17,7 +17,7 @@ import fxplug
 import fxplug_tensorrt
 from fxplug.errors import BackendError, ConfigError, LoweringError
 from fxplug.plugins import PluginCandidate, PluginManager
-from fxplug_tensorrt import TensorRTBackend, TensorRTOptions, backend, plugin
+from fxplug_tensorrt import TensorRTBackend, TensorRTOptions, plugin
 from fxplug_tensorrt._trt import Engine, find_engine
 
 MISSING = (
@@ -79,7 +79,8 @@ def test_the_host_refuses_an_unknown_precision(manager):
         (
             {"precision": "fp8"},
             (
-                "Cannot use precision='fp8' for TensorRT: it is no precision. Use one of 'fp32', 'fp16', 'bf16'. "
+                "Cannot use precision='fp8' for TensorRT: it is no precision. Use one of 'fp32', 'tf32', "
+                "'fp16', 'bf16'. "
                 "[FXP-F000]"
             ),
         ),
@@ -100,6 +101,28 @@ def test_a_value_that_is_not_allowed_is_refused(options, message):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({"batch_sizes": (4, 2, 8)}, "batch_sizes=(4, 2, 8)"),
+        ({"batch_sizes": (4,)}, "give the smallest, the usual and the largest size"),
+        ({"workspace_mib": -1}, "workspace_mib=-1"),
+        ({"optimization_level": 6}, "give 0 to 5, or -1 to leave it open"),
+    ],
+)
+def test_a_number_that_is_not_allowed_is_refused(options, part):
+    with pytest.raises(ConfigError, match="for TensorRT") as caught:
+        TensorRTOptions(**options)
+
+    assert part in str(caught.value)
+
+
+def test_lists_of_a_configuration_file_become_options(manager):
+    found = manager.backend_options("tensorrt", {"targets": ["SM86"], "batch_sizes": [1, 2, 4]})
+
+    assert TensorRTOptions(**found) == TensorRTOptions(targets=("SM86",), batch_sizes=(1, 2, 4))
+
+
 # -- with and without the engine --------------------------------------------------------------------------------
 
 
@@ -110,16 +133,19 @@ def test_without_tensorrt_the_error_says_what_to_install(no_engine):
     assert caught.value.message == MISSING
 
 
-@pytest.mark.parametrize("title", ["TensorRT for RTX 1.7.1.116", "TensorRT 11.0"])
-def test_with_tensorrt_the_error_says_that_nothing_is_built_yet(monkeypatch, title):
-    monkeypatch.setattr(backend, "find_engine", lambda: Engine("tensorrt_rtx", title))
+def test_an_engine_that_cannot_be_imported_is_named(monkeypatch, tmp_path):
+    (tmp_path / "tensorrt_rtx").mkdir()
+    (tmp_path / "tensorrt_rtx" / "__init__.py").write_text("raise OSError('libnvinfer.so: no such file')")
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
 
     with pytest.raises(BackendError) as caught:
         compile_something()
 
-    assert caught.value.message == (
-        f"Cannot build with TensorRT: {title} is installed, but this version of fxplug-tensorrt only reports which "
-        f"nodes TensorRT could run. Leave the backend out to run the module in PyTorch."
+    assert (
+        "is installed, but cannot be imported (OSError: libnvinfer.so: no such file)" in caught.value.message
     )
 
 
@@ -199,7 +225,7 @@ def test_one_module_alone_may_import_tensorrt_and_none_does_at_import():
     assert fxplug_tensorrt.__file__ is not None
     importers = {
         path.name
-        for path in Path(fxplug_tensorrt.__file__).parent.glob("*.py")
+        for path in Path(fxplug_tensorrt.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         for name in imported_names(node)
         if name.partition(".")[0] in {"tensorrt", "tensorrt_rtx"}

@@ -197,7 +197,9 @@ def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:
             copies[used] = graph.node_copy(used)
     graph.lifted.update(module.graph.lifted)
     graph.output(graph.node_copy(node, lambda used: copies[used]))
-    return GraphModule(module, graph)
+    part = GraphModule(module, graph)
+    part.set_guards(None)  # They are about the inputs of the whole.
+    return part
 
 
 def _device_of(context: LoweringContext) -> torch.device:

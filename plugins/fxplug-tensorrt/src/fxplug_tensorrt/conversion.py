@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Converted", "ConverterRecord", "Place", "Slot", "convert"]
 
+_MOST_DIMENSIONS = 8
+
 
 @dataclass(frozen=True)
 class ConverterRecord:
@@ -146,10 +148,11 @@ class _Writer:
 
     def _attribute(self, node: Node) -> Any:
         lifted = self._module.graph.lifted
-        if node.target in lifted:
-            value = lifted[node.target]
-        else:
-            value = operator.attrgetter(str(node.target))(self._module)
+        value = (
+            lifted[node.target]
+            if node.target in lifted
+            else operator.attrgetter(str(node.target))(self._module)
+        )
         if not isinstance(value, torch.Tensor):
             raise NotConvertibleError(f"it reads {node.target!r}, which is no tensor")
         self._refuse_empty(value)
@@ -192,6 +195,10 @@ class _Writer:
         for leaf in like if isinstance(like, (tuple, list)) else (like,):
             if isinstance(leaf, torch.Tensor):
                 self._build.type_of(leaf.dtype)
+                if leaf.dim() > _MOST_DIMENSIONS:
+                    raise NotConvertibleError(
+                        f"TensorRT has at most {_MOST_DIMENSIONS} dimensions, and one tensor has {leaf.dim()}"
+                    )
         self._build.like = like
         try:
             made = record.function(self._build, *args, **kwargs)
@@ -252,11 +259,17 @@ class _Writer:
         return self._values[value] if isinstance(value, Node) else value
 
 
+def _divided(first: Any, second: Any) -> Value:
+    build: Conversion = (first if isinstance(first, Value) else second).build
+    return build.binary("FLOOR_DIV", first, second)
+
+
+# Arithmetic of sizes that are left open: of values, as of numbers.
 _SIZES: dict[Any, Callable[..., Any]] = {
-    operator.add: lambda a, b: a + b,
-    operator.sub: lambda a, b: a - b,
-    operator.mul: lambda a, b: a * b,
-    operator.floordiv: lambda a, b: (a if isinstance(a, Value) else b).build.binary("FLOOR_DIV", a, b),
+    operator.add: operator.add,
+    operator.sub: operator.sub,
+    operator.mul: operator.mul,
+    operator.floordiv: _divided,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,9 @@ def build_plan(converted: Converted, options: TensorRTOptions) -> bytes:
         raise _refusal(build.log.complaints[before:])
     if cache is not None:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        cache.write_bytes(bytes(config.get_timing_cache().serialize()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            cache.write_bytes(bytes(config.get_timing_cache().serialize()))
     return bytes(plan)
 
 
@@ -86,8 +89,12 @@ def _set_timing_cache(config: Any, options: TensorRTOptions) -> Path | None:
         raise ConfigError(
             f"Cannot use timing_cache={options.timing_cache!r}: {error.strerror or error}. Name a file."
         ) from error
-    cache = config.create_timing_cache(data)
-    if cache is None or not config.set_timing_cache(cache, ignore_mismatch=False):
+    with warnings.catch_warnings():
+        # TensorRT for RTX measures nothing while it builds; its calls are there, and do nothing.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        cache = config.create_timing_cache(data)
+        taken = cache is not None and config.set_timing_cache(cache, ignore_mismatch=False)
+    if not taken:
         raise ConfigError(
             f"Cannot use timing_cache={options.timing_cache!r}: TensorRT does not read what is in it, as it is of "
             "another version or device, or damaged. Delete the file."

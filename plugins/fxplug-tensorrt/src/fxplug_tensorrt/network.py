@@ -329,11 +329,11 @@ class Conversion:
         """Return a function of each element; the name is one of TensorRT's ``UnaryOperation``."""
         kind = getattr(self.trt.UnaryOperation, operation)
         truth = operation in {"ISNAN", "ISINF"}
-        return self.value(
-            self.add("unary", value.output, kind), torch.bool if truth else value.dtype
-        )
+        return self.value(self.add("unary", value.output, kind), torch.bool if truth else value.dtype)
 
-    def activation(self, kind: str, value: Value, alpha: float | None = None, beta: float | None = None) -> Value:
+    def activation(
+        self, kind: str, value: Value, alpha: float | None = None, beta: float | None = None
+    ) -> Value:
         """Return an activation; the name is one of TensorRT's ``ActivationType``."""
         layer = self.add("activation", value.output, getattr(self.trt.ActivationType, kind))
         if alpha is not None:
@@ -348,8 +348,10 @@ class Conversion:
         Both have the same dtype, or one is a number. Sizes are broadcast.
         """
         known = first if isinstance(first, Value) else second
-        first, second = self.aligned(self.cast(first, known.dtype) if not isinstance(first, Value) else first,
-                                     self.cast(second, known.dtype) if not isinstance(second, Value) else second)
+        first, second = self.aligned(
+            self.cast(first, known.dtype) if not isinstance(first, Value) else first,
+            self.cast(second, known.dtype) if not isinstance(second, Value) else second,
+        )
         kind = getattr(self.trt.ElementWiseOperation, operation)
         layer = self.add("elementwise", first.output, second.output, kind)
         made = self.value(layer, torch.bool if operation in _COMPARISONS else known.dtype)
@@ -542,5 +544,3 @@ def _one_open(sizes: list[Size]) -> list[Size]:
     if len(unknown) == 1:
         sizes[unknown[0]] = -1
     return sizes
-
-

@@ -38,7 +38,7 @@ class TensorRTOptions:
     optimization_level: int = -1
     """How long TensorRT looks for fast engines, 0 to 5; -1 leaves it to TensorRT."""
     timing_cache: str = ""
-    """A file in which TensorRT keeps what it measured while it built; empty for none."""
+    """A file where TensorRT keeps what it measured while it built; empty for none. The RTX edition measures nothing."""
     cuda_graphs: bool = False
     """Whether the launches of an engine are recorded and replayed; TensorRT for RTX only."""
 
@@ -59,14 +59,14 @@ class TensorRTOptions:
 
     def _check_numbers(self) -> None:
         sizes = self.batch_sizes
-        if sizes and (len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]):  # noqa: PLR2004 - see the message
+        if sizes and (len(sizes) != 3 or not 1 <= sizes[0] <= sizes[1] <= sizes[2]):
             raise ConfigError(
                 f"Cannot use batch_sizes={sizes!r} for TensorRT: give the smallest, the usual and the largest size, "
                 "such as (1, 8, 32)."
             )
         if self.workspace_mib < 0:
             raise ConfigError(
-                f"Cannot use workspace_mib={self.workspace_mib} for TensorRT: give a size in MiB, or 0 to leave it open."
+                f"Cannot use workspace_mib={self.workspace_mib} for TensorRT: give MiB, or 0 to leave it open."
             )
         if not -1 <= self.optimization_level <= _HIGHEST_LEVEL:
             raise ConfigError(

@@ -112,7 +112,9 @@ class TensorRTModule(nn.Module):
             context.set_tensor_address(name, tensor.data_ptr())
             made.append(tensor)
         if not context.execute_async_v3(stream.cuda_stream):
-            raise BackendError("Cannot run the engine: TensorRT fails to start it; its sizes or memory do not fit.")
+            raise BackendError(
+                "Cannot run the engine: TensorRT fails to start it; its sizes or memory do not fit."
+            )
         return made
 
     def _ready(self) -> Any:

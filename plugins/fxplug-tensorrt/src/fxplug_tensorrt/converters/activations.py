@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug_tensorrt.conversion import ConverterRecord
-from fxplug_tensorrt.network import Conversion, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fxplug_tensorrt.network import Conversion, Value
 
 __all__ = ["records"]
 

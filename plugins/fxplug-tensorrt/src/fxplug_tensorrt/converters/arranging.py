@@ -126,7 +126,11 @@ def _slice(
         return x
     count = _less(build, stop, begin)
     if step != 1:
-        count = build.binary("FLOOR_DIV", count + (step - 1), step) if isinstance(count, Value) else -(-count // step)
+        count = (
+            build.binary("FLOOR_DIV", count + (step - 1), step)
+            if isinstance(count, Value)
+            else -(-count // step)
+        )
     return build.part(x, axis, begin, count, step)
 
 
@@ -320,8 +324,6 @@ def _trace(build: Conversion, x: Value) -> Value:
 
 def _size(build: Conversion, x: Value, dim: int) -> Size:
     return x.size(dim)
-
-
 
 
 _ALL: list[tuple[Any, Callable[..., Any]]] = [

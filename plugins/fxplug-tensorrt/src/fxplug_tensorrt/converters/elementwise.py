@@ -236,7 +236,7 @@ def _known_power(build: Conversion, value: Value, exponent: float) -> Value | No
     if exponent in (1.0, 2.0, 3.0, 4.0):
         square = value * value
         return [value, square, square * value, square * square][int(exponent) - 1]
-    if exponent == 0.5 and value.is_floating:  # noqa: PLR2004 - the square root
+    if exponent == 0.5 and value.is_floating:
         return value.unary("SQRT")
     if exponent == -1.0 and value.is_floating:
         return value.unary("RECIP")
@@ -303,7 +303,11 @@ def _atan2(build: Conversion, y: Value, x: Value) -> Value:
     found = (first / build.select(nowhere, 1.0, second)).unary("ATAN")
     turned = build.select(_is_negative(first), found - math.pi, found + math.pi)
     found = build.select(second < 0, turned, found)
-    along = build.select(first.equals(0), build.select(_is_negative(second), turned, first), first.unary("SIGN") * (math.pi / 2))
+    along = build.select(
+        first.equals(0),
+        build.select(_is_negative(second), turned, first),
+        first.unary("SIGN") * (math.pi / 2),
+    )
     return build.select(nowhere, along, found)
 
 

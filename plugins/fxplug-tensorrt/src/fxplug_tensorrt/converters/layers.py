@@ -130,7 +130,7 @@ def _batch_norm(  # noqa: PLR0913, PLR0917 - ATen's signature
     return made, None, None
 
 
-def _known_batch_norm(  # noqa: PLR0913, PLR0917 - what a norm is made of
+def _known_batch_norm(
     build: Conversion,
     x: Value,
     weight: Value | None,
@@ -183,7 +183,7 @@ def layer_norm(
     return _normalised(build, x, scale, shift, axes, eps)
 
 
-def _normalised(  # noqa: PLR0913, PLR0917 - what a norm is made of
+def _normalised(
     build: Conversion, x: Value, scale: Value, shift: Value, axes: Sequence[int], eps: float
 ) -> Value:
     mask = sum(1 << axis for axis in axes)
@@ -243,7 +243,7 @@ def with_batch(function: Callable[..., Any], spatial: int) -> Callable[..., Any]
     return convert
 
 
-def _pooled(  # noqa: PLR0913, PLR0917 - what a pool is made of
+def _pooled(  # noqa: PLR0913 - what a pool is made of
     build: Conversion,
     x: Value,
     kind: str,
@@ -299,7 +299,9 @@ def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
     sizes, pads = each(kernel, spatial), each(padding, spatial)
     steps = each(stride, spatial) if stride else sizes
     if divisor_override is None and not ceil_mode:
-        return _pooled(build, x, "AVERAGE", sizes, steps, pads, ceil_mode=False, counts_padding=count_include_pad)
+        return _pooled(
+            build, x, "AVERAGE", sizes, steps, pads, ceil_mode=False, counts_padding=count_include_pad
+        )
     # What TensorRT divides by differs where a window is cut off: sums are made, and divided by numbers known now.
     wide, counts = x, torch.ones(())
     for dim in range(spatial):
@@ -308,7 +310,9 @@ def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
         starts, more = _starts(window, ceil_mode=ceil_mode)
         wide = _with_zeros(build, wide, 2 + dim, pads[dim], more)
         counts = counts[..., None] * torch.tensor(_counts(window, starts, all_count=count_include_pad))
-    share = math.prod(sizes) / (counts if divisor_override is None else torch.full_like(counts, divisor_override))
+    share = math.prod(sizes) / (
+        counts if divisor_override is None else torch.full_like(counts, divisor_override)
+    )
     made = _pooled(build, wide, "AVERAGE", sizes, steps, [0] * spatial, ceil_mode=False)
     return made * build.tensor(share.to(x.dtype)[None, None])
 

@@ -99,7 +99,11 @@ def _index(build: Conversion, x: Value, indices: Sequence[Value | None]) -> Valu
 
 
 def _index_put(
-    build: Conversion, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False  # noqa: FBT001, FBT002 - ATen's
+    build: Conversion,
+    x: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool = False,  # noqa: FBT001, FBT002 - ATen's
 ) -> Value:
     if accumulate:
         raise build.fail("TensorRT does not add where it replaces")
@@ -149,8 +153,14 @@ def _select_scatter(build: Conversion, x: Value, source: Value, dim: int, index:
     return _placed(build, x, axis, place, source.unsqueeze(axis))
 
 
-def _slice_scatter(  # noqa: PLR0913, PLR0917 - ATen's signature
-    build: Conversion, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+def _slice_scatter(
+    build: Conversion,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
 ) -> Value:
     axis = x.axis(dim)
     places = list(range(x.known_size(axis)))[slice(start, end, step)]
@@ -167,7 +177,9 @@ def _index_fill(build: Conversion, x: Value, dim: int, index: Value, value: Any)
     axis = x.axis(dim)
     sizes: list[Size] = [x.size(place) for place in range(x.rank)]
     sizes[axis] = index.size(0)
-    return _placed(build, x, axis, _counted(build, x, index, axis), build.expand(build.cast(value, x.dtype), sizes))
+    return _placed(
+        build, x, axis, _counted(build, x, index, axis), build.expand(build.cast(value, x.dtype), sizes)
+    )
 
 
 def _hits(build: Conversion, index: Value, count: int, axis: int) -> Value:
@@ -189,7 +201,9 @@ def _scatter_add(build: Conversion, x: Value, dim: int, index: Value, source: Va
     return x + build.select(hits, source.unsqueeze(axis), 0).reduce("SUM", [axis + 1])
 
 
-def _index_add(build: Conversion, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1) -> Value:
+def _index_add(
+    build: Conversion, x: Value, dim: int, index: Value, source: Value, *, alpha: Any = 1
+) -> Value:
     axis = x.axis(dim)
     shape = [1] * axis + [-1] + [1] * (x.rank - axis - 1)
     sizes = [source.size(place) for place in range(source.rank)]
@@ -200,7 +214,7 @@ def _index_add(build: Conversion, x: Value, dim: int, index: Value, source: Valu
 # -- in order
 
 
-def _topk(  # noqa: PLR0913, PLR0917 - ATen's signature
+def _topk(
     build: Conversion,
     x: Value,
     count: int,

@@ -9,10 +9,11 @@ import torch
 
 from fxplug_tensorrt.conversion import ConverterRecord
 from fxplug_tensorrt.converters.layers import layer_norm
-from fxplug_tensorrt.network import Conversion, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fxplug_tensorrt.network import Conversion, Value
 
 __all__ = ["records"]
 
@@ -79,11 +80,13 @@ def _cross(build: Conversion, x: Value, other: Value, *, dim: int = -1) -> Value
     return turned(first, 1) * turned(second, 2) - turned(first, 2) * turned(second, 1)
 
 
-def _cdist(build: Conversion, x: Value, other: Value, p: float = 2.0, compute_mode: int | None = None) -> Value:
+def _cdist(
+    build: Conversion, x: Value, other: Value, p: float = 2.0, compute_mode: int | None = None
+) -> Value:
     apart = (x.unsqueeze(x.rank - 1) - other.unsqueeze(other.rank - 2)).unary("ABS")
     if p == 1:
         return apart.reduce("SUM", [-1])
-    if p != 2:  # noqa: PLR2004 - the usual distance
+    if p != 2:
         raise build.fail(f"distances of order {p} are not supported")
     return (apart * apart).reduce("SUM", [-1]).unary("SQRT")
 
@@ -123,7 +126,7 @@ def _efficient_attention(  # noqa: PLR0913, PLR0917 - ATen's signature
     return (made, *[None] * (len(build.like) - 1))
 
 
-def _attended(  # noqa: PLR0913 - what attention is made of
+def _attended(
     build: Conversion,
     parts: tuple[Value, Value, Value],
     dropout_p: float,
@@ -142,10 +145,11 @@ def _attended(  # noqa: PLR0913 - what attention is made of
         hidden = torch.ones(sizes, dtype=torch.bool).triu(1)
         scores = build.select(build.tensor(hidden), -math.inf, scores)
     if mask is not None:
-        if mask.dtype is torch.bool:
-            scores = build.select(mask, scores, -math.inf)
-        else:
-            scores = scores + mask.to(query.dtype)
+        scores = (
+            build.select(mask, scores, -math.inf)
+            if mask.dtype is torch.bool
+            else scores + mask.to(query.dtype)
+        )
     return build.matmul(build.softmax(scores, -1), value)
 
 

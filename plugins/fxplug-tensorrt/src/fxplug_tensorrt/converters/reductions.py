@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug_tensorrt.conversion import ConverterRecord
-from fxplug_tensorrt.network import Conversion, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fxplug_tensorrt.network import Conversion, Value
 
 __all__ = ["axes_of", "records"]
 
@@ -79,7 +80,9 @@ def _place(*, largest: bool) -> Callable[..., Any]:
     return convert
 
 
-def _aminmax(build: Conversion, x: Value, *, dim: int | None = None, keepdim: bool = False) -> tuple[Value, Value]:
+def _aminmax(
+    build: Conversion, x: Value, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[Value, Value]:
     axes = axes_of(x, dim)
     return x.reduce("MIN", axes, keep=keepdim), x.reduce("MAX", axes, keep=keepdim)
 
@@ -87,9 +90,7 @@ def _aminmax(build: Conversion, x: Value, *, dim: int | None = None, keepdim: bo
 # -- moments and norms
 
 
-def _moments(
-    build: Conversion, x: Value, dims: Any, correction: Any, keep: bool
-) -> tuple[Value, Value]:
+def _moments(build: Conversion, x: Value, dims: Any, correction: Any, keep: bool) -> tuple[Value, Value]:
     axes = axes_of(x, dims)
     if not axes:
         raise build.fail("it asks for the variance of a single number")
@@ -109,11 +110,15 @@ def _moments(
     return total * (1 / (count - less)), mean
 
 
-def _var(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Value:
+def _var(
+    build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False
+) -> Value:
     return _moments(build, x, dims, correction, keepdim)[0]
 
 
-def _std(build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False) -> Value:
+def _std(
+    build: Conversion, x: Value, dims: Any = None, correction: Any = None, keepdim: bool = False
+) -> Value:
     return _moments(build, x, dims, correction, keepdim)[0].unary("SQRT")
 
 
@@ -139,7 +144,9 @@ def _logsumexp(build: Conversion, x: Value, dims: Any, keep: bool = False) -> Va
     return total if keep else total.squeeze(*axes)
 
 
-def _norm(build: Conversion, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any) -> Value:
+def _norm(
+    build: Conversion, x: Value, order: Any = 2, dims: Any = None, keep: bool = False, **_: Any
+) -> Value:
     axes = axes_of(x, dims)
     size = x.to(build.like.dtype).unary("ABS")
     if order in (math.inf, -math.inf):
@@ -148,7 +155,7 @@ def _norm(build: Conversion, x: Value, order: Any = 2, dims: Any = None, keep: b
         return (~size.equals(0)).to(build.like.dtype).reduce("SUM", axes, keep=keep)
     if order == 1:
         return size.reduce("SUM", axes, keep=keep)
-    if order == 2:  # noqa: PLR2004 - the usual norm
+    if order == 2:
         return (size * size).reduce("SUM", axes, keep=keep).unary("SQRT")
     powers = build.binary("POW", size, build.constant(order, size.dtype)).reduce("SUM", axes, keep=keep)
     return build.binary("POW", powers, build.constant(1 / order, size.dtype))

@@ -8,12 +8,11 @@ import torch
 
 from fxplug_tensorrt.conversion import ConverterRecord
 from fxplug_tensorrt.converters.layers import each
-from fxplug_tensorrt.network import Conversion, Value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fxplug_tensorrt.network import Size
+    from fxplug_tensorrt.network import Conversion, Size, Value
 
 __all__ = ["records"]
 
@@ -92,7 +91,9 @@ def _grid_sample(
     align_corners: bool,  # noqa: FBT001 - ATen's signature
 ) -> Value:
     layer = build.add("grid_sample", x.output, grid.output)
-    layer.interpolation_mode = getattr(build.trt.InterpolationMode, ("LINEAR", "NEAREST", "CUBIC")[interpolation])
+    layer.interpolation_mode = getattr(
+        build.trt.InterpolationMode, ("LINEAR", "NEAREST", "CUBIC")[interpolation]
+    )
     layer.sample_mode = getattr(build.trt.SampleMode, ("FILL", "CLAMP", "REFLECT")[padding])
     layer.align_corners = align_corners
     return build.value(layer, x.dtype)
@@ -129,7 +130,7 @@ def _pad_by(mode: str) -> Callable[..., Any]:
 
 
 def _pixel_shuffle(build: Conversion, x: Value, factor: int) -> Value:
-    *front, channels, height, width = (x.size(dim) for dim in range(x.rank))
+    *front, _, height, width = (x.size(dim) for dim in range(x.rank))
     rank = len(front)
     deep = x.known_size(-3) // factor**2
     split = x.reshape([*front, deep, factor, factor, height, width])
@@ -143,9 +144,7 @@ def _pixel_unshuffle(build: Conversion, x: Value, factor: int) -> Value:
     rank = len(front)
     split = x.reshape([*front, channels, height // factor, factor, width // factor, factor])
     order = [*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3]
-    return split.permute(order).reshape(
-        [*front, channels * factor**2, height // factor, width // factor]
-    )
+    return split.permute(order).reshape([*front, channels * factor**2, height // factor, width // factor])
 
 
 def _channel_shuffle(build: Conversion, x: Value, groups: int) -> Value:
@@ -157,7 +156,7 @@ def _channel_shuffle(build: Conversion, x: Value, groups: int) -> Value:
 
 def _unfolded(build: Conversion, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Value:
     """Return the patches of an image, one column each."""
-    if x.rank == 3:  # noqa: PLR2004 - without a batch
+    if x.rank == 3:
         return _unfolded(build, x.unsqueeze(0), kernel, dilation, padding, stride).squeeze(0)
     (high, wide), (apart_y, apart_x) = each(kernel, 2), each(dilation, 2)
     (pad_y, pad_x), (step_y, step_x) = each(padding, 2), each(stride, 2)

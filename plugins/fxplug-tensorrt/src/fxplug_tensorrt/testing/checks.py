@@ -111,7 +111,9 @@ def check_program(
         NotConvertibleError: A call cannot be written.
         AssertionError: The network computes something else.
     """
-    module = program if isinstance(program, GraphModule) else fxplug.trace(program, tuple(inputs), check=False)
+    module = (
+        program if isinstance(program, GraphModule) else fxplug.trace(program, tuple(inputs), check=False)
+    )
     with torch.no_grad():
         written = fxplug.decompose(module, tuple(inputs), to="aten")
         expected = program(*inputs)
@@ -120,7 +122,7 @@ def check_program(
     )
 
 
-def _compared(  # noqa: PLR0913, PLR0917 - one check, all of whose parts are chosen above
+def _compared(
     module: GraphModule,
     inputs: tuple[Any, ...],
     expected: Any,

@@ -63,7 +63,13 @@ def _convolution(layer: Any) -> torch.Tensor:
         raise NotImplementedError("padding differs before and after")
     function = (F.conv2d, F.conv3d)[len(sizes) - 4]
     return function(
-        x, kernel, bias, tuple(layer.stride_nd), tuple(layer.pre_padding), tuple(layer.dilation_nd), layer.num_groups
+        x,
+        kernel,
+        bias,
+        tuple(layer.stride_nd),
+        tuple(layer.pre_padding),
+        tuple(layer.dilation_nd),
+        layer.num_groups,
     )
 
 
@@ -145,7 +151,9 @@ def _reduce(layer: Any) -> torch.Tensor:
         return x
     if layer.op == "SUM":
         return x.sum(axes, keepdim=layer.keep_dims, dtype=x.dtype)
-    return {"MAX": torch.amax, "MIN": torch.amin, "AVG": torch.mean}[layer.op](x, axes, keepdim=layer.keep_dims)
+    return {"MAX": torch.amax, "MIN": torch.amin, "AVG": torch.mean}[layer.op](
+        x, axes, keepdim=layer.keep_dims
+    )
 
 
 def _scatter(layer: Any) -> torch.Tensor:
@@ -182,7 +190,8 @@ def _resize(layer: Any) -> torch.Tensor:
 
 
 def _grid_sample(layer: Any) -> torch.Tensor:
-    return sampled(*layer.inputs, layer.interpolation_mode, layer.sample_mode, align=layer.align_corners)
+    x, grid = layer.inputs
+    return sampled(x, grid, layer.interpolation_mode, layer.sample_mode, align=layer.align_corners)
 
 
 def _topk(layer: Any) -> tuple[torch.Tensor, torch.Tensor]:

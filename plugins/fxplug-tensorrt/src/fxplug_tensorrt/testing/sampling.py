@@ -31,7 +31,9 @@ def sliced(
         outside |= wrong.reshape([-1 if number == dim else 1 for number in range(x.dim())])
         made = made.index_select(dim, _inside(places, length, mode))
     if mode == "STRICT_BOUNDS" and bool(outside.any()):
-        raise AssertionError(f"a slice reads outside of its tensor: {starts} {sizes} {steps} of {tuple(x.shape)}")
+        raise AssertionError(
+            f"a slice reads outside of its tensor: {starts} {sizes} {steps} of {tuple(x.shape)}"
+        )
     if mode == "FILL":
         return torch.where(outside, torch.zeros((), dtype=x.dtype) if fill is None else fill, made)
     return made
@@ -74,8 +76,9 @@ def _along(x: torch.Tensor, dim: int, places: torch.Tensor, layer: Any) -> torch
         return values.to(x.dtype).reshape([-1 if number == dim else 1 for number in range(x.dim())])
 
     if layer.resize_mode == "NEAREST":
-        rounded = {"FLOOR": torch.floor, "CEIL": torch.ceil, "HALF_UP": lambda v: torch.floor(v + 0.5)}
-        return at(rounded[layer.nearest_rounding](places))
+        if layer.nearest_rounding not in {"FLOOR", "HALF_UP"}:
+            raise NotImplementedError(f"it rounds by {layer.nearest_rounding}")
+        return at((places + (0.5 if layer.nearest_rounding == "HALF_UP" else 0.0)).floor())
     floor = places.floor()
     apart = places - floor
     if layer.resize_mode == "LINEAR":
@@ -83,7 +86,8 @@ def _along(x: torch.Tensor, dim: int, places: torch.Tensor, layer: Any) -> torch
         floor = places.floor()
         apart = places - floor
         return at(floor) * weight(1 - apart) + at(floor + 1) * weight(apart)
-    return sum(at(floor + step) * weight(_cubic(apart - step, layer.cubic_coeff)) for step in (-1, 0, 1, 2))
+    parts = [at(floor + step) * weight(_cubic(apart - step, layer.cubic_coeff)) for step in (-1, 0, 1, 2)]
+    return torch.stack(parts).sum(0)
 
 
 def _cubic(apart: torch.Tensor, a: float) -> torch.Tensor:
