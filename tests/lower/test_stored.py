@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from keeping_backend import Keeping, manager, traced
 
 import fxplug
 from fxplug.errors import ConfigError, LoweringError, StorageError
 from fxplug.lower import lower, lowered_partitions
 from fxplug.plugins import PluginManager
 from fxplug.storage import summarize
+
+sys.path.insert(0, str(Path(__file__).parent))
+from keeping_backend import Keeping, manager, traced
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
