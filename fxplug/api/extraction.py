@@ -172,16 +172,21 @@ def _value_of_module(graph: Graph, path: str) -> Node:
         )
     inside = [node for nodes in calls.values() for node in nodes]
     results = _results(inside)
-    if len(calls) > 1:
+    if len(calls) > 1 or (_is_from_file(calls) and len(inside) > 1):
         raise _ambiguous(path, _why_several(calls), results)
     if len(results) != 1:
         raise _ambiguous(path, f"returns {len(results)} values that are used", results)
     return results[0]
 
 
+def _is_from_file(calls: Mapping[Any, list[Node]]) -> bool:
+    """Return whether nodes of one call cannot be told from those of another."""
+    return any(isinstance(getattr(call, "kind", None), str) for call in calls)
+
+
 def _why_several(calls: Mapping[Any, list[Node]]) -> str:
     """Return why nodes are taken for those of several calls."""
-    if any(isinstance(getattr(call, "kind", None), str) for call in calls):
+    if _is_from_file(calls):
         return "was read from a file, which does not keep in which call of a module a node was made"
     return "is called more than once"
 

@@ -153,6 +153,21 @@ def test_a_module_with_several_values_is_refused(selector, message):
         fxplug.extract(Repeated(), selector)
 
 
+def test_calls_that_a_file_does_not_tell_apart_are_not_one(tmp_path):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x):
+            return self.block(self.block(x))
+
+    fxplug.save(fxplug.symbolic_trace(Twice()), tmp_path / "net.fxplug")
+
+    with pytest.raises(InvalidArgumentError, match="was read from a file"):
+        fxplug.extract(fxplug.load(tmp_path / "net.fxplug"), "block")
+
+
 def test_of_a_module_from_a_file_it_is_said_what_is_not_known(net, tmp_path):
     """Files keep where a node was made, and not in which call; leaves are calls of their own."""
     fxplug.save(fxplug.symbolic_trace(net), tmp_path / "net.fxplug")

@@ -12,6 +12,7 @@ from torch import nn
 
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, iterate_leaves, map_aggregate
+from fxplug.semantics.internals import schema_of
 from fxplug.testing.operators import arranging, elementwise, layers, reducing
 from fxplug.testing.operators.case import Draw, OperatorCase, dtype_name
 
@@ -145,7 +146,7 @@ def program_of(cells: Sequence[OperatorCell]) -> tuple[OperatorProgram, tuple[sl
 
 def _taken(graph: Graph, made: Any, case: OperatorCase, count: int) -> list[Any]:
     """Return the results of a call that count."""
-    if len(case.target._schema.returns) == 1 and not _returns_list(case.target):
+    if len(schema_of(case.target).returns) == 1 and not _returns_list(case.target):
         return [made]
     numbers = range(count) if case.results is None else case.results
     return [graph.call_function(operator.getitem, (made, number)) for number in numbers]
@@ -173,7 +174,7 @@ def _same(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
 
 
 def _returns_list(target: Any) -> bool:
-    return str(target._schema.returns[0].type).startswith("List")
+    return str(schema_of(target).returns[0].type).startswith("List")
 
 
 def _copy(value: Any) -> Any:
