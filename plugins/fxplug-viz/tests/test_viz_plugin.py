@@ -139,7 +139,7 @@ def test_draw_writes_the_text_of_a_saved_module(run_fxplug, saved, tmp_path):
     result = run_fxplug("draw", saved, "--out", out)
 
     assert result.exit_code == 0, result.output
-    assert result.output == f"Wrote {out}: 4 nodes, 3 edges, as DOT text.\n"
+    assert result.stdout == f"Wrote {out}: 4 nodes, 3 edges, as DOT text.\n"
     text = out.read_text(encoding="utf-8")
     assert text == dot_text(fxplug.load(saved))
     assert "float32[1, 3]" in text
@@ -179,7 +179,7 @@ def test_draw_captures_a_model_and_makes_a_picture(run_fxplug, reference, tmp_pa
     )
 
     assert result.exit_code == 0, result.output
-    assert result.output == f"Wrote {out}: 4 nodes, 3 edges, as SVG.\n"
+    assert result.stdout == f"Wrote {out}: 4 nodes, 3 edges, as SVG.\n"
     assert "float32[1, 3]" in out.read_text(encoding="utf-8").replace("&#160;", " ")
 
 
@@ -187,7 +187,7 @@ def test_draw_prints_a_tree(run_fxplug, reference):
     result = run_fxplug("draw", reference, "--example", "1x4", "--text")
 
     assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[2] == "├─ _0  0 (Linear)  float32[1, 3]  weight [3, 4], bias [3]"
+    assert result.stdout.splitlines()[2] == "├─ _0  0 (Linear)  float32[1, 3]  weight [3, 4], bias [3]"
 
 
 @pytest.mark.parametrize("options", [(), ("--text", "--out", "graph.svg")])
@@ -211,7 +211,7 @@ def test_diff_tells_what_became_of_a_model(run_fxplug, reference, saved, tmp_pat
     result = run_fxplug("diff", saved, reference, "--out", tmp_path / "diff.dot")
 
     assert result.exit_code == 0, result.output
-    assert result.output == f"4 nodes -> 4 nodes: 4 same\nWrote {tmp_path / 'diff.dot'}.\n"
+    assert result.stdout == f"4 nodes -> 4 nodes: 4 same\nWrote {tmp_path / 'diff.dot'}.\n"
     assert "4 same</FONT>" in (tmp_path / "diff.dot").read_text()
 
 
