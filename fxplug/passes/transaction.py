@@ -60,6 +60,8 @@ class _Graph:
         # Notes are no part of what a version counts.
         mapping = dict(zip(self._copy.nodes, self.graph.nodes, strict=True))
         give_back_notes(self.graph.nodes, self._copy.nodes, mapping)
+        self.graph.lifted, self.graph.captured_training = self._copy.lifted, self._copy.captured_training
+        self.graph.observers[:] = self._copy.observers
 
 
 class Snapshot:
@@ -96,6 +98,7 @@ class Snapshot:
                     }
                     self._properties.append((type(part), own))
                 self._keep(attributes.values())
+            self._keep_attributes_of_tensors()
             self.journal = StorageJournal(self._tensors)
         """Hears of writes."""
 
@@ -120,6 +123,15 @@ class Snapshot:
                     self._keep_contents(value)
             elif isinstance(value, torch.Tensor):
                 self._tensors.append(value)
+
+    def _keep_attributes_of_tensors(self) -> None:
+        """Note what tensors have as attributes, such as the scale of a weight; the tensors there may have some, too."""
+        looked_into: set[int] = set()
+        for tensor in self._tensors:  # It grows meanwhile.
+            attributes = vars(tensor)
+            if attributes and id(tensor) not in looked_into:
+                looked_into.add(id(tensor))
+                self._keep(attributes.values())
 
     def _keep_contents(self, container: Any) -> None:
         waiting = [container]  # A list instead of recursion: depth is the user's.
@@ -154,6 +166,21 @@ class Snapshot:
     def graph_changed(self, module: GraphModule) -> bool:
         """Return whether the module has another graph than it had, or an edited one."""
         return any(entry.is_changed() for entry in self._graphs if entry.owner is module)
+
+    def graphs_to_check(self, module: GraphModule) -> dict[str, GraphModule]:
+        """Return the graph modules inside of the module whose graph is new or edited, or may miss a module.
+
+        Returns:
+            Path -> graph module.
+        """
+        now = {id(part) for part in module.modules()}
+        is_complete = all(id(part) in now for part, *_ in self._parts)
+        unchanged = {id(entry.owner) for entry in self._graphs if is_complete and not entry.is_changed()}
+        return {
+            path: part
+            for path, part in module.named_modules()
+            if isinstance(part, GraphModule) and part is not module and id(part) not in unchanged
+        }
 
     def changes_of_state(self, module: GraphModule) -> list[str]:
         """Return what is another object, or has other values than before, each by its path.
@@ -301,7 +328,14 @@ class Snapshot:
         for container, elements in self._contents.values():
             if isinstance(container, list):
                 container[:] = elements
-            elif not isinstance(container, tuple):
+            elif isinstance(container, dict):
+                container.clear()
+                if type(container) is dict:
+                    container.update(elements)
+                    continue
+                for key, value in elements:  # A Counter is updated by counting.
+                    container[key] = value
+            elif isinstance(container, set):
                 container.clear()
                 container.update(elements)
 

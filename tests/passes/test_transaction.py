@@ -8,6 +8,7 @@ import contextlib
 import copy
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -121,6 +122,18 @@ class TestGraphs:
         with pytest.raises(PassError, match="the graph of inner"):
             run(module, edit, fails=False)
 
+    def test_what_is_no_part_of_the_nodes(self, module):
+        graph = module.graph
+
+        def change(module):
+            module.graph.lifted["constant"] = torch.ones(1)
+            module.graph.captured_training = True
+            module.graph.observers.append(print)
+
+        fail(module, change)
+        assert module.graph is graph
+        assert (graph.lifted, graph.captured_training, graph.observers) == ({}, None, [])
+
 
 class TestTensors:
     @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
@@ -164,6 +177,59 @@ class TestTensors:
         module.linear.weight.mark = 1
         fail(module, lambda module: vars(module.linear.weight).update(mark=2, other=3))
         assert vars(module.linear.weight) == {"mark": 1}
+
+    def test_tensors_and_lists_that_are_attributes_of_a_parameter(self, module):
+        weight = module.linear.weight
+        weight.scale, weight.tags = torch.ones(3), [1]
+        scale = weight.scale
+        scale.owner = weight  # In a circle.
+
+        def change(module):
+            weight.scale.mul_(2)
+            weight.tags.append(2)
+            weight.scale = torch.zeros(3)
+
+        fail(module, change)
+        assert weight.scale is scale
+        assert scale.tolist() == [1, 1, 1]
+        assert weight.tags == [1]
+
+    @pytest.mark.parametrize(
+        ("values", "otherwise"),
+        [
+            (torch.tensor([1 + 2j, 3 - 1j]), lambda tensor: tensor.conj()),
+            (torch.tensor([1.0, 2.0]), torch._neg_view),
+        ],
+        ids=["conjugated", "negated"],
+    )
+    def test_the_same_memory_that_is_read_otherwise(self, module, values, otherwise):
+        module.register_buffer("wave", values)
+
+        def change(module):
+            module.wave.data = otherwise(module.wave.data)
+
+        expected = values.tolist()
+        fail(module, change)
+        assert module.wave.tolist() == expected
+        with pytest.raises(PassError, match="wave changed"):
+            run(module, change, fails=False)
+
+    @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+    def test_hooks_of_a_parameter(self, module, register):
+        heard = []
+        weight = module.linear.weight
+        getattr(module.linear.bias, register)(lambda _: heard.append("bias"))
+
+        def change(module):
+            for tensor in (module.linear.weight, module.linear.bias):
+                getattr(tensor, register)(lambda _: heard.append("pass"))
+
+        fail(module, change)
+        module(X).sum().backward()
+        assert heard == ["bias"]
+        with pytest.raises(PassError, match=r"linear\.weight"):
+            run(module, change, fails=False)
+        assert module.linear.weight is weight
 
 
 def graph_that_calls(path):
@@ -286,6 +352,11 @@ class TestContainers:
         assert held["tensor"][0] is tensor
         assert tensor.tolist() == [1, 1]
         assert "more" not in held
+
+    def test_a_counter_holds_its_counts(self, module):
+        module.act.seen = Counter({"a": 3, "b": 1})
+        fail(module, lambda module: module.act.seen.update("ac"))
+        assert module.act.seen == Counter({"a": 3, "b": 1})
 
     def test_one_that_holds_itself(self, module):
         held = [1]
