@@ -12,7 +12,7 @@ import torch
 from fxplug.execute import GraphModule
 from fxplug.ir.clone import give_back_notes
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import compiles_functions, modules_of
+from fxplug.semantics.internals import compiles_functions, is_listening, modules_of
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fxplug.ir import Graph
+    from fxplug.ir import Graph, Node
 
 __all__ = ["Snapshot"]
 
@@ -54,14 +54,27 @@ class _Graph:
         return self.owner.graph is not self.graph or self.graph.version != self.version
 
     def restore(self) -> None:
-        if self.is_changed():
+        mapping = None if self.is_changed() else self._former_nodes()
+        if mapping is None:
             self.owner.graph = self._copy
             return
         # Notes are no part of what a version counts.
-        mapping = dict(zip(self._copy.nodes, self.graph.nodes, strict=True))
         give_back_notes(self.graph.nodes, self._copy.nodes, mapping)
         self.graph.lifted, self.graph.captured_training = self._copy.lifted, self._copy.captured_training
         self.graph.observers[:] = self._copy.observers
+
+    def _former_nodes(self) -> dict[Node, Node] | None:
+        """Return copy -> node; None where an edit was interrupted before it was counted."""
+        nodes, copies = list(self.graph.nodes), list(self._copy.nodes)
+        if len(nodes) != len(copies) or list(self.graph.nodes.reversed()) != nodes[::-1]:
+            return None
+        mapping = dict(zip(copies, nodes, strict=True))
+        is_intact = all(
+            node.all_input_nodes == [mapping[used] for used in former.all_input_nodes]
+            and list(node.users) == [mapping[user] for user in former.users]
+            for former, node in mapping.items()
+        )
+        return mapping if is_intact else None
 
 
 class Snapshot:
@@ -306,6 +319,8 @@ class Snapshot:
         raise interrupt
 
     def _restore(self) -> list[str]:
+        if is_listening(self.journal):  # An interrupt came before it was told to stop.
+            self.journal.__exit__(None, None, None)
         for kind, properties in self._properties:
             for name, value in properties.items():
                 if name not in vars(kind):

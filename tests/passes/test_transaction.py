@@ -435,6 +435,38 @@ class TestInterrupts:
             run(module, lambda module: None, fails=False)
         assert dispatch_modes() == before
 
+    def test_one_that_comes_before_the_watch_is_ended_leaves_nobody_listening(self, module, monkeypatch):
+        leave, interrupts = storages.StorageJournal.__exit__, [KeyboardInterrupt()]
+
+        def impatient(*args):
+            if interrupts:
+                raise interrupts.pop()
+            leave(*args)
+
+        before = dispatch_modes()
+        monkeypatch.setattr(storages.StorageJournal, "__exit__", impatient)
+        with pytest.raises(KeyboardInterrupt):
+            run(module, lambda module: None, fails=False)
+        assert dispatch_modes() == before
+
+    def test_one_that_comes_in_the_middle_of_an_edit(self, module, monkeypatch):
+        act = module.graph.find_nodes(op="call_module", target="act")[0]
+        text = str(module.graph)
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        def change(module):
+            with monkeypatch.context() as patch:
+                patch.setattr(type(module.graph._namespace), "create_name", interrupted)
+                module.graph.call_function(torch.tanh, (act,))
+
+        with pytest.raises(KeyboardInterrupt):
+            run(module, change)
+        assert str(module.graph) == text
+        (act,) = module.graph.find_nodes(op="call_module", target="act")
+        assert list(act.users) == [module.graph.output_node()]
+
     def test_an_observer_that_fails_does_not_keep_it_back(self, module):
         def interrupt(module):
             raise KeyboardInterrupt
