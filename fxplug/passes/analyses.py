@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from fxplug.ir.clone import drop_notes
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from fxplug.ir import Graph
     from fxplug.ir.effects import Effect
@@ -274,14 +274,34 @@ def _state_of(module: GraphModule) -> list[Any]:
         for name, value in vars(part).items():
             if name in {"_modules", "_compiled", "meta"}:
                 continue
-            if isinstance(value, dict) and name.startswith("_"):  # Parameters, buffers and hooks.
-                for key, entry in value.items():
-                    state += (name, key, *_identity_of(entry))
-            else:
-                state += (name, *_identity_of(value))
+            state.append(name)
+            _describe(value, state)
         if isinstance(part, GraphModule) and part is not module:
             state.append(part.graph.version)
     return state
+
+
+def _describe(value: Any, state: list[Any]) -> None:
+    """Add what a value is; of containers, at any depth, also what they hold."""
+    waiting, seen = [value], set[int]()
+    while waiting:
+        found = waiting.pop()
+        if found.__class__ in _PLAIN or not isinstance(found, (dict, list, set, tuple)):
+            state += _identity_of(found)
+            continue
+        elements = cast("Collection[Any]", found)
+        state += (type(elements), id(elements), len(elements))
+        if id(elements) in seen:
+            continue
+        seen.add(id(elements))
+        if isinstance(found, dict):
+            for key, entry in cast("dict[Any, Any]", found).items():
+                waiting += (key, entry)
+        else:
+            waiting += elements
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
 
 
 def _identity_of(value: Any) -> tuple[Any, ...]:

@@ -199,6 +199,9 @@ def _check(result: Any, title: str, module: GraphModule, snapshot: Snapshot) -> 
     """
     if not isinstance(result, PassResult):
         raise PassError(f"{title} returned a {type(result).__name__}. Return a PassResult.")
+    modified: Any = result.modified
+    if not isinstance(modified, bool):
+        raise PassError(f"{title} returned PassResult(modified={modified!r:.60}). Say True or False.")
     if not result.modified:
         if snapshot.graph_changed(module):
             raise PassError(
@@ -211,24 +214,27 @@ def _check(result: Any, title: str, module: GraphModule, snapshot: Snapshot) -> 
             raise PassError(
                 f"{title} says that it changed nothing, but {listed} changed. Return PassResult(modified=True)."
             )
-    _check_graph(module)
-    module.graph.output_node()
-    signature_of(module.graph.nodes)
+    _check_graph(module, "")
+    for path, part in snapshot.graphs_to_check(module).items():
+        _check_graph(part, f" of {path}")
 
 
-def _check_graph(module: GraphModule) -> None:
-    """Check that a graph is well formed; the error also says which line of the program a node stands for.
+def _check_graph(module: GraphModule, whose: str) -> None:
+    """Check that a graph can run; the error also says which line of the program a node stands for.
 
     Raises:
-        VerificationError: It is not.
+        FxplugError: It cannot.
     """
+    graph = module.graph
     try:
-        module.graph.lint()
+        graph.lint()
     except VerificationError as error:
-        origins = {node.name: next(iter(node.origins), None) for node in module.graph.nodes}
+        origins = {node.name: next(iter(node.origins), None) for node in graph.nodes}
         findings = [_with_line(finding, origins) for finding in error.findings]
         listing = "\n  - ".join(findings)
-        raise VerificationError(f"The graph is not well formed:\n  - {listing}", findings) from None
+        raise VerificationError(f"The graph{whose} is not well formed:\n  - {listing}", findings) from None
+    graph.output_node()
+    signature_of(graph.nodes)
 
 
 def _with_line(finding: str, origins: Mapping[str, Origin | None]) -> str:

@@ -12,7 +12,7 @@ import torch
 from fxplug.execute import GraphModule
 from fxplug.ir.clone import give_back_notes
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import compiles_functions, modules_of
+from fxplug.semantics.internals import compiles_functions, is_listening, modules_of
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fxplug.ir import Graph
+    from fxplug.ir import Graph, Node
 
 __all__ = ["Snapshot"]
 
@@ -54,12 +54,27 @@ class _Graph:
         return self.owner.graph is not self.graph or self.graph.version != self.version
 
     def restore(self) -> None:
-        if self.is_changed():
+        mapping = None if self.is_changed() else self._former_nodes()
+        if mapping is None:
             self.owner.graph = self._copy
             return
         # Notes are no part of what a version counts.
-        mapping = dict(zip(self._copy.nodes, self.graph.nodes, strict=True))
         give_back_notes(self.graph.nodes, self._copy.nodes, mapping)
+        self.graph.lifted, self.graph.captured_training = self._copy.lifted, self._copy.captured_training
+        self.graph.observers[:] = self._copy.observers
+
+    def _former_nodes(self) -> dict[Node, Node] | None:
+        """Return copy -> node; None where an edit was interrupted before it was counted."""
+        nodes, copies = list(self.graph.nodes), list(self._copy.nodes)
+        if len(nodes) != len(copies) or list(self.graph.nodes.reversed()) != nodes[::-1]:
+            return None
+        mapping = dict(zip(copies, nodes, strict=True))
+        is_intact = all(
+            node.all_input_nodes == [mapping[used] for used in former.all_input_nodes]
+            and list(node.users) == [mapping[user] for user in former.users]
+            for former, node in mapping.items()
+        )
+        return mapping if is_intact else None
 
 
 class Snapshot:
@@ -96,6 +111,7 @@ class Snapshot:
                     }
                     self._properties.append((type(part), own))
                 self._keep(attributes.values())
+            self._keep_attributes_of_tensors()
             self.journal = StorageJournal(self._tensors)
         """Hears of writes."""
 
@@ -120,6 +136,15 @@ class Snapshot:
                     self._keep_contents(value)
             elif isinstance(value, torch.Tensor):
                 self._tensors.append(value)
+
+    def _keep_attributes_of_tensors(self) -> None:
+        """Note what tensors have as attributes, such as the scale of a weight; the tensors there may have some, too."""
+        looked_into: set[int] = set()
+        for tensor in self._tensors:  # It grows meanwhile.
+            attributes = vars(tensor)
+            if attributes and id(tensor) not in looked_into:
+                looked_into.add(id(tensor))
+                self._keep(attributes.values())
 
     def _keep_contents(self, container: Any) -> None:
         waiting = [container]  # A list instead of recursion: depth is the user's.
@@ -154,6 +179,21 @@ class Snapshot:
     def graph_changed(self, module: GraphModule) -> bool:
         """Return whether the module has another graph than it had, or an edited one."""
         return any(entry.is_changed() for entry in self._graphs if entry.owner is module)
+
+    def graphs_to_check(self, module: GraphModule) -> dict[str, GraphModule]:
+        """Return the graph modules inside of the module whose graph is new or edited, or may miss a module.
+
+        Returns:
+            Path -> graph module.
+        """
+        now = {id(part) for part in module.modules()}
+        is_complete = all(id(part) in now for part, *_ in self._parts)
+        unchanged = {id(entry.owner) for entry in self._graphs if is_complete and not entry.is_changed()}
+        return {
+            path: part
+            for path, part in module.named_modules()
+            if isinstance(part, GraphModule) and part is not module and id(part) not in unchanged
+        }
 
     def changes_of_state(self, module: GraphModule) -> list[str]:
         """Return what is another object, or has other values than before, each by its path.
@@ -279,6 +319,8 @@ class Snapshot:
         raise interrupt
 
     def _restore(self) -> list[str]:
+        if is_listening(self.journal):  # An interrupt came before it was told to stop.
+            self.journal.__exit__(None, None, None)
         for kind, properties in self._properties:
             for name, value in properties.items():
                 if name not in vars(kind):
@@ -301,7 +343,14 @@ class Snapshot:
         for container, elements in self._contents.values():
             if isinstance(container, list):
                 container[:] = elements
-            elif not isinstance(container, tuple):
+            elif isinstance(container, dict):
+                container.clear()
+                if type(container) is dict:
+                    container.update(elements)
+                    continue
+                for key, value in elements:  # A Counter is updated by counting.
+                    container[key] = value
+            elif isinstance(container, set):
                 container.clear()
                 container.update(elements)
 

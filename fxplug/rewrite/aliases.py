@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph
 
-__all__ = ["may_return_argument", "memory_of", "returned_nodes"]
+__all__ = ["may_copy_argument", "may_return_argument", "memory_of", "returned_nodes"]
 
 # A closed list: the schema of an operator does not say that `dropout` and `type_as` may return what they were given.
 _FRESH_NAMES = (
@@ -63,6 +63,21 @@ _JOINING = (operator.add, operator.mul)
 """Operators that put the elements of containers into a new one."""
 _PARTS = frozenset({"chunk", "split", "split_with_sizes", "tensor_split", "unbind"})
 """Methods and functions of torch that give containers of views."""
+
+
+_COPYING_NAMES = (
+    "bfloat16 bool byte char contiguous cpu cuda double float half int long short to type type_as"
+)
+_COPYING = frozenset(_COPYING_NAMES.split())
+"""Names of methods that return their argument for some tensors, and a copy of others.
+
+`reshape` and its like are none of them: they return a view wherever one can take their place.
+"""
+
+
+def may_copy_argument(node: Node) -> bool:
+    """Return whether it depends on the argument if the value of a node shares memory with it."""
+    return node.op == "call_method" and node.target in _COPYING
 
 
 def _is_container(value: Any) -> bool:

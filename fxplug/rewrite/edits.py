@@ -308,14 +308,15 @@ def _changes_of_memory(pattern: Template, replacement: Template) -> Iterator[Mem
     """Yield what shares memory with other things in the replacement than in the pattern."""
     reads = pattern.graph.find_nodes(op="get_attr")
     computed: dict[Node, Any] = {}
-    for wanted, new, ours, theirs in zip(
-        pattern.results, replacement.results, pattern.shared, replacement.shared, strict=True
-    ):
+    results = zip(pattern.results, replacement.results, strict=True)
+    shared = zip(pattern.shared, replacement.shared, strict=True)
+    always = zip(pattern.shared_always, replacement.shared_always, strict=True)
+    for (wanted, new), (ours, theirs), (surely, theirs_surely) in zip(results, shared, always, strict=True):
         if not isinstance(wanted, Node):
             continue
         if wanted not in pattern.inputs:
             computed[wanted] = new
-        changed = ours ^ theirs
+        changed = (ours ^ theirs) | (surely ^ theirs_surely)
         inputs = tuple(part for part in changed if isinstance(part, int) and part < len(pattern.inputs))
         if inputs or any(isinstance(part, str) for part in changed):
             yield MemoryChange((wanted, *(node for node in reads if node.target in changed)), inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -125,7 +126,8 @@ class Module(Element):
         for name, value in self.attributes.items():
             if not hasattr(module, name) or not same_value(getattr(module, name), value):
                 return None
-        return _same_places(wanted, node)
+        same = _same_places(wanted, node)
+        return _bound_pairs(module, wanted, node) if same is None else same
 
 
 class Wildcard(Element):
@@ -144,6 +146,8 @@ class Wildcard(Element):
         """Return the nodes that both use."""
         ours, theirs = wanted.all_input_nodes, node.all_input_nodes
         if node.op in {"placeholder", "get_attr", "output"} or len(ours) != len(theirs):
+            return None
+        if node.op == "call_module" and spellings.is_patched(node.target):
             return None
         return list(zip(ours, theirs, strict=True))
 
@@ -211,6 +215,20 @@ def _pairs_of_call(callee: Any, wanted: Node, node: Node, spellings: Spellings) 
     ):
         return None
     return pairs_by_name(ours.arguments, theirs.arguments, ours.given)
+
+
+def _bound_pairs(module: nn.Module, wanted: Node, node: Node) -> Pairs | None:
+    """Return the arguments of two calls of a module by its parameters, however they were passed."""
+    try:
+        signature = inspect.signature(module.forward)
+        ours = signature.bind(*wanted.args, **wanted.kwargs)
+        theirs = signature.bind(*node.args, **node.kwargs)
+    except (TypeError, ValueError):
+        return None
+    given = set(ours.arguments)
+    ours.apply_defaults()
+    theirs.apply_defaults()
+    return pairs_by_name(ours.arguments, theirs.arguments, given)
 
 
 def _same_places(wanted: Node, node: Node) -> Pairs | None:

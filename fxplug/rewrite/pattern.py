@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fxplug.capture import Tracer
 from fxplug.errors import PatternError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, effects, iterate_leaves
-from fxplug.rewrite.aliases import may_return_argument
+from fxplug.rewrite.aliases import may_copy_argument, may_return_argument
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Template"]
 
@@ -76,13 +79,18 @@ class Template:
     @cached_property
     def shared(self) -> tuple[frozenset[int | str], ...]:
         """For each result: positions of the inputs, and paths of the attributes, with which it may share memory."""
-        return tuple(
-            frozenset(
-                self.inputs.index(node) if node.op == "placeholder" else str(node.target)
-                for node in self.memory_of(result)
-                if node.op in {"placeholder", "get_attr"}
-            )
-            for result in self.results
+        return tuple(self._origins_of(self.memory_of(result)) for result in self.results)
+
+    @cached_property
+    def shared_always(self) -> tuple[frozenset[int | str], ...]:
+        """The same without those of which a result is a copy for some inputs."""
+        return tuple(self._origins_of(self.memory_of(result, always=True)) for result in self.results)
+
+    def _origins_of(self, nodes: Iterable[Node]) -> frozenset[int | str]:
+        return frozenset(
+            self.inputs.index(node) if node.op == "placeholder" else str(node.target)
+            for node in nodes
+            if node.op in {"placeholder", "get_attr"}
         )
 
     def share(self, first: Any, second: Any) -> bool:
@@ -93,14 +101,20 @@ class Template:
             node.op == "get_attr" and node.target in read for node in theirs
         )
 
-    def memory_of(self, value: Any) -> frozenset[Node]:
-        """Return the nodes of which a value may be a view, itself among them; none for a plain value."""
+    def memory_of(self, value: Any, *, always: bool = False) -> frozenset[Node]:
+        """Return the nodes of which a value may be a view, itself among them; none for a plain value.
+
+        Args:
+            value: A value of the graph.
+            always: Leave those out of which it is a copy for some inputs.
+        """
         seen: set[Node] = set()
         waiting = [value] if isinstance(value, Node) else []
         while waiting:
             node = waiting.pop()
             is_call = node.op not in {"placeholder", "get_attr"}
-            if node not in seen and is_call and may_return_argument(node, self.root):
+            passes_on = is_call and may_return_argument(node, self.root)
+            if node not in seen and passes_on and not (always and may_copy_argument(node)):
                 waiting += node.all_input_nodes
             seen.add(node)
         return frozenset(seen)

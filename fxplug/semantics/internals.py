@@ -89,6 +89,7 @@ __all__ = [
     "is_fake",
     "is_functional",
     "is_implicit",
+    "is_listening",
     "memory_of",
     "modules_of",
     "onednn_operators",
@@ -590,6 +591,11 @@ _COMPILING = ("_higher_order_ops", "flex_attention")
 def dispatch_modes() -> int:
     """Return how many modes hear of operators in this thread."""
     return _count_dispatch_modes()
+
+
+def is_listening(mode: TorchDispatchMode) -> bool:
+    """Return whether a mode hears of operators in this thread."""
+    return any(_dispatch_mode_at(position) is mode for position in range(_count_dispatch_modes()))
 
 
 def remove_modes_above(mode: TorchDispatchMode) -> None:

@@ -36,6 +36,14 @@ class _Record(NamedTuple):
     gradient: torch.Tensor | None
     kind: type
     attributes: dict[str, Any]
+    hooks: tuple[_Hooks, ...]
+
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""What a tensor holds its hooks in: dicts, or None."""
+
+_Hooks = tuple[Any, tuple[tuple[Any, Any], ...]]
+"""Such a dict, and what it held."""
 
 
 class StorageJournal(LightDispatchMode):
@@ -43,7 +51,8 @@ class StorageJournal(LightDispatchMode):
 
     While it is entered, in the thread that has entered it. Writes through views, ``tensor.data``, ``out=`` and
     ``torch.no_grad()`` are operators like any other. Those through NumPy, or another library that has the address of
-    the memory, are not heard of, and neither are those of other threads. Gradients of the tensors are watched, too.
+    the memory, are not heard of, and neither are those of other threads. Gradients and hooks of tensors are watched,
+    too.
 
     Args:
         tensors: Those that are watched.
@@ -111,7 +120,7 @@ class StorageJournal(LightDispatchMode):
                 self._heard.add(key)
 
     def changed(self) -> list[torch.Tensor]:
-        """Return the watched tensors of which values, memory, shape or need of a gradient are not what they were."""
+        """Return the watched tensors of which values, memory, shape, need of a gradient or hooks are others."""
         written = self._changed_storages()
         return [record.tensor for record in self._records if _is_changed(record, written)]
 
@@ -178,12 +187,26 @@ def _record_of(tensor: torch.Tensor) -> _Record:
         tensor.grad if tensor.is_leaf else None,
         type(tensor),
         dict(vars(tensor)) or _NO_ATTRIBUTES,
+        _hooks_of(tensor),
     )
+
+
+_NO_TABLES = [None] * len(_HOOKS)
+_NO_HOOKS: tuple[_Hooks, ...] = ((None, ()),) * len(_HOOKS)
+
+
+def _hooks_of(tensor: torch.Tensor) -> tuple[_Hooks, ...]:
+    tables = [getattr(tensor, name) for name in _HOOKS]
+    if tables == _NO_TABLES:
+        return _NO_HOOKS
+    return tuple([(table, tuple(table.items()) if table else ()) for table in tables])
 
 
 def _is_changed(record: _Record, written: set[Any]) -> bool:
     tensor, alias = record.tensor, record.alias
     if type(tensor) is not record.kind or tensor.requires_grad is not record.requires_grad:
+        return True
+    if _hooks_of(tensor) != record.hooks:
         return True
     if alias is None:
         return not is_lazy(tensor)
@@ -214,9 +237,19 @@ def _restore_data(record: _Record) -> None:
         tensor.data = alias
     if tensor.requires_grad is not record.requires_grad and tensor.is_leaf:
         tensor.requires_grad_(record.requires_grad)
-    if vars(tensor) != record.attributes:
+    if record.attributes or vars(tensor):
+        # They are not compared: two tensors may be equal, or refuse to say.
         vars(tensor).clear()
         vars(tensor).update(record.attributes)
+    if _hooks_of(tensor) != record.hooks:
+        for name, (table, held) in zip(_HOOKS, record.hooks, strict=True):
+            added = getattr(tensor, name)
+            if added is not None:
+                added.clear()  # Some are called also when they are no longer held here.
+            if table is not None:
+                table.clear()
+                table.update(held)
+            setattr(tensor, name, table)
 
 
 def _cut_off(tensor: torch.Tensor) -> None:
@@ -236,9 +269,11 @@ def _restore_gradient(record: _Record) -> None:
 
 
 def is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
-    """Return whether a tensor has another kind, memory, shape or strides than a second one."""
+    """Return whether a tensor has another kind, memory, shape or strides than a second one, or conjugates it."""
     if tensor.dtype != alias.dtype or tensor.shape != alias.shape or tensor.layout != alias.layout:
         return True
+    if tensor.is_conj() != alias.is_conj() or tensor.is_neg() != alias.is_neg():
+        return True  # The same bytes are other numbers.
     if tensor.is_cpu and type(tensor) in _PLAIN and _is_simple(tensor) and tensor.is_set_to(alias):
         return False  # As what follows would find out, in one call.
     ours, theirs = memory_of(tensor), memory_of(alias)

@@ -158,12 +158,14 @@ class TestValidity:
             lambda module, _: module.train() is module,
             lambda module, _: module.add_submodule("conv", nn.Conv2d(3, 4, 3)),
             lambda module, _: setattr(module.conv, "stride", (2, 2)) is None,
+            lambda module, _: bool(module.conv.held["sizes"].append(3)),
             lambda module, _: module.conv.weight.data.zero_() is not None,
             lambda module, _: setattr(module, "graph", type(module.graph).__deepcopy__(module.graph)) is None,
         ],
-        ids=["inserted", "renamed", "hook", "mode", "module", "attribute", "values", "graph"],
+        ids=["inserted", "renamed", "hook", "mode", "module", "attribute", "container", "values", "graph"],
     )
     def test_whatever_changes_makes_a_result_invalid(self, module, between):
+        module.conv.held = {"sizes": [1]}
         first, second = self.served(module, between, replaces_parameters=True)
         assert first is not second
         assert not first.is_current

@@ -116,6 +116,10 @@ BAD = {
     "raises": (running(raises), "failed: ValueError: 3 is not 4"),
     "returns nothing": (running(lambda module: None), "returned a NoneType. Return a PassResult"),
     "returns a bool": (running(lambda module: True), "returned a bool. Return a PassResult"),
+    "says it in words": (
+        running(lambda module: PassResult("no")),  # pyright: ignore[reportArgumentType] - on purpose
+        r"returned PassResult\(modified='no'\). Say True or False",
+    ),
     "returns the module": (running(lambda module: module), "returned a GraphModule. Return a PassResult"),
     "returns a class": (running(lambda module: PassResult), "returned a type. Return a PassResult"),
     "foreign graph": (running(foreign_graph), "failed: .*'0'"),
@@ -149,3 +153,32 @@ def test_the_report_says_so_where_others_run(module, factory, text):
 def test_an_illegal_graph_is_told_with_the_line_of_the_program(module, function):
     with pytest.raises(PassError, match=r"test_bad_passes\.py:\d+ in forward \('return torch.relu"):
         run(module, running(function))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda inner: inner.graph.erase_node(inner.graph.output_node()), "no output"),
+        (
+            lambda inner: list(inner.graph.nodes)[2].append(list(inner.graph.nodes)[1]),
+            "The graph of inner is not well formed:\n  - node 'relu' uses 'linear' before it is computed",
+        ),
+        (lambda inner: delattr(inner, "linear"), "The graph of inner .*node 'linear' refers to 'linear'"),
+    ],
+    ids=["no output", "used before", "module gone"],
+)
+def test_an_illegal_graph_inside_is_refused(change, text):
+    graph = fxplug.Graph()
+    graph.output(graph.call_module("inner", (graph.placeholder("x"),)))
+    outer = fxplug.GraphModule({"inner": fxplug.symbolic_trace(Net())}, graph)
+    expected = outer(X)
+
+    class Inside(Pass):
+        def run(self, module, context):
+            module.inner.linear.weight.data.zero_()
+            change(module.inner)
+            return CHANGED
+
+    with pytest.raises(PassError, match=f"(?s){NAMED} .*{text}"):
+        run(outer, Inside)
+    assert torch.equal(outer(X), expected)

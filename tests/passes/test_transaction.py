@@ -8,6 +8,7 @@ import contextlib
 import copy
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -121,6 +122,18 @@ class TestGraphs:
         with pytest.raises(PassError, match="the graph of inner"):
             run(module, edit, fails=False)
 
+    def test_what_is_no_part_of_the_nodes(self, module):
+        graph = module.graph
+
+        def change(module):
+            module.graph.lifted["constant"] = torch.ones(1)
+            module.graph.captured_training = True
+            module.graph.observers.append(print)
+
+        fail(module, change)
+        assert module.graph is graph
+        assert (graph.lifted, graph.captured_training, graph.observers) == ({}, None, [])
+
 
 class TestTensors:
     @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
@@ -164,6 +177,59 @@ class TestTensors:
         module.linear.weight.mark = 1
         fail(module, lambda module: vars(module.linear.weight).update(mark=2, other=3))
         assert vars(module.linear.weight) == {"mark": 1}
+
+    def test_tensors_and_lists_that_are_attributes_of_a_parameter(self, module):
+        weight = module.linear.weight
+        weight.scale, weight.tags = torch.ones(3), [1]
+        scale = weight.scale
+        scale.owner = weight  # In a circle.
+
+        def change(module):
+            weight.scale.mul_(2)
+            weight.tags.append(2)
+            weight.scale = torch.zeros(3)
+
+        fail(module, change)
+        assert weight.scale is scale
+        assert scale.tolist() == [1, 1, 1]
+        assert weight.tags == [1]
+
+    @pytest.mark.parametrize(
+        ("values", "otherwise"),
+        [
+            (torch.tensor([1 + 2j, 3 - 1j]), lambda tensor: tensor.conj()),
+            (torch.tensor([1.0, 2.0]), torch._neg_view),
+        ],
+        ids=["conjugated", "negated"],
+    )
+    def test_the_same_memory_that_is_read_otherwise(self, module, values, otherwise):
+        module.register_buffer("wave", values)
+
+        def change(module):
+            module.wave.data = otherwise(module.wave.data)
+
+        expected = values.tolist()
+        fail(module, change)
+        assert module.wave.tolist() == expected
+        with pytest.raises(PassError, match="wave changed"):
+            run(module, change, fails=False)
+
+    @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+    def test_hooks_of_a_parameter(self, module, register):
+        heard = []
+        weight = module.linear.weight
+        getattr(module.linear.bias, register)(lambda _: heard.append("bias"))
+
+        def change(module):
+            for tensor in (module.linear.weight, module.linear.bias):
+                getattr(tensor, register)(lambda _: heard.append("pass"))
+
+        fail(module, change)
+        module(X).sum().backward()
+        assert heard == ["bias"]
+        with pytest.raises(PassError, match=r"linear\.weight"):
+            run(module, change, fails=False)
+        assert module.linear.weight is weight
 
 
 def graph_that_calls(path):
@@ -287,6 +353,11 @@ class TestContainers:
         assert tensor.tolist() == [1, 1]
         assert "more" not in held
 
+    def test_a_counter_holds_its_counts(self, module):
+        module.act.seen = Counter({"a": 3, "b": 1})
+        fail(module, lambda module: module.act.seen.update("ac"))
+        assert module.act.seen == Counter({"a": 3, "b": 1})
+
     def test_one_that_holds_itself(self, module):
         held = [1]
         held.append(held)
@@ -363,6 +434,38 @@ class TestInterrupts:
         with pytest.raises(KeyboardInterrupt):
             run(module, lambda module: None, fails=False)
         assert dispatch_modes() == before
+
+    def test_one_that_comes_before_the_watch_is_ended_leaves_nobody_listening(self, module, monkeypatch):
+        leave, interrupts = storages.StorageJournal.__exit__, [KeyboardInterrupt()]
+
+        def impatient(*args):
+            if interrupts:
+                raise interrupts.pop()
+            leave(*args)
+
+        before = dispatch_modes()
+        monkeypatch.setattr(storages.StorageJournal, "__exit__", impatient)
+        with pytest.raises(KeyboardInterrupt):
+            run(module, lambda module: None, fails=False)
+        assert dispatch_modes() == before
+
+    def test_one_that_comes_in_the_middle_of_an_edit(self, module, monkeypatch):
+        act = module.graph.find_nodes(op="call_module", target="act")[0]
+        text = str(module.graph)
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        def change(module):
+            with monkeypatch.context() as patch:
+                patch.setattr(type(module.graph._namespace), "create_name", interrupted)
+                module.graph.call_function(torch.tanh, (act,))
+
+        with pytest.raises(KeyboardInterrupt):
+            run(module, change)
+        assert str(module.graph) == text
+        (act,) = module.graph.find_nodes(op="call_module", target="act")
+        assert list(act.users) == [module.graph.output_node()]
 
     def test_an_observer_that_fails_does_not_keep_it_back(self, module):
         def interrupt(module):

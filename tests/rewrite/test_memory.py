@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug as fx
 from fxplug.rewrite import Pattern, Rewriter, replace_pattern
 
 X = torch.linspace(-2, 2, 6).reshape(2, 3)
@@ -267,3 +268,34 @@ def test_twice_the_matches_take_twice_the_work(capture, make, pattern, replaceme
 
     work(2)  # What is remembered between searches.
     assert work(200) < 2.4 * work(100)
+
+
+class TestCopiesOfSomeTensorsOnly:
+    """`contiguous` and `to` return their argument where nothing is to be done, and nobody knows where that is."""
+
+    def test_a_write_to_what_may_be_a_copy_keeps_it(self):
+        def program(x):
+            y = x.t().contiguous()
+            y.mul_(3)
+            return x + y.t()
+
+        module = fx.symbolic_trace(program)
+        assert not replace_pattern(module, lambda a: a.contiguous(), lambda a: a)
+        assert torch.equal(module(X.clone()), program(X.clone()))
+
+    def test_a_write_to_a_view_is_not_led_into_a_copy(self):
+        def program(x):
+            x.t().mul_(3)
+            return x
+
+        module = fx.symbolic_trace(program)
+        assert not replace_pattern(module, lambda a: a.t(), lambda a: a.t().contiguous())
+        assert torch.equal(module(X.clone()), program(X.clone()))
+
+    def test_where_nothing_is_written_it_is_replaced(self):
+        module = fx.symbolic_trace(lambda x: x.t().contiguous().to(torch.float32) * 2)
+        rewriter = (
+            Rewriter().add(lambda a: a.contiguous(), lambda a: a).add(lambda a, t: a.to(t), lambda a, t: a)
+        )
+        assert len(rewriter.run(module)) == 2
+        assert torch.equal(module(X), X.t() * 2)

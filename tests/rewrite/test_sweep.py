@@ -70,6 +70,28 @@ class TestElements:
         assert [match.members[0].name for match in one.matches(module)] == ["clamp"]
         assert [match.members[0].name for match in two.matches(module)] == ["add"]
 
+    def test_a_wildcard_is_no_module_with_hooks(self, capture):
+        root = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        root[0].register_forward_hook(lambda module, args, result: result * 2)
+        module = capture(root)
+        module.add_submodule("0", root[0])  # With its hook, wherever captures leave it.
+
+        assert Pattern(lambda x: torch.relu(Wildcard()(x))).matches(module) == []
+
+    def test_a_module_may_be_called_with_keywords(self, capture):
+        class Program(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.linear = nn.Linear(4, 4)
+
+            def forward(self, x):
+                return torch.relu(self.linear(input=x))
+
+        module = capture(Program())
+        assert len(Pattern(lambda x: Module(nn.Linear)(x)).matches(module)) == 1
+        assert len(Pattern(lambda x: Module(nn.Linear)(input=x)).matches(module)) == 1
+        assert Pattern(lambda x: Module(nn.Linear)(x, x)).matches(module) == []
+
     def test_a_constant_is_a_plain_value_that_will_do(self, capture):
         module = capture(lambda x, y: x**2 + x**3 + x**y)
 
