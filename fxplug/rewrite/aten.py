@@ -23,6 +23,8 @@ from fxplug.rewrite.gradients import (
     marked_tensor,
     python_gradient,
     python_gradients,
+    viewed,
+    written_behind_detach,
 )
 from fxplug.rewrite.input_guards import InputLeaf, guards_for, input_leaves
 from fxplug.rewrite.recording import OperatorRecorder
@@ -277,8 +279,15 @@ class _AtenWriter(Interpreter):
                 "detach(), without the underscore"
             )
         value = former.detach()
-        for key in [key for key, held in self.env.items() if held is former]:
-            self.env[key] = value
+
+        def replaced(held: Any) -> Any:
+            if not any(leaf is former for leaf in iterate_leaves((held,))):
+                return held
+            return map_aggregate(held, lambda leaf: value if leaf is former else leaf, frozen=False)
+
+        self.env.update({key: replaced(held) for key, held in self.env.items()})
+        for key, (held, made_by, args, kwargs) in self._containers.items():
+            self._containers[key] = (held, made_by, replaced(args), replaced(kwargs))
         return value
 
     def _kept(self, node: Node) -> Any:
@@ -354,9 +363,13 @@ class _AtenWriter(Interpreter):
             if version_of(stand_in) == before:
                 continue
             self._versions[id(stand_in)] = version_of(stand_in)
-            newest = self.recorder.node_of(from_functional(stand_in))
-            if stand_in.requires_grad and newest in self.recorder.without_grad:
+            if not stand_in.requires_grad:
+                continue
+            newest = viewed(self.recorder.node_of(from_functional(stand_in)))
+            if newest in self.recorder.without_grad:
                 self._hear_hidden_write()
+            if newest in self.recorder.cut_off and not self.for_inference:
+                raise written_behind_detach()
 
     def _annotate(self, node: Node, value: Any, count: int) -> None:
         """Note at what has the value of a node that it does; the rest is inside of it."""

@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.errors import DecompositionError
+from fxplug.semantics.internals import OpOverload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fxplug.ir import Node
 
-__all__ = ["HasGradient", "is_detached_in_place", "marked_tensor", "python_gradient", "python_gradients"]
+__all__ = [
+    "HasGradient",
+    "is_detached_in_place",
+    "marked_tensor",
+    "python_gradient",
+    "python_gradients",
+    "viewed",
+    "written_behind_detach",
+]
 
 
 class HasGradient(torch.autograd.Function):
@@ -61,6 +70,25 @@ def python_gradient(name: str) -> DecompositionError:
         f"the gradient of {name!r} is Python code of its own, of which nothing would be left. If you need no "
         "gradients, call decompose inside torch.no_grad(): the result then computes none"
     )
+
+
+def written_behind_detach() -> DecompositionError:
+    """Return what to raise where a value with a gradient is written to what was cut off from its own."""
+    return DecompositionError(
+        "it writes values with a gradient to a tensor that was cut off from one, which would be lost. Write to a copy, "
+        "x.detach().clone(); or, if you need no gradients, call decompose inside torch.no_grad(): the result then "
+        "computes none"
+    )
+
+
+def viewed(node: Node) -> Node:
+    """Return the value of which a value is a view of a view of a ..., itself where it is none, or made by ``detach``."""
+    while isinstance(node.target, OpOverload) and node.target.is_view:
+        source = next(iter(node.all_input_nodes), None)
+        if source is None or node.target is torch.ops.aten.detach.default:
+            break
+        node = source
+    return node
 
 
 def python_gradients(values: Sequence[Any]) -> list[str]:

@@ -325,6 +325,12 @@ def detached_in_place(x):
     return y, z * 3, x + 1
 
 
+def detached_in_place_inside_of_a_result(x):
+    largest = torch.sort(x * 2, 1)
+    largest[0].detach_()
+    return largest, largest[0] * 3, x + 1
+
+
 def marked(x):
     y = (x * 2).detach().requires_grad_()
     return y, y + 1
@@ -359,6 +365,7 @@ def gradient_inside(x):
         detached,
         data_of,
         detached_in_place,
+        detached_in_place_inside_of_a_result,
         marked,
         marked_by_assignment,
         marked_when_made,
@@ -660,6 +667,41 @@ def test_writes_past_autograd_are_refused(program):
         found = decompose(module, PAIR)
     assert torch.equal(found(PAIR), module(PAIR))
     assert not found(PAIR.clone().requires_grad_()).requires_grad
+
+
+def into_what_is_detached(x, weight):
+    y = (x * 2).detach()
+    y.mul_(weight)
+    return y
+
+
+def into_a_view_of_data(x, weight):
+    y = (x * 2).data[1:]
+    y.add_(weight[1:])
+    return y
+
+
+def into_what_is_detached_in_place(x, weight):
+    y = x * 2
+    y.detach_()
+    y.copy_(weight)
+    return y + 1
+
+
+@pytest.mark.parametrize("core", [False, True])
+@pytest.mark.parametrize(
+    "program", [into_what_is_detached, into_a_view_of_data, into_what_is_detached_in_place]
+)
+def test_gradients_that_come_to_what_was_cut_off_from_one_are_not_lost(program, core):
+    weight = torch.ones(3, 4, requires_grad=True)
+    module = fxplug.symbolic_trace(program, manager=NONE)
+    assert module(PAIR, weight).requires_grad
+    to = "core-aten" if core else "aten"
+    with pytest.raises(DecompositionError, match=r"cut off from one, which would be lost.*x\.detach\(\)\.clone\(\)"):
+        fxplug.decompose(module, (PAIR, weight), to=to)
+    with torch.no_grad():
+        found = fxplug.decompose(module, (PAIR, weight), to=to)
+    assert torch.equal(found(PAIR, weight), module(PAIR, weight))
 
 
 def test_weights_that_are_renormalised_are_refused():
