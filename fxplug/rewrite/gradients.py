@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from fxplug.errors import DecompositionError
 from fxplug.semantics.internals import OpOverload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fxplug.ir import Node
 
 __all__ = [
+    "GradientsInside",
     "HasGradient",
     "is_detached_in_place",
     "marked_tensor",
@@ -62,6 +64,37 @@ def marked_tensor(node: Node) -> Node | None:
     if sets:
         return next(iter(node.all_input_nodes), None)
     return node if node.op == "call_function" and node.kwargs.get("requires_grad") is True else None
+
+
+class GradientsInside(TorchFunctionMode):
+    """Refuses what says of a tensor whether it has a gradient, inside of calls of which only operators are heard."""
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a call.
+
+        Raises:
+            DecompositionError: It is such a one.
+        """
+        given = kwargs or {}
+        if func in _SAYS_OF_GRADIENT or given.get("requires_grad") is True:
+            name = func.__name__ if func in _METHODS else "requires_grad"
+            raise DecompositionError(
+                f"inside of it, {name} says whether a tensor has a gradient, of which no operator is heard. Capture it "
+                "with what lies in it; or, if you need no gradients, call decompose inside torch.no_grad(): the result "
+                "then computes none"
+            )
+        return func(*args, **given)
+
+
+_SET_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__set__  # pyright: ignore[reportFunctionMemberAccess]
+_METHODS = frozenset({torch.Tensor.detach_, torch.detach_, torch.Tensor.requires_grad_})
+_SAYS_OF_GRADIENT = _METHODS | {_SET_REQUIRES_GRAD}
 
 
 def python_gradient(name: str) -> DecompositionError:

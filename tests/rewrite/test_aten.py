@@ -396,6 +396,55 @@ def test_an_input_cannot_be_cut_off_from_its_gradient_in_place():
         decompose(fxplug.symbolic_trace(lambda x: x.detach_() * 2, manager=NONE), PAIR)
 
 
+class Says(nn.Module):
+    """Says of tensors whether they have gradients."""
+
+    def __init__(self, say):
+        super().__init__()
+        self.say = say
+
+    def forward(self, x):
+        return self.say(x * 2)
+
+
+def assigned(x):
+    x = x.detach()
+    x.requires_grad = True
+    return x
+
+
+class _LeavingSays(fxplug.Tracer):
+    def is_leaf_module(self, m, module_qualified_name):
+        return isinstance(m, Says) or super().is_leaf_module(m, module_qualified_name)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+@pytest.mark.parametrize(
+    ("say", "name"),
+    [
+        (torch.Tensor.detach_, "detach_"),
+        (lambda x: x.detach().requires_grad_(), "requires_grad_"),
+        (assigned, "requires_grad"),
+        (lambda x: torch.zeros(3, 4, requires_grad=True) + x.detach(), "requires_grad"),
+    ],
+    ids=["detach_", "requires_grad_", "assigned", "made"],
+)
+def test_what_is_said_of_gradients_inside_of_a_call_is_refused(say, name, as_function):
+    model = Says(say)
+    if as_function:
+        graph = fxplug.Graph()
+        graph.output(graph.call_function(lambda x: say(x * 2), (graph.placeholder("x"),)))
+        module = fxplug.GraphModule(model, graph)
+    else:
+        outer = nn.Sequential(model)
+        module = fxplug.GraphModule(outer, _LeavingSays().trace(outer))
+    with pytest.raises(DecompositionError, match=f"inside of it, {name} says whether a tensor has a gradient"):
+        decompose(module, PAIR)
+    with torch.no_grad():
+        found = decompose(module, PAIR)
+        assert torch.equal(found(PAIR), model(PAIR))
+
+
 class Point(NamedTuple):
     x: torch.Tensor
     y: torch.Tensor
