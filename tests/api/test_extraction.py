@@ -143,7 +143,7 @@ class Pair(nn.Module):
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        ("layer", r"'layer': it is called more than once\. Name the node: 'layer_3'"),
+        ("layer", r"'layer': it is called more than once\. Name the node: 'layer_1', 'layer_3'"),
         ("layer.0", r"'layer\.0': it is called more than once\. Name the node: 'layer_0', 'layer_2'"),
         ("pair", r"'pair': it returns 2 values that are used\. Name the node: 'add', 'sub'"),
     ],
@@ -195,6 +195,8 @@ def test_a_name_that_could_be_two_things_is_refused_until_it_says_which():
         ("line:here", InvalidArgumentError, "a line of the program is written as 'model.py:42'"),
         ([], InvalidArgumentError, "nothing is asked for"),
         ([3], InvalidArgumentError, "3 is a int"),
+        (None, InvalidArgumentError, "None is a NoneType"),
+        ("output", UnknownNameError, r"no node or module named 'output'\. (?!Did you mean 'output')"),
         ({"first": "a", "second": "a"}, InvalidArgumentError, "two of them would have the same name"),
     ],
 )
