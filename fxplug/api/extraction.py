@@ -174,19 +174,18 @@ def _value_of_module(graph: Graph, path: str) -> Node:
         raise UnknownNameError(
             "module", path, sorted({path for node in graph.nodes for path in _paths_of(node)})
         )
-    results = [node for nodes in calls.values() for node in _results(nodes)]
+    inside = [node for nodes in calls.values() for node in nodes]
+    results = _results(inside)
+    if len(inside) > 1 and any(isinstance(getattr(call, "kind", None), str) for call in calls):
+        # Scopes from a file are one where they say the same, also those of several calls.
+        why = "was read from a file, which does not keep in which call of a module a node was made"
+        raise _ambiguous(path, why, results)
     if len(calls) > 1:
-        raise _ambiguous(path, _why_several(calls), results)
+        results = [node for nodes in calls.values() for node in _results(nodes)]
+        raise _ambiguous(path, "is called more than once", results)
     if len(results) != 1:
         raise _ambiguous(path, f"returns {len(results)} values that are used", results)
     return results[0]
-
-
-def _why_several(calls: Mapping[Any, list[Node]]) -> str:
-    """Return why nodes are taken for those of several calls."""
-    if any(isinstance(getattr(call, "kind", None), str) for call in calls):
-        return "was read from a file, which does not keep in which call of a module a node was made"
-    return "is called more than once"
 
 
 def _value_of_line(graph: Graph, selector: str) -> Node:

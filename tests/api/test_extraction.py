@@ -167,6 +167,21 @@ def test_of_a_module_from_a_file_it_is_said_what_is_not_known(net, tmp_path):
     torch.testing.assert_close(values["leaf"], heard(net, "first.act", X), rtol=0, atol=0)
 
 
+def test_a_module_from_a_file_that_is_called_twice_is_not_taken_for_one_call(tmp_path):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x):
+            return self.block(self.block(x))
+
+    fxplug.save(fxplug.symbolic_trace(Twice()), tmp_path / "twice.fxplug")
+    loaded = fxplug.load(tmp_path / "twice.fxplug")
+    with pytest.raises(InvalidArgumentError, match=r"'block': it was read from a file"):
+        fxplug.extract(loaded, "block")
+
+
 def test_a_name_that_could_be_two_things_is_refused_until_it_says_which():
     class Twice(nn.Module):
         def __init__(self):
