@@ -92,9 +92,9 @@ class GradientsInside(TorchFunctionMode):
         return func(*args, **given)
 
 
-_SET_REQUIRES_GRAD: Any = torch.Tensor.requires_grad.__set__  # pyright: ignore[reportFunctionMemberAccess]
+_REQUIRES_GRAD: Any = torch.Tensor.requires_grad
 _METHODS = frozenset({torch.Tensor.detach_, torch.detach_, torch.Tensor.requires_grad_})
-_SAYS_OF_GRADIENT = _METHODS | {_SET_REQUIRES_GRAD}
+_SAYS_OF_GRADIENT = _METHODS | {_REQUIRES_GRAD.__set__}
 
 
 def python_gradient(name: str) -> DecompositionError:
@@ -115,7 +115,7 @@ def written_behind_detach() -> DecompositionError:
 
 
 def viewed(node: Node) -> Node:
-    """Return the value of which a value is a view of a view of a ..., itself where it is none, or made by ``detach``."""
+    """Return what a value is a view of, whichever views lie between; itself where it is none, or made by ``detach``."""
     while isinstance(node.target, OpOverload) and node.target.is_view:
         source = next(iter(node.all_input_nodes), None)
         if source is None or node.target is torch.ops.aten.detach.default:

@@ -438,7 +438,9 @@ def test_what_is_said_of_gradients_inside_of_a_call_is_refused(say, name, as_fun
     else:
         outer = nn.Sequential(model)
         module = fxplug.GraphModule(outer, _LeavingSays().trace(outer))
-    with pytest.raises(DecompositionError, match=f"inside of it, {name} says whether a tensor has a gradient"):
+    with pytest.raises(
+        DecompositionError, match=f"inside of it, {name} says whether a tensor has a gradient"
+    ):
         decompose(module, PAIR)
     with torch.no_grad():
         found = decompose(module, PAIR)
@@ -746,7 +748,9 @@ def test_gradients_that_come_to_what_was_cut_off_from_one_are_not_lost(program, 
     module = fxplug.symbolic_trace(program, manager=NONE)
     assert module(PAIR, weight).requires_grad
     to = "core-aten" if core else "aten"
-    with pytest.raises(DecompositionError, match=r"cut off from one, which would be lost.*x\.detach\(\)\.clone\(\)"):
+    with pytest.raises(
+        DecompositionError, match=r"cut off from one, which would be lost.*x\.detach\(\)\.clone\(\)"
+    ):
         fxplug.decompose(module, (PAIR, weight), to=to)
     with torch.no_grad():
         found = fxplug.decompose(module, (PAIR, weight), to=to)
