@@ -113,9 +113,9 @@ def _named(nodes: Any) -> dict[str, str]:
         named = {selector: selector for selector in nodes}
     else:
         named = {nodes: nodes}
-    wrong = next((text for pair in named.items() for text in pair if not isinstance(text, str)), None)
-    if wrong is not None or not named:
-        found = "nothing is asked for" if not named else f"{wrong!r} is a {type(wrong).__name__}"
+    wrong = [text for pair in named.items() for text in pair if not isinstance(text, str)]
+    if wrong or not named:
+        found = f"{wrong[0]!r} is a {type(wrong[0]).__name__}" if wrong else "nothing is asked for"
         raise InvalidArgumentError(
             f"Cannot extract values: {found}. Name nodes, modules or lines, as in ['layer4', 'model.py:42'], or map "
             "them to names of your own."
@@ -137,7 +137,7 @@ def find_value(module: GraphModule, selector: str) -> Node:
     if not _calls(graph, selector):
         if not named:
             paths = {path for node in graph.nodes for path in _paths_of(node)}
-            known = {*(node.name for node in graph.nodes), *paths}
+            known = {*_names(graph), *paths}
             raise UnknownNameError("node or module", selector, sorted(known))
         return named[0]
     try:
@@ -161,7 +161,11 @@ def _node_named(graph: Graph, name: str) -> Node:
     for node in graph.nodes:
         if node.name == name and node.op != "output":
             return node
-    raise UnknownNameError("node", name, [node.name for node in graph.nodes])
+    raise UnknownNameError("node", name, _names(graph))
+
+
+def _names(graph: Graph) -> list[str]:
+    return [node.name for node in graph.nodes if node.op != "output"]
 
 
 def _value_of_module(graph: Graph, path: str) -> Node:
@@ -172,23 +176,16 @@ def _value_of_module(graph: Graph, path: str) -> Node:
         )
     inside = [node for nodes in calls.values() for node in nodes]
     results = _results(inside)
-    if len(calls) > 1 or (_is_from_file(calls) and len(inside) > 1):
-        raise _ambiguous(path, _why_several(calls), results)
+    if len(inside) > 1 and any(isinstance(getattr(call, "kind", None), str) for call in calls):
+        # Scopes from a file are one where they say the same, also those of several calls.
+        why = "was read from a file, which does not keep in which call of a module a node was made"
+        raise _ambiguous(path, why, results)
+    if len(calls) > 1:
+        results = [node for nodes in calls.values() for node in _results(nodes)]
+        raise _ambiguous(path, "is called more than once", results)
     if len(results) != 1:
         raise _ambiguous(path, f"returns {len(results)} values that are used", results)
     return results[0]
-
-
-def _is_from_file(calls: Mapping[Any, list[Node]]) -> bool:
-    """Return whether nodes of one call cannot be told from those of another."""
-    return any(isinstance(getattr(call, "kind", None), str) for call in calls)
-
-
-def _why_several(calls: Mapping[Any, list[Node]]) -> str:
-    """Return why nodes are taken for those of several calls."""
-    if _is_from_file(calls):
-        return "was read from a file, which does not keep in which call of a module a node was made"
-    return "is called more than once"
 
 
 def _value_of_line(graph: Graph, selector: str) -> Node:

@@ -5,7 +5,9 @@ Writes are made new values first, and inputs, parameters and buffers that were w
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +18,17 @@ from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import Holders
 from fxplug.execute.shadow import state_tensors, with_other_tensors
 from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
+from fxplug.rewrite.calls import is_of_torch
 from fxplug.rewrite.edits import notes_of
 from fxplug.rewrite.gradients import (
+    GradientsInside,
     HasGradient,
     is_detached_in_place,
     marked_tensor,
     python_gradient,
     python_gradients,
+    viewed,
+    written_behind_detach,
 )
 from fxplug.rewrite.input_guards import InputLeaf, guards_for, input_leaves
 from fxplug.rewrite.recording import OperatorRecorder
@@ -236,13 +242,16 @@ class _AtenWriter(Interpreter):
                     f"{f'{target}.{path}'.rstrip('.')!r} ({type(part).__name__}) has hooks, of which nothing would be "
                     "left. Remove them first"
                 )
-        return super().call_module(target, args, kwargs)
+        with nullcontext() if self.for_inference else GradientsInside():
+            return super().call_module(target, args, kwargs)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function; what makes a value of a class of its own is remembered, as the output may need it."""
         if target is getattr and args[1:] == ("data",) and is_functional(args[0]):
             return args[0].detach()  # Of which an operator is heard.
-        value = super().call_function(target, args, kwargs)
+        is_plain = self.for_inference or not isinstance(target, FunctionType) or is_of_torch(target)
+        with nullcontext() if is_plain else GradientsInside():
+            value = super().call_function(target, args, kwargs)
         owner = getattr(target, "__self__", None)
         has_own = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
         if has_own and not self.for_inference:
@@ -277,8 +286,15 @@ class _AtenWriter(Interpreter):
                 "detach(), without the underscore"
             )
         value = former.detach()
-        for key in [key for key, held in self.env.items() if held is former]:
-            self.env[key] = value
+
+        def replaced(held: Any) -> Any:
+            if not any(leaf is former for leaf in iterate_leaves((held,))):
+                return held
+            return map_aggregate(held, lambda leaf: value if leaf is former else leaf, frozen=False)
+
+        self.env.update({key: replaced(held) for key, held in self.env.items()})
+        for key, (held, made_by, args, kwargs) in self._containers.items():
+            self._containers[key] = (held, made_by, replaced(args), replaced(kwargs))
         return value
 
     def _kept(self, node: Node) -> Any:
@@ -354,9 +370,13 @@ class _AtenWriter(Interpreter):
             if version_of(stand_in) == before:
                 continue
             self._versions[id(stand_in)] = version_of(stand_in)
-            newest = self.recorder.node_of(from_functional(stand_in))
-            if stand_in.requires_grad and newest in self.recorder.without_grad:
+            if not stand_in.requires_grad:
+                continue
+            newest = viewed(self.recorder.node_of(from_functional(stand_in)))
+            if newest in self.recorder.without_grad:
                 self._hear_hidden_write()
+            if newest in self.recorder.cut_off and not self.for_inference:
+                raise written_behind_detach()
 
     def _annotate(self, node: Node, value: Any, count: int) -> None:
         """Note at what has the value of a node that it does; the rest is inside of it."""

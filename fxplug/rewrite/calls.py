@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "argument_pairs",
     "is_exact_about_sequences",
+    "is_of_torch",
     "is_patched",
     "pairs_by_name",
     "same_callee",
@@ -104,10 +105,11 @@ def is_exact_about_sequences(node: Node) -> bool:
     name = node.target
     if node.op == "call_method":
         return name.startswith("__") or not hasattr(torch.Tensor, name)
-    return node.op != "call_function" or not (isinstance(name, OpOverload) or _is_of_torch(name))
+    return node.op != "call_function" or not (isinstance(name, OpOverload) or is_of_torch(name))
 
 
-def _is_of_torch(function: Any) -> bool:
+def is_of_torch(function: Any) -> bool:
+    """Return whether a function is one that torch defines."""
     module = getattr(function, "__module__", None)
     if isinstance(module, str):
         return module.partition(".")[0] == "torch"

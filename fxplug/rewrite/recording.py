@@ -63,6 +63,8 @@ class OperatorRecorder(LightDispatchMode):
         """Id of what stands for a parameter, a buffer or a constant -> where the root has it."""
         self.without_grad: set[Node] = set()
         """Nodes that ran without gradients."""
+        self.cut_off: set[Node] = set()
+        """Nodes whose values are cut off from their gradients."""
         self._sizes = sizes
         self._core = core
         self._nodes: dict[int, Node] = {}
@@ -138,6 +140,8 @@ class OperatorRecorder(LightDispatchMode):
             node = self.write_call(func, args, kwargs)
             if func is FUNCTIONAL_BATCH_NORM:
                 self._copy_statistics(node)
+        if func is _DETACH:
+            self.cut_off.add(node)
         self._bind_results(value, node)
         return value
 

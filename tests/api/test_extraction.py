@@ -143,7 +143,7 @@ class Pair(nn.Module):
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        ("layer", r"'layer': it is called more than once\. Name the node: 'layer_3'"),
+        ("layer", r"'layer': it is called more than once\. Name the node: 'layer_1', 'layer_3'"),
         ("layer.0", r"'layer\.0': it is called more than once\. Name the node: 'layer_0', 'layer_2'"),
         ("pair", r"'pair': it returns 2 values that are used\. Name the node: 'add', 'sub'"),
     ],
@@ -151,21 +151,6 @@ class Pair(nn.Module):
 def test_a_module_with_several_values_is_refused(selector, message):
     with pytest.raises(InvalidArgumentError, match=message):
         fxplug.extract(Repeated(), selector)
-
-
-def test_calls_that_a_file_does_not_tell_apart_are_not_one(tmp_path):
-    class Twice(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.block = Block()
-
-        def forward(self, x):
-            return self.block(self.block(x))
-
-    fxplug.save(fxplug.symbolic_trace(Twice()), tmp_path / "net.fxplug")
-
-    with pytest.raises(InvalidArgumentError, match="was read from a file"):
-        fxplug.extract(fxplug.load(tmp_path / "net.fxplug"), "block")
 
 
 def test_of_a_module_from_a_file_it_is_said_what_is_not_known(net, tmp_path):
@@ -180,6 +165,21 @@ def test_of_a_module_from_a_file_it_is_said_what_is_not_known(net, tmp_path):
     values = fxplug.extract(loaded, {"first.act": "leaf", "add": "node"})(X)
     torch.testing.assert_close(values["node"], heard(net, "first", X), rtol=0, atol=0)
     torch.testing.assert_close(values["leaf"], heard(net, "first.act", X), rtol=0, atol=0)
+
+
+def test_a_module_from_a_file_that_is_called_twice_is_not_taken_for_one_call(tmp_path):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Block()
+
+        def forward(self, x):
+            return self.block(self.block(x))
+
+    fxplug.save(fxplug.symbolic_trace(Twice()), tmp_path / "twice.fxplug")
+    loaded = fxplug.load(tmp_path / "twice.fxplug")
+    with pytest.raises(InvalidArgumentError, match=r"'block': it was read from a file"):
+        fxplug.extract(loaded, "block")
 
 
 def test_a_name_that_could_be_two_things_is_refused_until_it_says_which():
@@ -210,6 +210,8 @@ def test_a_name_that_could_be_two_things_is_refused_until_it_says_which():
         ("line:here", InvalidArgumentError, "a line of the program is written as 'model.py:42'"),
         ([], InvalidArgumentError, "nothing is asked for"),
         ([3], InvalidArgumentError, "3 is a int"),
+        (None, InvalidArgumentError, "None is a NoneType"),
+        ("output", UnknownNameError, r"no node or module named 'output'\. (?!Did you mean 'output')"),
         ({"first": "a", "second": "a"}, InvalidArgumentError, "two of them would have the same name"),
     ],
 )

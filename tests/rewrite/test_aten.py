@@ -325,6 +325,12 @@ def detached_in_place(x):
     return y, z * 3, x + 1
 
 
+def detached_in_place_inside_of_a_result(x):
+    largest = torch.sort(x * 2, 1)
+    largest[0].detach_()
+    return largest, largest[0] * 3, x + 1
+
+
 def marked(x):
     y = (x * 2).detach().requires_grad_()
     return y, y + 1
@@ -359,6 +365,7 @@ def gradient_inside(x):
         detached,
         data_of,
         detached_in_place,
+        detached_in_place_inside_of_a_result,
         marked,
         marked_by_assignment,
         marked_when_made,
@@ -387,6 +394,57 @@ def program_of(function):
 def test_an_input_cannot_be_cut_off_from_its_gradient_in_place():
     with pytest.raises(DecompositionError, match=r"cuts off 'x' from its gradient in place.*Use detach\(\)"):
         decompose(fxplug.symbolic_trace(lambda x: x.detach_() * 2, manager=NONE), PAIR)
+
+
+class Says(nn.Module):
+    """Says of tensors whether they have gradients."""
+
+    def __init__(self, say):
+        super().__init__()
+        self.say = say
+
+    def forward(self, x):
+        return self.say(x * 2)
+
+
+def assigned(x):
+    x = x.detach()
+    x.requires_grad = True
+    return x
+
+
+class _LeavingSays(fxplug.Tracer):
+    def is_leaf_module(self, m, module_qualified_name):
+        return isinstance(m, Says) or super().is_leaf_module(m, module_qualified_name)
+
+
+@pytest.mark.parametrize("as_function", [False, True])
+@pytest.mark.parametrize(
+    ("say", "name"),
+    [
+        (torch.Tensor.detach_, "detach_"),
+        (lambda x: x.detach().requires_grad_(), "requires_grad_"),
+        (assigned, "requires_grad"),
+        (lambda x: torch.zeros(3, 4, requires_grad=True) + x.detach(), "requires_grad"),
+    ],
+    ids=["detach_", "requires_grad_", "assigned", "made"],
+)
+def test_what_is_said_of_gradients_inside_of_a_call_is_refused(say, name, as_function):
+    model = Says(say)
+    if as_function:
+        graph = fxplug.Graph()
+        graph.output(graph.call_function(lambda x: say(x * 2), (graph.placeholder("x"),)))
+        module = fxplug.GraphModule(model, graph)
+    else:
+        outer = nn.Sequential(model)
+        module = fxplug.GraphModule(outer, _LeavingSays().trace(outer))
+    with pytest.raises(
+        DecompositionError, match=f"inside of it, {name} says whether a tensor has a gradient"
+    ):
+        decompose(module, PAIR)
+    with torch.no_grad():
+        found = decompose(module, PAIR)
+        assert torch.equal(found(PAIR), model(PAIR))
 
 
 class Point(NamedTuple):
@@ -660,6 +718,43 @@ def test_writes_past_autograd_are_refused(program):
         found = decompose(module, PAIR)
     assert torch.equal(found(PAIR), module(PAIR))
     assert not found(PAIR.clone().requires_grad_()).requires_grad
+
+
+def into_what_is_detached(x, weight):
+    y = (x * 2).detach()
+    y.mul_(weight)
+    return y
+
+
+def into_a_view_of_data(x, weight):
+    y = (x * 2).data[1:]
+    y.add_(weight[1:])
+    return y
+
+
+def into_what_is_detached_in_place(x, weight):
+    y = x * 2
+    y.detach_()
+    y.copy_(weight)
+    return y + 1
+
+
+@pytest.mark.parametrize("core", [False, True])
+@pytest.mark.parametrize(
+    "program", [into_what_is_detached, into_a_view_of_data, into_what_is_detached_in_place]
+)
+def test_gradients_that_come_to_what_was_cut_off_from_one_are_not_lost(program, core):
+    weight = torch.ones(3, 4, requires_grad=True)
+    module = fxplug.symbolic_trace(program, manager=NONE)
+    assert module(PAIR, weight).requires_grad
+    to = "core-aten" if core else "aten"
+    with pytest.raises(
+        DecompositionError, match=r"cut off from one, which would be lost.*x\.detach\(\)\.clone\(\)"
+    ):
+        fxplug.decompose(module, (PAIR, weight), to=to)
+    with torch.no_grad():
+        found = fxplug.decompose(module, (PAIR, weight), to=to)
+    assert torch.equal(found(PAIR, weight), module(PAIR, weight))
 
 
 def test_weights_that_are_renormalised_are_refused():
