@@ -171,7 +171,7 @@ class OpenVINOBackend(Backend):
 
     def _converted(self, part: GraphModule, inputs: tuple[Any, ...], *, alone: bool = False) -> Converted:
         """Return the model of a part; `alone` is a call that is asked about, whose writes are looked at elsewhere."""
-        _check_results(part, inputs)
+        kind = _kind_of_results(part, inputs)
         dynamic: dict[int | str, dict[int, str]] | None = None
         if self.options.dynamic_batch:
             dynamic = {
@@ -195,7 +195,8 @@ class OpenVINOBackend(Backend):
                 "numbers that cannot get as large"
             )
         converted = convert(written, inputs, self.converters, self._open_dimensions())
-        return replace(converted, limit=limit)
+        results = converted.results if kind is None else kind(converted.results)
+        return replace(converted, limit=limit, results=results)
 
 
 def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:
@@ -218,17 +219,21 @@ def _single(module: GraphModule, node: Node, taken: list[Node]) -> GraphModule:
     return single
 
 
-def _check_results(part: GraphModule, inputs: tuple[Any, ...]) -> None:
-    """Refuse results that are named tuples as a whole: an engine returns plain ones.
+def _kind_of_results(part: GraphModule, inputs: tuple[Any, ...]) -> Any:
+    """Return which of PyTorch's named tuples a part returns; None for a plain result.
 
     Raises:
-        NotConvertibleError: A result is one.
+        NotConvertibleError: A named tuple is one result of several, or of a class of its own.
     """
     values = LoweringContext(part, inputs).values
+    result = part.graph.output_node().args[0]
     for node in part.graph.output_node().all_input_nodes:
         kind = type(values.get(node))
         if issubclass(kind, tuple) and kind is not tuple:
+            if node is result and kind.__module__ == "torch.return_types":
+                return kind
             raise NotConvertibleError(f"it returns a {kind.__name__} as a whole instead of its parts")
+    return None
 
 
 def _is_part(user: Node, node: Node) -> bool:

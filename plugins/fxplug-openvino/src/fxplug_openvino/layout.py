@@ -83,6 +83,8 @@ def _data(value: Any) -> Any:
         return {"slot": value.number}
     if kind in {tuple, list}:
         return {kind.__name__: list(map(_data, value))}
+    if issubclass(kind, tuple) and kind.__module__ == "torch.return_types":
+        return {"return_type": [kind.__name__, *map(_data, value)]}
     if kind is dict and all(type(key) is str for key in value):
         return {"dict": [[key, _data(part)] for key, part in value.items()]}
     if value is None or kind in {bool, int, float, str}:
@@ -101,6 +103,11 @@ def _value(data: Any, results: int) -> Any:
     if kind in {"tuple", "list"}:
         parts = [_value(part, results) for part in content]
         return tuple(parts) if kind == "tuple" else parts
+    if kind == "return_type":
+        made: Any = vars(torch.return_types).get(content[0])
+        if not isinstance(made, type):
+            raise ValueError("there is no such named tuple")
+        return made([_value(part, results) for part in content[1:]])
     if kind != "value":
         raise ValueError(f"{kind!r} is nothing that is written down")
     return content

@@ -260,7 +260,7 @@ def _filled(results: Any, made: Sequence[torch.Tensor]) -> Any:
         return made[results.number]
     if isinstance(results, (tuple, list)):
         parts = [_filled(part, made) for part in results]
-        return tuple(parts) if isinstance(results, tuple) else parts
+        return type(results)(parts)
     if isinstance(results, dict):
         return {name: _filled(part, made) for name, part in results.items()}
     return results
