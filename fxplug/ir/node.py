@@ -19,12 +19,13 @@ from fxplug.ir.arguments import (
     map_aggregate,
 )
 from fxplug.ir.description import NodeDescription
+from fxplug.ir.origins import Origin, origins_in
 from fxplug.ir.regions import PLAIN, Region
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fxplug.ir.origins import MadeBy, Origin
+    from fxplug.ir.origins import MadeBy, StoredOrigin
 
 __all__ = ["OPCODES", "PATH_OPCODES", "Node", "NodeOwner", "Opcode", "Target", "map_arg"]
 
@@ -130,7 +131,7 @@ class Node(NodeDescription):
         self._region = region
         self.users: dict[Node, None] = {}
         """The nodes that use this one's value, in the order in which they started to."""
-        self._origin: Origin | tuple[Origin, ...] | None = None
+        self._origin: StoredOrigin = None
         self._meta: dict[str, Any] | None = None
         self._prev: Node = self
         self._next: Node = self
@@ -207,10 +208,7 @@ class Node(NodeDescription):
     @property
     def origins(self) -> tuple[Origin, ...]:
         """Where the node came from; several after a rewrite that merged nodes."""
-        origin = self._origin
-        if origin is None:
-            return ()
-        return origin if isinstance(origin, tuple) else (origin,)
+        return origins_in(self._origin)
 
     @origins.setter
     def origins(self, origins: tuple[Origin, ...]) -> None:
@@ -230,7 +228,9 @@ class Node(NodeDescription):
         """Free notes of passes and analyses. ``nn_module_stack`` is filled in from the origin on first access."""
         meta = self._meta
         if meta is None or type(meta) is _EarlyNotes:
-            origin = self._origin[0] if isinstance(self._origin, tuple) else self._origin
+            origin = self._origin
+            if not (origin is None or isinstance(origin, Origin)):
+                origin = origins_in(origin)[0]
             scope = None if origin is None else origin.module
             stack: dict[str, Any] = {} if scope is None else {"nn_module_stack": scope.stack()}
             meta = self._meta = {**stack, **meta} if meta else stack

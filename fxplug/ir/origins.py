@@ -8,14 +8,15 @@ quadratic; doing it when the origin is read does not.
 from __future__ import annotations
 
 import linecache
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import CodeType
 
-__all__ = ["MadeBy", "ModuleScope", "Origin", "SourceLine"]
+__all__ = ["DerivedOrigins", "MadeBy", "ModuleScope", "Origin", "SourceLine", "StoredOrigin", "origins_in"]
 
 
 class ModuleScope:
@@ -189,3 +190,47 @@ class Origin:
         return cls(
             frames[0] if frames else None, caller=origin, module=scope, made_by=made_by, history=history
         )
+
+
+class DerivedOrigins:
+    """Origins of a node that took the place of others, made when they are asked for: most never are.
+
+    Copies of the node share one, and so have the same origins.
+    """
+
+    __slots__ = ("_made_by", "_origins", "_parents")
+
+    def __init__(self, parents: Sequence[StoredOrigin], made_by: MadeBy) -> None:
+        self._parents = parents
+        """What the former nodes store, in the order in which they count."""
+        self._made_by = made_by
+        self._origins: tuple[Origin, ...] | None = None
+
+    def all(self) -> tuple[Origin, ...]:
+        """Return the origins, each with the entry of what put the node there."""
+        origins = self._origins
+        if origins is None:
+            parents = dict.fromkeys(origin for parent in self._parents for origin in origins_in(parent))
+            # Two threads may get here at a time; both then return what the first of them has stored.
+            made = tuple([origin.derived(self._made_by) for origin in parents])
+            with _lock:
+                if self._origins is None:
+                    self._origins, self._parents = made, ()
+                origins = self._origins
+        return origins
+
+
+StoredOrigin: TypeAlias = "Origin | tuple[Origin, ...] | DerivedOrigins | None"
+"""What a node stores of where it came from: one origin is by far the most frequent number, and needs no tuple."""
+
+
+def origins_in(stored: StoredOrigin) -> tuple[Origin, ...]:
+    """Return the origins in what a node stores."""
+    if stored is None:
+        return ()
+    if isinstance(stored, DerivedOrigins):
+        return stored.all()
+    return stored if isinstance(stored, tuple) else (stored,)
+
+
+_lock = threading.Lock()

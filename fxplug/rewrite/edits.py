@@ -35,7 +35,7 @@ _MADE_BY = MadeBy("replace_pattern")
 _INSIDE = MadeBy("replace_pattern", inside=True)
 
 
-@dataclass
+@dataclass(slots=True)
 class ReplacedPatterns:
     """One place that was replaced, and what stands there now."""
 
@@ -136,7 +136,8 @@ class Editor:
                 continue
             if replacement.is_module:
                 unreached += [str(node.target) for node in match.members if node.op == "call_module"]
-            for wanted, bound in zip(replacement.pattern.inputs, match.placeholder_nodes, strict=True):
+            for wanted in replacement.pattern.inputs:
+                bound = match.nodes_map[wanted]
                 if bound.__class__ is not Node or bound in self._moved:
                     match.nodes_map[wanted] = self._current(bound)
             made = self._replace(match, replacement, place)

@@ -73,11 +73,11 @@ class ExactPattern:
             ]
         return cls(calls)
 
-    def compare(self, node: Node) -> tuple[dict[Node, Any], set[Node]] | None:
+    def compare(self, node: Node) -> tuple[dict[Node, Any], list[Node]] | None:
         """Return what the nodes of the pattern stand for where the anchor stands for `node`, None where it is not seen.
 
         Returns:
-            Node of the pattern -> node or plain value, and the nodes that stand for calls.
+            Node of the pattern -> node or plain value, and the nodes that stand for calls, the anchor first.
         """
         found: dict[Node, Any] = {}
         nodes: list[Node] = []
@@ -103,8 +103,7 @@ class ExactPattern:
                         return None
                 elif found.setdefault(placeholder, value) is not value:
                     return None
-        taken = set(nodes)
-        return (found, taken) if len(taken) == len(nodes) else None
+        return (found, nodes) if len(nodes) < 3 or len(set(nodes)) == len(nodes) else None
 
 
 def _leaves(wanted: Node) -> list[tuple[int, Node | None, Any]] | None:

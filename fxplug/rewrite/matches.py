@@ -10,7 +10,7 @@ from fxplug.ir import Node, Region
 __all__ = ["InternalMatch"]
 
 
-@dataclass
+@dataclass(slots=True)
 class InternalMatch:
     """One place that is like the pattern."""
 

@@ -60,8 +60,9 @@ def replace_pattern(
 
             fxplug.replace_pattern(graph_module, pattern, replacement)
     """
-    replaced = replace_pattern_with_filters(gm, pattern, replacement)
-    return [Match(place.anchor, place.nodes_map) for place in replaced]
+    with paused_collection():  # Until the places are told in the shorter form, and the longer one is gone.
+        replaced = replace_pattern_with_filters(gm, pattern, replacement)
+        return [Match(place.anchor, place.nodes_map) for place in replaced]
 
 
 def replace_pattern_with_filters(
@@ -109,11 +110,31 @@ def replace_pattern_with_filters(
         raise PatternError(
             "Cannot replace the pattern: there is no replacement. Pass replacement or replacement_callback."
         )
+    with paused_collection():  # What is known about the places is gone before the collector may look at it.
+        return _replace(
+            gm,
+            pattern,
+            replacement,
+            tuple(match_filters or ()),
+            ignore_literals,
+            replacement_callback,
+            node_name_match,
+        )
+
+
+def _replace(
+    gm: GraphModule,
+    pattern: Callable[..., Any] | Graph | GraphModule,
+    replacement: Callable[..., Any] | Graph | GraphModule | None,
+    filters: tuple[Callable[[InternalMatch, Graph, Graph], bool], ...],
+    ignore_literals: bool,  # noqa: FBT001
+    replacement_callback: Callable[[InternalMatch, Graph, Graph], Any] | None,
+    node_name_match: str,
+) -> list[ReplacedPatterns]:
     wanted = Template.of(pattern, "pattern")
     matcher = SubgraphMatcher(wanted, ignore_literals=ignore_literals)
     editor = Editor(gm)
     common = editor.prepare(wanted, replacement) if replacement is not None else None
-    filters = tuple(match_filters or ())
 
     def accepts(match: InternalMatch) -> bool:
         chosen = common
@@ -125,7 +146,6 @@ def replace_pattern_with_filters(
                 chosen = editor.prepare(wanted, asked("callback", replacement_callback, given, node))
         return chosen is not None and editor.plan(match, chosen)
 
-    with paused_collection():
-        for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=accepts):
-            pass
-        return editor.apply()
+    for _ in matcher.find(gm.graph, node_name_match=node_name_match, accepts=accepts):
+        pass
+    return editor.apply()

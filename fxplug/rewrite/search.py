@@ -103,6 +103,9 @@ class Search:
         self._match_output = wanted.match_output
         self._ignore_literals = wanted.ignore_literals
         self._reached: dict[tuple[Node, Node], list[Node]] = {}
+        self._returns_anchor = (
+            not (wanted.match_output or wanted.enters_regions) and wanted.returned == wanted.anchors
+        )
         graph.number_nodes()  # The nodes of each match are put in order.
 
     def candidates(self) -> list[Node]:
@@ -120,7 +123,28 @@ class Search:
         """Return the first match at one of the candidates where it is spelt as the pattern is, else None."""
         exact = self._wanted.exact
         seen = None if exact is None else exact.compare(candidate)
-        return None if seen is None else self._result(_Found(*seen))
+        if seen is None:
+            return None
+        found, nodes = seen
+        if not self._is_closed(found, nodes):
+            return self._result(_Found(found, set(nodes)))
+        calls = (nodes[1], nodes[0]) if len(nodes) == 2 else tuple(sorted(nodes, key=_position_of))
+        values = [found[node] for node in self._inputs]
+        return InternalMatch(
+            self._wanted.anchors, found, values, [candidate], members=calls, around=candidate._region
+        )
+
+    def _is_closed(self, found: dict[Node, Any], nodes: list[Node]) -> bool:
+        """Return whether nothing but the anchor is used outside, as most often; if not, `_result` asks at length."""
+        region = nodes[0]._region
+        for node in nodes[1:]:
+            if len(node.users) > 1 or node._region is not region:
+                return False
+        for wanted in self._inputs:
+            value = found[wanted]
+            if value.__class__ is not Node or value in nodes:
+                return False
+        return self._returns_anchor
 
     def further_matches(self, candidate: Node, first: InternalMatch | None) -> Iterator[InternalMatch]:
         """Yield the matches at one of the candidates behind the one that `exact_match` has found there, if any."""

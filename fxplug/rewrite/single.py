@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import PATH_OPCODES, Graph, Node
+from fxplug.ir.origins import DerivedOrigins
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fxplug.ir import MadeBy, Origin
+    from fxplug.ir import MadeBy
+    from fxplug.ir.origins import StoredOrigin
     from fxplug.rewrite.matches import InternalMatch
     from fxplug.rewrite.pattern import Template
 
@@ -66,13 +68,12 @@ class SingleCall:
 
     def inherit(self, node: Node, old: Node, match: InternalMatch, made_by: MadeBy) -> None:
         """Hand on where the old nodes came from, the one whose value it is first."""
-        origins: list[Origin] = []
+        parents: list[StoredOrigin] = []
         for call in (old, *match.members):
-            given = call._origin
-            if isinstance(given, tuple):
-                origins += given
-            elif given is not None:
-                origins.append(given)
+            stored = call._origin
+            # One that was replaced before is asked now: else the chain would grow with every rewrite.
+            if stored is not None and stored not in parents:
+                parents.append(stored.all() if isinstance(stored, DerivedOrigins) else stored)
         # A graph made by hand may not know.
-        sources = dict.fromkeys(origins) if origins else node.origins
-        node.origins = tuple([origin.derived(made_by) for origin in sources])
+        if parents or node._origin is not None:
+            node._origin = DerivedOrigins(parents or [node._origin], made_by)

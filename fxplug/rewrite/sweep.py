@@ -157,17 +157,22 @@ class Rewriter:
                 f"Cannot rewrite a {type(module).__module__}.{type(module).__qualname__}: pass a fxplug.GraphModule, "
                 "such as fxplug.symbolic_trace(...) returns."
             )
+        with (
+            paused_collection()
+        ):  # What is known about the places is gone before the collector may look at it.
+            return self._replace(module)
+
+    def _replace(self, module: GraphModule) -> list[ReplacedPatterns]:
         editor = Editor(module)
         for rule in self._rules:
             if rule.replacement is not None:
                 editor.prepare(rule.pattern.template, rule.replacement)
-        with paused_collection():
-            claimed: set[Node] = set()
-            searches = [rule.pattern.matcher.search(module.graph, claimed=claimed) for rule in self._rules]
-            for node, order in self._places(searches):
-                if node not in claimed:
-                    self._plan(node, self._rules[order], searches[order], editor, claimed)
-            return editor.apply()
+        claimed: set[Node] = set()
+        searches = [rule.pattern.matcher.search(module.graph, claimed=claimed) for rule in self._rules]
+        for node, order in self._places(searches):
+            if node not in claimed:
+                self._plan(node, self._rules[order], searches[order], editor, claimed)
+        return editor.apply()
 
     @staticmethod
     def _places(searches: list[Search]) -> Iterator[tuple[Node, int]]:

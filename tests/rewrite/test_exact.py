@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 
 import pytest
@@ -25,6 +26,10 @@ STEPS = st.tuples(
 
 def relu(x):
     return torch.relu(x)
+
+
+def sigmoid(x):
+    return torch.sigmoid(x)
 
 
 def relu_and_one(x):
@@ -125,3 +130,43 @@ def test_a_replacement_of_one_call_may_follow_another_one():
     module = fxplug.symbolic_trace(lambda x: torch.relu(torch.relu(torch.relu(x))))
     assert len(replace_pattern(module, relu, lambda x: torch.clamp(x, 0, 1))) == 3
     assert torch.equal(module(torch.tensor([-1.0, 0.5, 3.0])), torch.tensor([0.0, 0.5, 1.0]))
+
+
+def test_copies_of_a_replaced_node_have_its_very_origins():
+    module = fxplug.symbolic_trace(relu_and_one)
+    replace_pattern(module, relu_and_one, gelu)
+    copied = copy.deepcopy(module)
+    (new,) = [node for node in module.graph.nodes if node.op == "call_function"]
+    (other,) = [node for node in copied.graph.nodes if node.op == "call_function"]
+    assert len(new.origins) == 2
+    assert all(one is another for one, another in zip(new.origins, other.origins, strict=True))
+
+
+def test_a_place_that_is_replaced_hundreds_of_times_still_knows_its_origin():
+    module = fxplug.symbolic_trace(relu)
+    (line,) = [node.origins[0].source() for node in module.graph.nodes if node.op == "call_function"]
+    for _ in range(250):
+        assert replace_pattern(module, relu, sigmoid)
+        assert replace_pattern(module, sigmoid, relu)
+    (last,) = [node for node in module.graph.nodes if node.op == "call_function"]
+    assert [origin.source() for origin in last.origins] == [line]
+    assert len(last.history) == 1
+
+
+def test_a_place_whose_inner_value_lies_in_another_region_is_left_alone():
+    def program(x):
+        with torch.no_grad():
+            inner = torch.relu(x)
+        return inner + 1
+
+    module = fxplug.symbolic_trace(program)
+    assert not replace_pattern(module, relu_and_one, gelu)
+
+
+def test_an_input_that_is_part_of_the_place_stands_against_it():
+    def program(x):
+        inner = torch.relu(x)
+        return inner + inner
+
+    module = fxplug.symbolic_trace(program)
+    assert not replace_pattern(module, lambda x, y: torch.relu(x) + y, lambda x, y: torch.sigmoid(x) * y)
