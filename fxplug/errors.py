@@ -29,6 +29,7 @@ __all__ = [
     "InvalidArgumentError",
     "LoweringError",
     "NodeInUseError",
+    "NotConvertibleError",
     "PartitionError",
     "PassError",
     "PassOrderError",
@@ -237,6 +238,19 @@ class BackendError(LoweringError):
     """A backend cannot work here, for example because its engine is not installed."""
 
     code = "FXP-L001"
+
+
+class NotConvertibleError(BackendError):
+    """A call cannot be expressed by what an engine has.
+
+    Attributes:
+        node: Name of the call; empty where it is not known.
+        source: Its line in the program, as file, line and function; empty where it is not known.
+    """
+
+    code = "FXP-L010"
+    node: str = ""
+    source: str = ""
 
 
 class StorageError(FxplugError, ValueError):

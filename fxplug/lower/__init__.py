@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from fxplug.lower.backend import Backend, BackendRecord, LoweringContext, Support
 from fxplug.lower.cache import DEFAULT_SIZE_LIMIT, ArtefactCache, CacheEntry
+from fxplug.lower.calls import CallRow, CallTable
+from fxplug.lower.converters import Conversion, ConverterRecord, ConverterTable, EngineValue
+from fxplug.lower.converting import ConverterHost, ConvertingBackend
 from fxplug.lower.eager import EagerBackend
 from fxplug.lower.inductor import InductorBackend, InductorOptions
 from fxplug.lower.lowered import LoweredPartition, OnMismatch, lowered_partitions
@@ -11,18 +14,29 @@ from fxplug.lower.lowering import Lowered, lower, lower_to_several, plan_lowerin
 from fxplug.lower.planning import EAGER_PIN, Choices
 from fxplug.lower.profile import InputProfile, Profile
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
+from fxplug.lower.results import Slot, fill_results, read_results, results_data
 from fxplug.lower.stored import Engines, restored_partition, stored_partition
+from fxplug.lower.writing import AtenProgram, Place, Written, write_program
 
 __all__ = [
     "BUILTIN_BACKENDS",
     "DEFAULT_SIZE_LIMIT",
     "EAGER_PIN",
     "ArtefactCache",
+    "AtenProgram",
     "Backend",
     "BackendRecord",
     "CacheEntry",
+    "CallRow",
+    "CallTable",
     "Choices",
+    "Conversion",
+    "ConverterHost",
+    "ConverterRecord",
+    "ConverterTable",
+    "ConvertingBackend",
     "EagerBackend",
+    "EngineValue",
     "Engines",
     "InductorBackend",
     "InductorOptions",
@@ -35,14 +49,21 @@ __all__ = [
     "NodeSupport",
     "OnMismatch",
     "PartitionReport",
+    "Place",
     "Profile",
+    "Slot",
     "Support",
+    "Written",
+    "fill_results",
     "lower",
     "lower_to_several",
     "lowered_partitions",
     "plan_lowering",
+    "read_results",
     "restored_partition",
+    "results_data",
     "stored_partition",
+    "write_program",
 ]
 
 BUILTIN_BACKENDS: tuple[BackendRecord, ...] = (

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fxplug.errors import PluginError, UnknownNameError
+from fxplug.lower import ConverterRecord
 from fxplug.plugins.backend_options import backend_findings, backend_options
 from fxplug.plugins.call_log import CALL_LOG_VARIABLE, switch_on_call_log
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
@@ -454,16 +455,50 @@ class PluginManager:
             try:
                 answer = implementation.function(*(arguments[name] for name in declared))
             except FAILURES as error:
-                failure = implementation.failed(error)
-                if self.strict:
-                    raise failure from error
-                warnings.warn(failure.message, PluginWarning, stacklevel=2)
+                self._left_out(implementation.failed(error), error)
                 continue
             if answer is not None:
                 answers.append(answer)
                 if self._loader.ends_with_first_answer(hook):
                     break
         return answers
+
+    def converters(self, hook: str) -> list[tuple[str, ConverterRecord]]:
+        """Return the converters of operators that plugins bring to a backend, in the order of the plugins.
+
+        A plugin that raises an error, or brings something else, is a `PluginWarning`, and the others are still asked.
+
+        Args:
+            hook: Declared by the plugin of the backend, without arguments.
+
+        Returns:
+            Distribution and version, and converter. Nothing where no active plugin declares the hook: a backend works
+            without being installed as a plugin.
+
+        Raises:
+            PluginError: (strict) A plugin failed, or brought something else.
+        """
+        found: list[tuple[str, ConverterRecord]] = []
+        for implementation in self._implementations(hook) if hook in self._loader.own_hooks else ():
+            try:
+                records: list[Any] = list(implementation.function() or ())
+            except FAILURES as error:
+                self._left_out(implementation.failed(error), error)
+                continue
+            wrong = [record for record in records if not isinstance(record, ConverterRecord)]
+            if wrong:
+                self._left_out(
+                    implementation.refused(wrong[0], "an iterable of fxplug.lower.ConverterRecord")
+                )
+                continue
+            found += [(implementation.provider, record) for record in records]
+        return found
+
+    def _left_out(self, failure: PluginError, cause: BaseException | None = None) -> None:
+        """Warn that a plugin failed; raise it in strict mode."""
+        if self.strict:
+            raise failure from cause
+        warnings.warn(failure.message, PluginWarning, stacklevel=3)
 
     def _implementations(self, hook: str) -> Sequence[Any]:
         return self._loader.implementations(hook, self._active)
@@ -475,6 +510,10 @@ def _identity(plugin: LoadedPlugin) -> tuple[str, str, str]:
 
 def _is_text(answer: Any, _: Any) -> bool:
     return isinstance(answer, (str, bytes))
+
+
+def _is_converter(record: Any) -> bool:
+    return isinstance(record, ConverterRecord) and callable(record.target) and callable(record.function)
 
 
 def _is_strict(environ: Mapping[str, str], config: Config) -> bool:

@@ -14,10 +14,10 @@ from torch import nn
 
 import fxplug
 from fxplug.errors import CacheWarning, LoweringError, StorageError
-from fxplug.lower import ArtefactCache, lower, lowered_partitions
+from fxplug.lower import ArtefactCache, Slot, lower, lowered_partitions
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_openvino import OpenVINOBackend, plugin
-from fxplug_openvino.layout import Layout, Slot
+from fxplug_openvino.layout import Layout
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed"

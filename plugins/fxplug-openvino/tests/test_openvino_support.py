@@ -14,7 +14,7 @@ import fxplug
 from fxplug.ir import RegionEntry
 from fxplug.lower import LoweringContext, plan_lowering
 from fxplug_openvino import OpenVINOBackend
-from fxplug_openvino.table import FUNCTIONS, METHODS, MODULES, ROWS
+from fxplug_openvino.table import ROWS, TABLE
 
 
 def reasons(module: fxplug.GraphModule) -> dict[str, str]:
@@ -228,10 +228,10 @@ def test_regions_that_change_the_result_stay_in_pytorch(context, arguments, allo
 
 
 def test_the_table_names_real_methods_and_no_call_twice():
-    assert [name for name in METHODS if not hasattr(torch.Tensor, name)] == []
-    assert len(MODULES) == sum(len(set(row.modules)) for row in ROWS)
-    assert len(METHODS) == sum(len(set(row.methods)) for row in ROWS)
-    assert len(FUNCTIONS) == sum(len(set(row.functions)) for row in ROWS)
+    assert [name for name in TABLE.methods if not hasattr(torch.Tensor, name)] == []
+    assert len(TABLE.modules) == sum(len(set(row.modules)) for row in ROWS)
+    assert len(TABLE.methods) == sum(len(set(row.methods)) for row in ROWS)
+    assert len(TABLE.functions) == sum(len(set(row.functions)) for row in ROWS)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="OpenVINO is not installed")

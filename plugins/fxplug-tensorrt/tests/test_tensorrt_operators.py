@@ -144,7 +144,8 @@ def test_attention_that_eager_has_on_a_gpu_alone(name):
 
 
 def computed(build, args):
-    from fxplug_tensorrt.conversion import Converted, Place, Slot
+    from fxplug.lower import Slot
+    from fxplug_tensorrt.conversion import Converted, Place
     from fxplug_tensorrt.testing import evaluate
 
     places = tuple(

@@ -14,7 +14,7 @@ import fxplug
 from fxplug.ir import RegionEntry
 from fxplug.lower import LoweringContext, plan_lowering
 from fxplug_tensorrt import TensorRTBackend
-from fxplug_tensorrt.table import FUNCTIONS, METHODS, MODULES, ROWS
+from fxplug_tensorrt.table import ROWS, TABLE
 
 
 def reasons(module: fxplug.GraphModule) -> dict[str, str]:
@@ -246,10 +246,10 @@ def test_regions_that_change_the_result_stay_in_pytorch(context, arguments, allo
 
 
 def test_the_table_names_real_methods_and_no_call_twice():
-    assert [name for name in METHODS if not hasattr(torch.Tensor, name)] == []
-    assert len(MODULES) == sum(len(set(row.modules)) for row in ROWS)
-    assert len(METHODS) == sum(len(set(row.methods)) for row in ROWS)
-    assert len(FUNCTIONS) == sum(len(set(row.functions)) for row in ROWS)
+    assert [name for name in TABLE.methods if not hasattr(torch.Tensor, name)] == []
+    assert len(TABLE.modules) == sum(len(set(row.modules)) for row in ROWS)
+    assert len(TABLE.methods) == sum(len(set(row.methods)) for row in ROWS)
+    assert len(TABLE.functions) == sum(len(set(row.functions)) for row in ROWS)
 
 
 @pytest.mark.skipif(
@@ -258,7 +258,7 @@ def test_the_table_names_real_methods_and_no_call_twice():
 def test_every_layer_in_the_table_is_one_of_tensorrts():
     import tensorrt_rtx
 
-    named = {name for row in ROWS for name in row.layers}
+    named = {name for row in ROWS for name in row.operations}
     assert [
         name for name in sorted(named) if not hasattr(tensorrt_rtx.INetworkDefinition, f"add_{name}")
     ] == []

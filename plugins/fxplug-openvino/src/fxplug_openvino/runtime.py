@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from fxplug.errors import BackendError
+from fxplug.lower import fill_results
 from fxplug_openvino._engine import core, load_engine
-from fxplug_openvino.layout import Layout, Slot
+from fxplug_openvino.layout import Layout
 from fxplug_openvino.ranges import LIMIT, is_within
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class OpenVINOModule(nn.Module):
             for number, tensor in enumerate(results)
         ]
         self._idle.append(request)
-        return _filled(self.layout.results, made)
+        return fill_results(self.layout.results, made)
 
     def _given(self, inputs: Sequence[Any], place: tuple[int, int | None]) -> torch.Tensor:
         position, inner = place
@@ -253,14 +254,3 @@ def _failed(error: RuntimeError) -> BackendError:
 def _refused(step: str, what: str, device: str, error: RuntimeError) -> BackendError:
     reason = str(error).strip().splitlines()[-1]
     return BackendError(f"Cannot {step} with OpenVINO: it refuses {what} on {device!r}: {reason}")
-
-
-def _filled(results: Any, made: Sequence[torch.Tensor]) -> Any:
-    if isinstance(results, Slot):
-        return made[results.number]
-    if isinstance(results, (tuple, list)):
-        parts = [_filled(part, made) for part in results]
-        return type(results)(parts)
-    if isinstance(results, dict):
-        return {name: _filled(part, made) for name, part in results.items()}
-    return results

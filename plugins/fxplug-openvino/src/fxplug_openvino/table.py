@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody knows it by
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fxplug.lower import CallRow as Row
+from fxplug.lower import CallTable
 
-    from fxplug.ir import Node
-    from fxplug.lower import LoweringContext
-
-__all__ = ["FUNCTIONS", "METHODS", "MODULES", "ROWS", "Row", "find_row"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Calls that become the same operations."""
-
-    operations: tuple[str, ...]
-    """Names in OpenVINO's opset15, those that take part in any of the calls; empty where the call vanishes."""
-    modules: tuple[type[nn.Module], ...] = ()
-    functions: tuple[Callable[..., Any], ...] = ()
-    methods: tuple[str, ...] = ()
-    """Of tensors; the forms with a trailing underscore are meant too."""
-    shares_memory: bool = False
-    """Whether the result may be a view of the input, so that a later in-place call reaches further."""
+__all__ = ["ROWS", "TABLE"]
 
 
 def _same_name(operation: str, *names: str) -> Row:
@@ -187,24 +168,5 @@ _LAYOUT = (
 _SHAPE = Row(("shape_of",), methods=("size",))
 ROWS = (*_LAYERS, *_ACTIVATIONS, *_ARITHMETIC, *_LAYOUT, _SHAPE)
 
-MODULES: dict[type[nn.Module], Row] = {module: row for row in ROWS for module in row.modules}
-FUNCTIONS: dict[Callable[..., Any], Row] = {function: row for row in ROWS for function in row.functions}
-METHODS: dict[str, Row] = {method: row for row in ROWS for method in row.methods}
-
-
-def find_row(node: Node, context: LoweringContext) -> Row | None:
-    """Return what the table says about a call, None when it does not stand there."""
-    if node.op == "call_module":
-        # The very class: a subclass may compute something else.
-        return MODULES.get(type(context.module.get_submodule(node.target)))
-    if node.op == "call_method":
-        name = str(node.target)
-        return METHODS.get(name) or (METHODS.get(name[:-1]) if name.endswith("_") else None)
-    if node.op == "call_function":
-        if node.target is getattr:
-            return _SHAPE if node.args[1:] == ("shape",) else None
-        try:
-            return FUNCTIONS.get(node.target)
-        except TypeError:  # A callable that cannot be hashed.
-            return None
-    return None
+TABLE = CallTable("OpenVINO", "fxplug-openvino", ROWS, shape=_SHAPE)
+"""The operations are named as in OpenVINO's opset15."""

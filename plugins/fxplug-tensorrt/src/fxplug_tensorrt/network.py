@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.errors import BackendError
+import fxplug.lower
+from fxplug.errors import NotConvertibleError
 from fxplug_tensorrt._trt import load_engine, make_log
 
 if TYPE_CHECKING:
@@ -25,12 +27,7 @@ _TYPES = {
 }
 _COMPARISONS = frozenset({"EQUAL", "GREATER", "LESS"})
 _LONGEST = 300
-
-
-class NotConvertibleError(BackendError):
-    """A call cannot be expressed by TensorRT's layers."""
-
-    code = "FXP-L010"
+_MOST_DIMENSIONS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,12 +175,16 @@ Size = int | Value
 """A size: a number, or a `Value` where it is left open."""
 
 
-class Conversion:
-    """A network that is being written.
+class Conversion(fxplug.lower.Conversion):
+    """A network that is being written. Converters return a `Value`.
 
     Args:
         computed_in: What takes the place of float32 inside.
     """
+
+    engine = "TensorRT"
+    value_type = Value
+    computes_known = True
 
     def __init__(self, computed_in: torch.dtype = torch.float32) -> None:
         self.trt = load_engine()
@@ -199,15 +200,57 @@ class Conversion:
         self.computed_in = computed_in
         self.kept: dict[str, torch.Tensor] = {}
         """Name of a constant -> its memory, which the network reads when the engine is built."""
-        self.like: Any = None
-        """What the present call returns, without data: a tensor, or a tuple of them."""
         self._asked = len(self.log.complaints)  # Without a driver, there is one complaint from the start.
 
-    # -- refusals
+    # -- what every engine says
 
-    def fail(self, reason: str) -> NotConvertibleError:
-        """Return the error that says why a call cannot be written."""
-        return NotConvertibleError(reason)
+    def add_input(self, name: str, example: torch.Tensor, sizes: Sequence[int]) -> Value:
+        """Return the value of a new input."""
+        _refuse_empty(example)
+        return self.input(name, example.dtype, sizes)
+
+    def add_constant(self, tensor: torch.Tensor) -> Value:
+        """Return the value of a tensor that is known."""
+        _refuse_empty(tensor)
+        return self.tensor(tensor)
+
+    def add_result(self, name: str, value: Value) -> None:
+        """Make a value a result of the network."""
+        if value.is_size:
+            raise NotConvertibleError("it returns a size that is not known before it runs")
+        self.output(name, value)
+
+    def check_tensor(self, like: torch.Tensor) -> None:
+        """Refuse dtypes and numbers of dimensions that TensorRT does not have."""
+        self.type_of(like.dtype)
+        if like.dim() > _MOST_DIMENSIONS:
+            raise NotConvertibleError(
+                f"TensorRT has at most {_MOST_DIMENSIONS} dimensions, and one tensor has {like.dim()}"
+            )
+
+    def value_of(self, made: Any, like: torch.Tensor, target: Any) -> Value:
+        """Return what a converter made, after a comparison with what the call returns."""
+        _refuse_empty(like)
+        if not isinstance(made, Value):
+            raise NotConvertibleError(f"the converter of {target} returns a {type(made).__name__}")
+        sizes = made.sizes
+        fits = len(sizes) == like.dim() and all(
+            size in (-1, wanted) for size, wanted in zip(sizes, like.shape, strict=True)
+        )
+        if not fits or made.dtype is not like.dtype or made.output.dtype != self.type_of(like.dtype):
+            raise NotConvertibleError(
+                f"the converter of {target} returns {made.output.dtype} of {sizes}, and PyTorch "
+                f"{like.dtype} of {tuple(like.shape)}"
+            )
+        return made
+
+    def size_of(self, target: Any, first: Any, second: Any) -> Any:
+        """Return a size that is computed from others: values as numbers."""
+        return (
+            self.binary("FLOOR_DIV", first, second) if target is operator.floordiv else target(first, second)
+        )
+
+    # -- layers and values
 
     def add(self, kind: str, *args: Any) -> Any:
         """Return a new layer: ``add("unary", tensor, operation)`` calls ``add_unary`` of the network.
@@ -536,6 +579,13 @@ class Conversion:
         layer = self.add("topk", value.output, kind, count, 1 << axis)
         places = self.value(self.add("cast", layer.get_output(1), self.trt.DataType.INT64), torch.int64)
         return self.value(layer, value.dtype), places
+
+
+def _refuse_empty(value: torch.Tensor) -> None:
+    if not value.numel():
+        raise NotConvertibleError(
+            f"TensorRT is given no empty tensors, and one is {tuple(value.shape)} large"
+        )
 
 
 def _one_open(sizes: list[Size]) -> list[Size]:

@@ -12,15 +12,13 @@ import torch
 from torch import nn
 
 from fxplug.errors import BackendError
+from fxplug.lower import fill_results
 from fxplug_tensorrt._trt import load_engine, make_log, why_engines_do_not_run
-from fxplug_tensorrt.conversion import Slot
 from fxplug_tensorrt.saving import EngineRecord, read_engine, write_engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-    from fxplug_tensorrt.conversion import Place
 
 __all__ = ["TensorRTModule", "load_module"]
 
@@ -73,11 +71,11 @@ class TensorRTModule(nn.Module):
         Raises:
             BackendError: No GPU runs engines here, an input is not where the engine reads it, or has other sizes.
         """
-        given = [_given(inputs, place) for place in self.record.inputs]
+        given = [place.tensor(inputs) for place in self.record.inputs]
         self._check(given)
         with self._lock:
             made = self._run(given)
-        return _filled(self.record.results, made)
+        return fill_results(self.record.results, made)
 
     def _check(self, given: Sequence[torch.Tensor]) -> None:
         sizes = self.record.batch_sizes
@@ -159,21 +157,3 @@ class TensorRTModule(nn.Module):
     def extra_repr(self) -> str:
         """Return what is shown of it."""
         return f"{len(self.record.plan)} bytes for {self.record.device or 'the GPUs of this TensorRT'}"
-
-
-def _given(inputs: Sequence[Any], place: Place) -> torch.Tensor:
-    tensor: torch.Tensor = inputs[place.position]
-    if place.inner is not None:
-        tensor = inputs[place.position][place.inner]
-    return tensor.detach().contiguous()
-
-
-def _filled(results: Any, made: Sequence[torch.Tensor]) -> Any:
-    if isinstance(results, Slot):
-        return made[results.number]
-    if isinstance(results, (tuple, list)):
-        parts = [_filled(part, made) for part in results]
-        return tuple(parts) if isinstance(results, tuple) else parts
-    if isinstance(results, dict):
-        return {name: _filled(part, made) for name, part in results.items()}
-    return results

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.errors import BackendError
+from fxplug.lower import Place, read_results, results_data
 from fxplug_tensorrt._trt import find_engine
-from fxplug_tensorrt.conversion import Place, Slot
 
 if TYPE_CHECKING:
     from fxplug_tensorrt.conversion import Converted
@@ -119,7 +119,7 @@ def read_engine(path: str | Path) -> EngineRecord:
         head["made_by"],
         head["device"],
         tuple(Place(name, position, inner, _dtype(dtype)) for name, position, inner, dtype in head["inputs"]),
-        _unpacked(head["results"]),
+        read_results(head["results"], len(head["outputs"])),
         tuple((name, _dtype(dtype)) for name, dtype in head["outputs"]),
         tuple(head["batch_sizes"]),
         head["cuda_graphs"],
@@ -135,27 +135,10 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def _packed(results: Any) -> Any:
-    if isinstance(results, Slot):
-        return {"slot": results.number}
-    if isinstance(results, (tuple, list)):
-        return {type(results).__name__: [_packed(part) for part in results]}
-    if isinstance(results, dict):
-        return {"dict": [[name, _packed(part)] for name, part in results.items()]}
-    if results is None or isinstance(results, (bool, int, float, str)):
-        return {"value": results}
-    raise BackendError(
-        f"Cannot save the engine: the program returns a {type(results).__name__}, which is not written to files. "
-        "Return tensors, numbers and text."
-    )
-
-
-def _unpacked(packed: Any) -> Any:
-    ((kind, content),) = packed.items()
-    if kind == "slot":
-        return Slot(content)
-    if kind == "dict":
-        return {name: _unpacked(part) for name, part in content}
-    if kind in {"tuple", "list"}:
-        parts = [_unpacked(part) for part in content]
-        return tuple(parts) if kind == "tuple" else parts
-    return content
+    try:
+        return results_data(results)
+    except TypeError as error:
+        raise BackendError(
+            f"Cannot save the engine: the program returns what is not written to files ({error}). Return tensors, "
+            "numbers and text."
+        ) from error

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - the name everybody knows it by
 
+from fxplug.lower import CallRow as Row
+from fxplug.lower import CallTable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fxplug.ir import Node
-    from fxplug.lower import LoweringContext
+    from fxplug import LoweringContext, Node
 
-__all__ = ["FUNCTIONS", "METHODS", "MODULES", "POOL_TO_ONE", "ROWS", "Row", "find_row"]
-
-
-@dataclass(frozen=True)
-class Row:
-    """Calls that become the same layers."""
-
-    layers: tuple[str, ...]
-    """Those that take part in any of the calls: methods of TensorRT's ``INetworkDefinition`` without ``add_``.
-    Empty where the call vanishes."""
-    modules: tuple[type[nn.Module], ...] = ()
-    functions: tuple[Callable[..., Any], ...] = ()
-    methods: tuple[str, ...] = ()
-    """Of tensors; the forms with a trailing underscore are meant too."""
-    shares_memory: bool = False
-    """Whether the result may be a view of the input, so that a later in-place call reaches further."""
+__all__ = ["POOL_TO_ONE", "ROWS", "TABLE"]
 
 
 POOL_TO_ONE = Row(
@@ -189,24 +175,24 @@ _LAYOUT = (
 _SHAPE = Row(("shape",), methods=("size",))
 ROWS = (*_LAYERS, *_ACTIVATIONS, *_ARITHMETIC, *_LAYOUT, _SHAPE)
 
-MODULES: dict[type[nn.Module], Row] = {module: row for row in ROWS for module in row.modules}
-FUNCTIONS: dict[Callable[..., Any], Row] = {function: row for row in ROWS for function in row.functions}
-METHODS: dict[str, Row] = {method: row for row in ROWS for method in row.methods}
+
+class _Table(CallTable):
+    """What TensorRT has layers for."""
+
+    def reason_against(self, node: Node, context: LoweringContext) -> str:
+        """Return why TensorRT cannot run a node, for people; empty when it can."""
+        if self.find(node, context) is POOL_TO_ONE and not _pools_to_one(node, context):
+            return "it pools to more than one value, for which TensorRT has no layer"
+        return super().reason_against(node, context)
 
 
-def find_row(node: Node, context: LoweringContext) -> Row | None:
-    """Return what the table says about a call, None when it does not stand there."""
+def _pools_to_one(node: Node, context: LoweringContext) -> bool:
     if node.op == "call_module":
-        # The very class: a subclass may compute something else.
-        return MODULES.get(type(context.module.get_submodule(node.target)))
-    if node.op == "call_method":
-        name = str(node.target)
-        return METHODS.get(name) or (METHODS.get(name[:-1]) if name.endswith("_") else None)
-    if node.op == "call_function":
-        if node.target is getattr:
-            return _SHAPE if node.args[1:] == ("shape",) else None
-        try:
-            return FUNCTIONS.get(node.target)
-        except TypeError:  # A callable that cannot be hashed.
-            return None
-    return None
+        size: Any = context.module.get_submodule(node.target).output_size
+    else:
+        size = node.args[1] if len(node.args) > 1 else node.kwargs.get("output_size")
+    return all(part == 1 for part in (size if isinstance(size, (tuple, list)) else (size,)))
+
+
+TABLE = _Table("TensorRT", "fxplug-tensorrt", ROWS, shape=_SHAPE)
+"""The operations are methods of TensorRT's ``INetworkDefinition`` without ``add_``."""
