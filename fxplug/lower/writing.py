@@ -25,6 +25,8 @@ __all__ = ["AtenProgram", "Place", "Written", "write_program"]
 
 _OF_SIZES = frozenset({operator.add, operator.sub, operator.mul, operator.floordiv})
 
+_NUMBERS = frozenset({int, float, bool, complex})
+
 
 @dataclass(frozen=True)
 class AtenProgram:
@@ -258,6 +260,10 @@ class _Writer:
             pairs = zip(parts, wanted, strict=True)
             return tuple(None if part is None else self._values_of(node, part, one) for part, one in pairs)
         if not isinstance(like, torch.Tensor):
+            if not self._build.is_value(made) and type(made) not in _NUMBERS:
+                raise NotConvertibleError(
+                    f"{title} returns a {type(made).__name__} instead of a number or a value"
+                )
             return made
         if made is None or isinstance(made, (tuple, list)):
             raise NotConvertibleError(f"{title} returns a {type(made).__name__} instead of a value")
