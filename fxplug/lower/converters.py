@@ -26,8 +26,8 @@ class ConverterRecord:
     function: Callable[..., Any]
     """Called with the `Conversion` and the arguments of the call, where values of the engine stand for tensors; those
     that the operator takes by keyword alone come by keyword. Returns a value, or a tuple of them for an operator with
-    several results, with None for one that it does not compute; for a size, a number where it is known. Raises `NotConvertibleError` with the reason where the
-    engine cannot run the call."""
+    several results, with None for one that it does not compute; for a size, a number where it is known. Raises
+    `NotConvertibleError` with the reason where the engine cannot run the call."""
     check: Callable[..., str] | None = None
     """Called before `function` with the same arguments; returns why the engine cannot run the call, or an empty
     text."""

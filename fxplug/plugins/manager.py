@@ -485,10 +485,10 @@ class PluginManager:
             except FAILURES as error:
                 self._left_out(implementation.failed(error), error)
                 continue
-            wrong = [record for record in records if not isinstance(record, ConverterRecord)]
+            wrong = [record for record in records if not _is_converter(record)]
             if wrong:
                 self._left_out(
-                    implementation.refused(wrong[0], "an iterable of fxplug.lower.ConverterRecord")
+                    implementation.refused(wrong[0], "ConverterRecords of fxplug.lower with functions")
                 )
                 continue
             found += [(implementation.provider, record) for record in records]

@@ -324,7 +324,7 @@ def test_what_stands_for_a_size_is_known_to_be_computed():
     text = ConverterRecord(aten.sym_size.int, lambda build, x, dim: "a name of the engine")
     backend = LinesBackend(text, opened=(0,))
 
-    with pytest.raises(LoweringError, match="sym_size.int returns a str instead of a number or a value"):
+    with pytest.raises(LoweringError, match=r"sym_size\.int returns a str instead of a number or a value"):
         lowered(lambda x: x.reshape(x.shape[0] * 3), X, backend=backend)
 
 
