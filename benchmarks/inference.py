@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import fxplug
-from benchmarks.report import Bound, describe_surroundings, table
+from benchmarks.report import Bound, WayRow, describe_surroundings, table
 from benchmarks.timing import Ratio, interleave, paired_ratio
 from benchmarks.zoo import randomise
 from examples.learning_to_paint import Actor
@@ -63,29 +63,17 @@ class NotAvailableError(Exception):
 
 
 @dataclass(frozen=True)
-class InferenceRow:
-    """What one way of running one model took."""
+class InferenceRow(WayRow):
+    """What one way of running one model took; the error is the largest absolute difference from eager."""
 
     model: str
     batch: int
     threads: int
     way: str
-    milliseconds: float | None = None
-    """Median; None where the way is not available."""
     low: float | None = None
     """Lower quartile."""
     high: float | None = None
     """Upper quartile."""
-    speed: Ratio | None = None
-    """Time of eager / time of this, round by round."""
-    error: float | None = None
-    """The largest absolute difference from eager."""
-    note: str = ""
-    """Why it is not available."""
-    bound: str = ""
-    """What the project promises about it."""
-    holds: bool | None = None
-    """Whether that is so in this run; None where nothing is promised."""
 
 
 # -- the ways
@@ -270,8 +258,7 @@ def _cells(row: InferenceRow) -> tuple[str, ...]:
         f"{row.speed.median:.2f}",
         f"{row.speed.low:.2f} to {row.speed.high:.2f}",
         f"{row.error:.0e}",
-        row.bound,
-        "" if row.holds is None else "yes" if row.holds else "NO",
+        *row.judgement(),
     )
 
 

@@ -23,7 +23,7 @@ import torch
 
 import fxplug
 from benchmarks.inference import MODELS, WAYS, NotAvailableError
-from benchmarks.report import Bound, describe_surroundings, table
+from benchmarks.report import Bound, WayRow, describe_surroundings, table
 from benchmarks.timing import Ratio, interleave, paired_ratio
 from benchmarks.zoo import randomise
 from fxplug.lower import lower
@@ -41,27 +41,15 @@ EAGER, OURS, THEIRS, ONNX = "eager", "fxplug, openvino", "openvino.convert_model
 
 
 @dataclass(frozen=True)
-class LoweringRow:
-    """What one way of running one model took."""
+class LoweringRow(WayRow):
+    """What one way of running one model took; the error is a share of the largest magnitude."""
 
     model: str
     batch: int
     way: str
     precision: str
-    milliseconds: float | None = None
-    """Median; None where the way is not available."""
-    speed: Ratio | None = None
-    """Time of eager / time of this, round by round."""
     beside: Ratio | None = None
     """Time of OpenVINO's own converter in this precision / time of this, round by round."""
-    error: float | None = None
-    """The largest difference from eager, as a share of the largest magnitude."""
-    note: str = ""
-    """Why it is not available."""
-    bound: str = ""
-    """What the project promises about it."""
-    holds: bool | None = None
-    """Whether that is so in this run; None where nothing is promised."""
 
 
 def _by_fxplug(model: nn.Module, x: Tensor, precision: Any, threads: int) -> Callable[[], Any]:
@@ -200,8 +188,7 @@ def _cells(row: LoweringRow) -> tuple[str, ...]:
         f"{row.speed.low:.2f} to {row.speed.high:.2f}",
         "-" if row.beside is None else f"{row.beside.median:.2f}",
         f"{row.error:.0e}",
-        row.bound,
-        "" if row.holds is None else "yes" if row.holds else "NO",
+        *row.judgement(),
     )
 
 

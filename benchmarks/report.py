@@ -89,6 +89,28 @@ class Figure:
             object.__setattr__(self, "holds", self.bound.holds(self.value))
 
 
+@dataclass(frozen=True, kw_only=True)
+class WayRow:
+    """What one way of running a model took, beside what says which model and which way."""
+
+    milliseconds: float | None = None
+    """Median; None where the way is not available."""
+    speed: Ratio | None = None
+    """Time of eager / time of this, round by round."""
+    error: float | None = None
+    """How far the result is from that of eager."""
+    note: str = ""
+    """Why it is not available."""
+    bound: str = ""
+    """What the project promises about it."""
+    holds: bool | None = None
+    """Whether that is so in this run; None where nothing is promised."""
+
+    def judgement(self) -> tuple[str, str]:
+        """Return what is promised and whether it holds, for a table."""
+        return self.bound, "" if self.holds is None else "yes" if self.holds else "NO"
+
+
 @dataclass
 class Report:
     """Everything one run measured."""

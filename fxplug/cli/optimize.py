@@ -17,7 +17,7 @@ from fxplug.api import optimize as optimize_module
 from fxplug.cli.examples import example_from_option, make_examples, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import MODE_CHANGED, training_option
+from fxplug.cli.models import MODE_CHANGED, tolerance_options, training_option
 from fxplug.cli.output import FILES, OutputFolder
 from fxplug.cli.pipelines import check_overrides, command_overrides
 from fxplug.cli.progress import View, make_view
@@ -132,18 +132,7 @@ class _Options:
     help="Folder for the module, readable Python and reports; an earlier result in it is replaced.",
 )
 @config_option
-@click.option(
-    "--rtol",
-    type=click.FloatRange(min=0),
-    metavar="NUMBER",
-    help="Allowed error, as a share of the expected value. [default: by dtype]",
-)
-@click.option(
-    "--atol",
-    type=click.FloatRange(min=0),
-    metavar="NUMBER",
-    help="Allowed error beside it. [default: by dtype]",
-)
+@tolerance_options
 @click.option(
     "--runs",
     type=click.IntRange(min=1),
