@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.ir import Node, effects, qualified_name, writes
+from fxplug.rewrite.aliases import may_return_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -149,5 +150,9 @@ class CallTable:
 
     def _is_private(self, node: Node, context: LoweringContext) -> bool:
         """Return whether nobody but the one user of `node` can see its value."""
+        if len(node.users) != 1:
+            return False
+        if not self.rows:  # There is no table, so the call is looked at.
+            return node.op.startswith("call_") and not may_return_argument(node, context.module)
         row = self.find(node, context)
-        return row is not None and not row.shares_memory and len(node.users) == 1
+        return row is not None and not row.shares_memory

@@ -194,7 +194,7 @@ class ConvertingBackend(Backend):
         try:
             return self._written(part, inputs, kinds)
         except NotConvertibleError as error:
-            if not error.node or error.node in error.message:
+            if not error.node:
                 raise
             place = f"{error.node!r}, {error.source}" if error.source else repr(error.node)
             error.message = f"{error.message} ({place})"

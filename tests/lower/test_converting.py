@@ -284,6 +284,18 @@ def test_effects_are_reasons():
     assert found["dropout"].startswith("it draws random numbers")
 
 
+def test_writes_to_what_nobody_else_sees_are_written():
+    def program(x):
+        return torch.add(torch.tanh(x).relu_(), 1)
+
+    result = lowered(program, X)
+
+    assert torch.equal(result.module(X), program(X))
+    for shared in (lambda x: x.relu_(), lambda x: torch.tanh(x).view(6).relu_()):
+        (reason,) = reasons(shared, X).values()
+        assert reason.endswith("in place, which others may read; use the form that returns a new tensor")
+
+
 def test_a_write_to_an_input_is_seen_outside():
     class Unwilling(LinesBackend):
         def supports(self, node, context):

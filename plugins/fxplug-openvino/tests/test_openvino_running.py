@@ -267,3 +267,19 @@ def test_places_in_tables_are_whole_numbers_that_fit():
     module = fxplug.symbolic_trace(embedding)
     ids = torch.tensor([[1, 2], [9, 0]])
     check(run(module, (ids,)), module, ids)
+
+
+def test_sizes_that_are_left_open_reach_other_calls():
+    linear = nn.Linear(4, 6).eval()
+
+    def program(x):
+        y = linear(x).view(x.shape[0], -1, 2).transpose(1, 2)
+        return y.reshape(x.size(0) * 2, 3) + x.shape[0]
+
+    inputs = torch.linspace(-1, 1, 12).reshape(3, 4)
+    lowered = run(
+        fxplug.symbolic_trace(program), (inputs,), backend=OpenVINOBackend(dynamic_batch=True), strict=True
+    )
+    for count in (3, 5, 1):
+        given = torch.linspace(-2, 2, 4 * count).reshape(count, 4)
+        torch.testing.assert_close(lowered(given), program(given), atol=1e-5, rtol=1e-5)

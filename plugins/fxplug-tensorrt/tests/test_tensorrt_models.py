@@ -204,6 +204,34 @@ def engine_of(module):
     return partition.engine
 
 
+def test_a_named_tuple_comes_back_as_one_also_from_a_file(tmp_path):
+    from fxplug.lower import fill_results
+
+    class Largest(nn.Module):
+        def forward(self, x):
+            return torch.max(x, 1)
+
+    engine = engine_of(built(model=Largest()))
+    engine.save(tmp_path / "engine")
+
+    for module in (engine, load_module(tmp_path / "engine")):
+        found = fill_results(module.record.results, ["values", "places"])
+        assert type(found) is torch.return_types.max
+        assert (found.values, found.indices) == ("values", "places")
+
+
+def test_a_result_that_is_not_computed_leaves_its_call_alone_in_pytorch():
+    def program(x):
+        return torch.relu(F.max_pool2d(x[None], 2, return_indices=True)[1].float() * 2)
+
+    report = plan_lowering(fxplug.symbolic_trace(program), TensorRTBackend(), "tensorrt", (M,))
+
+    (left,) = report.unsupported
+    assert left.target == "max_pool2d_with_indices"
+    assert left.reason.endswith("is not computed by TensorRT")
+    assert [part.nodes[-1] for part in report.partitions] == ["relu"]
+
+
 def test_without_a_gpu_an_engine_for_another_machine_says_so_when_it_is_run():
     if not no_gpu():
         pytest.skip("TensorRT runs engines here")

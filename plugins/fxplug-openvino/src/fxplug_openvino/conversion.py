@@ -155,7 +155,10 @@ class Conversion(fxplug.lower.Conversion):
     def cast(self, value: Any, dtype: torch.dtype) -> Any:
         """Return a value, or a number, as an output of a dtype."""
         if not isinstance(value, Value):
-            return self.constant(value, dtype) if not hasattr(value, "get_element_type") else value
+            if not self.is_value(value):
+                return self.constant(value, dtype)
+            kind = self.type_of(dtype)  # It is a size that is left open.
+            return value if value.get_element_type() == kind else self.out(self.ops.convert(value, kind))
         if value.dtype is dtype:
             return value.output
         if dtype is torch.bool:
