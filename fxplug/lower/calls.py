@@ -149,10 +149,16 @@ class CallTable:
         )
 
     def _is_private(self, node: Node, context: LoweringContext) -> bool:
-        """Return whether nobody but the one user of `node` can see its value."""
-        if len(node.users) != 1:
-            return False
-        if not self.rows:  # There is no table, so the call is looked at.
-            return node.op.startswith("call_") and not may_return_argument(node, context.module)
-        row = self.find(node, context)
-        return row is not None and not row.shares_memory
+        """Return whether nobody but the one user of `node` sees its value: it is new memory, or a view of such."""
+        waiting = [node]
+        while waiting:
+            value = waiting.pop()
+            if not value.op.startswith("call_") or len(value.users) != 1:
+                return False
+            row = self.find(value, context)
+            if not (may_return_argument(value, context.module) if row is None else row.shares_memory):
+                continue
+            if row is None and not effects.effect_of(value, context.module).is_pure:
+                return False
+            waiting += value.all_input_nodes
+        return True

@@ -133,8 +133,7 @@ class _Writer:
         if not isinstance(given, torch.Tensor):
             if any(isinstance(leaf, torch.Tensor) for leaf in iterate_leaves(given)):
                 raise NotConvertibleError(
-                    f"an input is a {type(given).__name__} that holds tensors, which are only looked for in a tuple or "
-                    "list"
+                    "an input holds tensors in a container inside of another, or in a dict"
                 )
             return given
         if given.layout is not torch.strided:

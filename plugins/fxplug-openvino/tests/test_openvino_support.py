@@ -184,7 +184,7 @@ def test_an_in_place_call_on_a_value_that_nobody_else_reads_is_supported():
     def program(x, y):
         z = torch.matmul(x, y)
         z += 1
-        return F.relu(z.mul_(2), inplace=True)
+        return F.relu(z.mul_(2).flatten(), inplace=True)
 
     assert reasons(fxplug.symbolic_trace(program)) == {}
 
@@ -196,7 +196,7 @@ def test_an_in_place_call_on_a_value_that_nobody_else_reads_is_supported():
         (lambda x: F.relu(x, inplace=True), "relu", "x"),
         (lambda x: operator.iadd(x, 1), "iadd", "x"),
         (lambda x: (y := x * 2, y.relu_())[0], "relu_", "mul"),
-        (lambda x: (x + 1).flatten().relu_(), "relu_", "flatten"),
+        (lambda x: (y := x + 1, y.flatten().relu_())[0], "relu_", "flatten"),
     ],
     ids=["input", "function", "operator", "shared", "view"],
 )
