@@ -200,3 +200,24 @@ def test_a_glob_selects_several_modules_and_a_rule_needs_something_to_say(model,
         Rule(mode="float")
     with pytest.raises(ConfigError, match="it says nothing"):
         Rule(path="3")
+
+
+def test_sums_that_stay_float_say_so_and_follow_when_a_plan_is_edited():
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            y = self.first(x)
+            return self.second(self.second(y) + y)
+
+    model, given = Adds().eval(), torch.randn(2, 8)
+
+    plan = fxplug_quant.plan(model, {"rules": [{"path": "first", "mode": "float"}]}, given)
+    edited = fxplug_quant.prepare(model, plan.with_mode("first", "static-int8"), given).plan
+
+    row = plan.calls()["add"]
+    assert (row.mode, row.decided_by, row.reason) == ("float", "flow", "not all it takes are steps")
+    assert list(plan.left_in_float()) == ["first"]
+    assert (edited.calls()["add"].mode, edited.calls()["add"].decided_by) == ("static-int8", "default")

@@ -48,10 +48,7 @@ def test_all_linear_layers_of_an_encoder_are_quantized_and_the_products_of_atten
         assert type(model.get_submodule(f"{layer}.self_attn")) is nn.MultiheadAttention
     reason = "a product of two values, of which neither is a weight"
     products = dict.fromkeys(("scaled_dot_product_attention", "scaled_dot_product_attention_1"), reason)
-    left = plan.left_in_float()
-    assert {name: left[name] for name in products} == products
-    sums = {name: why for name, why in left.items() if name not in products}
-    assert set(sums.values()) == ({"no int8 call takes steps of it"} if mode == "static-int8" else set())
+    assert plan.left_in_float() == products
     fresh = torch.randn(3, 9, 64)
     with torch.no_grad():
         assert 0 < relative_error(result(fresh), model(fresh)) < 0.02
@@ -123,15 +120,27 @@ def test_sensitivity_and_autotune_take_transformers():
     assert {entry.mode for entry in plan.calls().values()} == {"float"}
 
 
-def test_smoothing_reaches_the_norms_of_an_encoder():
-    model, inputs = encoder(norm_first=True), torch.randn(2, 6, 64)
+@pytest.mark.parametrize(("norm_first", "norms"), [(True, 4), (False, 3)])
+def test_smoothing_reaches_the_norms_of_an_encoder(norm_first, norms):
+    model, inputs = encoder(norm_first=norm_first), torch.randn(2, 6, 64)
     with torch.no_grad():
-        model.layers[0].norm2.weight[3] *= 100
-        model.layers[0].linear1.weight[:, 3] /= 100
+        for layer in model.layers:
+            (layer.norm2 if norm_first else layer.norm1).weight[3] *= 100
+            layer.linear1.weight[:, 3] /= 100
     captured = fxplug_quant.prepare(model, {"mode": "float"}, inputs).module
 
-    result = fxplug_quant.Smooth().run(captured, fxplug.PassContext((inputs,)))
+    def error(module):
+        found = quantized(module, inputs, "dynamic-int8")[0](inputs)
+        # The channel that is huge in the outputs, too, would hide all others.
+        return relative_error(found[..., 4:], model(inputs)[..., 4:])
 
-    assert result.details == {"norms": 2}
     with torch.no_grad():
-        assert torch.equal(captured(inputs), model(inputs))
+        before, former = captured(inputs), error(captured)
+
+        result = fxplug_quant.Smooth().run(captured, fxplug.PassContext((inputs,)))
+
+        # The last norm of a post-norm encoder has no linear layer behind it.
+        assert result.details == {"norms": norms}
+        assert torch.equal(captured(inputs), before)
+        torch.testing.assert_close(before, model(inputs), atol=1e-5, rtol=1e-4)
+        assert error(captured) < 0.6 * former

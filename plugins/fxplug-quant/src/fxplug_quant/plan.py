@@ -80,8 +80,15 @@ class Plan:
         return {entry.node: entry for entry in self.entries if entry.what == "edge"}
 
     def left_in_float(self) -> dict[str, str]:
-        """Return name of node -> why the call stays float, for all that could be thought to be quantized."""
-        return {name: entry.reason for name, entry in self.calls().items() if entry.mode == "float"}
+        """Return name of node -> why the call stays float, for all that could be thought to be quantized.
+
+        Sums and the like that stay float since what they add does are no decisions; they stand in the table alone.
+        """
+        return {
+            name: entry.reason
+            for name, entry in self.calls().items()
+            if entry.mode == "float" and entry.decided_by != "flow"
+        }
 
     # -- edits -------------------------------------------------------------------------------------------------
 
