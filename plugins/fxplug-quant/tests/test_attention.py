@@ -12,8 +12,15 @@ import fxplug
 import fxplug_quant
 from fxplug.passes import PassContext
 from fxplug.plugins import PluginCandidate, PluginManager
+from fxplug_quant import (
+    DynamicInt8Linear,
+    Int8Linear,
+    OpenAttention,
+    WeightInt4Linear,
+    WeightInt8Linear,
+    plugin,
+)
 from fxplug_quant.attention import AttentionMask
-from fxplug_quant import DynamicInt8Linear, Int8Linear, OpenAttention, WeightInt4Linear, WeightInt8Linear, plugin
 
 
 class Attends(nn.Module):
@@ -121,7 +128,9 @@ def test_masks_are_what_they_were(masks, batch_first):
         torch.testing.assert_close(module(*inputs), model(*inputs), atol=2e-6, rtol=1e-5)
         # The mask is looked at when the module runs: its dtype is free.
         other = tuple(
-            mask if mask is None or mask.dtype is not torch.bool else torch.zeros(mask.shape).masked_fill(mask, -9.0)
+            mask
+            if mask is None or mask.dtype is not torch.bool
+            else torch.zeros(mask.shape).masked_fill(mask, -9.0)
             for mask in masks
         )
         given = (*inputs[:3], *other)
@@ -132,7 +141,9 @@ def test_masks_of_integers_and_causal_ones_that_are_missing_are_refused():
     layer = AttentionMask(4, is_causal=True)
     query = torch.randn(2, 4, 5, 8)
 
-    with pytest.raises(fxplug_quant.QuantizationError, match=r"a mask is int64\. Give bool or.*\[FXP-Q002\]"):
+    with pytest.raises(
+        fxplug_quant.QuantizationError, match=r"a mask is int64\. Give bool or floating.*\[FXP-Q002\]"
+    ):
         layer(query, torch.ones(5, 5, dtype=torch.int64))
     with pytest.raises(fxplug_quant.QuantizationError, match=r"is_causal is set, and attn_mask is None"):
         layer(query, None)
@@ -178,7 +189,10 @@ def test_attention_weights_that_are_used_and_training_keep_one_call():
             return result[0], result[1]
 
     inputs = values((2, 5, 32))
-    for whole, reason in ((True, "its two results are used as one"), (False, "its attention weights are used")):
+    for whole, reason in (
+        (True, "its two results are used as one"),
+        (False, "its attention weights are used"),
+    ):
         plan = fxplug_quant.plan(Both(whole=whole).eval(), {"mode": "dynamic-int8"}, inputs)
         assert plan.left_in_float() == {"attention": f"attention that is one call: {reason}"}
 

@@ -35,7 +35,9 @@ def relative_error(found, expected):
     ("mode", "kind"),
     [("dynamic-int8", DynamicInt8Linear), ("static-int8", Int8Linear), ("weight-int8", WeightInt8Linear)],
 )
-def test_all_linear_layers_of_an_encoder_are_quantized_and_the_products_of_attention_are_listed(norm_first, mode, kind):
+def test_all_linear_layers_of_an_encoder_are_quantized_and_the_products_of_attention_are_listed(
+    norm_first, mode, kind
+):
     model = encoder(norm_first=norm_first)
     inputs = torch.randn(4, 16, 64)
 

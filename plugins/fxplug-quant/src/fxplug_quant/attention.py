@@ -85,7 +85,7 @@ def _added(mask: Tensor, query: Tensor) -> Tensor:
         return mask
     if mask.dtype is not torch.bool:
         raise QuantizationError(
-            f"Cannot compute attention: a mask is {str(mask.dtype).removeprefix('torch.')}. Give bool or floating-point "
+            f"Cannot compute attention: a mask is {str(mask.dtype).removeprefix('torch.')}. Give bool or floating "
             f"numbers.",
             code="FXP-Q002",
         )

@@ -166,16 +166,14 @@ def _flow(
     return Flow(module, calls, _modes(rows), seen)
 
 
-def _leave_sums_of_floats(
-    calls: Mapping[Node, Call], rows: dict[Node, PlanEntry | None], flow: Flow
-) -> None:
+def _leave_sums_of_floats(calls: Mapping[Node, Call], rows: dict[Node, PlanEntry | None], flow: Flow) -> None:
     """Say of sums, products and the like that could be computed with steps, and are not, that they stay float."""
     with_steps = {node for fused in flow.fused for node in fused.nodes}
     for node, row in rows.items():
-        if row is not None and calls[node].kind in COMBINING and row.mode == "static-int8":
-            if not flow.has_steps(node) and node not in with_steps:
-                reason = "not all it takes are steps" if flow.writer is None else _writes(flow.writer)
-                rows[node] = replace(row, mode="float", decided_by="flow", reason=reason)
+        is_wished = row is not None and calls[node].kind in COMBINING and row.mode == "static-int8"
+        if row is not None and is_wished and not flow.has_steps(node) and node not in with_steps:
+            reason = "not all it takes are steps" if flow.writer is None else _writes(flow.writer)
+            rows[node] = replace(row, mode="float", decided_by="flow", reason=reason)
 
 
 def _modes(rows: Mapping[Node, PlanEntry | None]) -> dict[Node, str]:

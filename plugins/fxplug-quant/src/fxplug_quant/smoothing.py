@@ -171,9 +171,7 @@ def _find_groups(module: GraphModule) -> list[_Group]:
         if call.kind == "linear" and uses[str(call.node.target)] == 1
     }
     norms = [
-        node
-        for node, call in calls.items()
-        if type(call.called) in _NORMS and _is_plain(node, call.called)
+        node for node, call in calls.items() if type(call.called) in _NORMS and _is_plain(node, call.called)
     ]
     kept = Kept(module, set(norms))
     found: list[_Group] = []
