@@ -324,15 +324,15 @@ def test_an_activation_behind_a_layer_is_done_with_it(activation, rows):
         torch.testing.assert_close(result.get_submodule("0")(empty), activation(layer(empty)), equal_nan=True)
 
 
-def test_an_output_that_others_read_before_its_activation_stays():
+def test_outputs_that_others_read_and_layers_that_are_called_twice_keep_their_activation_apart():
     class Reads(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(8, 8)
+            self.layer, self.other, self.shared = (nn.Linear(8, 8) for _ in range(3))
 
         def forward(self, x):
             y = self.layer(x)
-            return torch.relu(y), y, torch.relu(self.layer(x + 1)), torch.tanh(self.layer(x - 1))
+            return torch.relu(y), y, torch.tanh(self.other(x)), torch.relu(self.shared(x)), self.shared(x + 1)
 
     torch.manual_seed(0)
     model, inputs = Reads().eval(), torch.randn(4, 8)
@@ -342,5 +342,5 @@ def test_an_output_that_others_read_before_its_activation_stays():
     with torch.no_grad():
         for found, expected in zip(result(inputs), model(inputs), strict=True):
             torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
-    layers = [part for part in result.modules() if isinstance(part, DynamicInt8Linear)]
-    assert sorted(layer.post for layer in layers) == ["none", "relu", "tanh"]
+    assert (result.layer.post, result.other.post, result.shared.post) == ("none", "tanh", "none")
+    assert sum(isinstance(part, DynamicInt8Linear) for part in result.modules()) == 3

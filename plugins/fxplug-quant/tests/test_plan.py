@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -221,3 +223,23 @@ def test_sums_that_stay_float_say_so_and_follow_when_a_plan_is_edited():
     assert (row.mode, row.decided_by, row.reason) == ("float", "flow", "not all it takes are steps")
     assert list(plan.left_in_float()) == ["first"]
     assert (edited.calls()["add"].mode, edited.calls()["add"].decided_by) == ("static-int8", "default")
+
+
+def test_a_plan_that_was_edited_as_text_is_followed_and_unknown_words_are_refused(model, inputs):
+    text = fxplug_quant.plan(model, None, inputs).to_json()
+
+    data = json.loads(text)
+    for row in data["entries"]:
+        row["observer"] = row["observer"].replace("histogram", "percentile:99.9")
+    edited = Plan.from_json(json.dumps(data))
+    prepared = fxplug_quant.prepare(model, edited, inputs)
+
+    assert {type(observer).__name__ for observer in prepared.observers.values()} == {"Percentile"}
+    observed = [entry for entry in prepared.plan.edges().values() if entry.observer]
+    assert {entry.decided_by for entry in observed} == {"edited"}
+    for old, new in (
+        ('"mode": "static-int8"', '"mode": "static-int9"'),
+        ('"observer": "histogram"', '"observer": "x"'),
+    ):
+        with pytest.raises(UnknownNameError):
+            Plan.from_json(text.replace(old, new))

@@ -86,7 +86,8 @@ def _added(mask: Tensor, query: Tensor) -> Tensor:
     if mask.dtype is not torch.bool:
         found = str(mask.dtype).removeprefix("torch.")
         raise QuantizationError(
-            f"Cannot compute attention: a mask is {found}. Give bool or floating-point numbers.", code="FXP-Q002"
+            f"Cannot compute attention: a mask is {found}. Give bool or floating-point numbers.",
+            code="FXP-Q002",
         )
     return torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask, -math.inf)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -254,9 +255,12 @@ class Flow:
 
     def _activate(self) -> dict[Node, Node]:
         found: dict[Node, Node] = {}
+        # A layer that is called in several places stays one, with its weights in memory once.
+        uses = Counter(id(call.called) for call in self.calls.values() if call.kind == "linear")
         for node, call in self.calls.items():
             follower = next(iter(node.users), None)
-            is_alone = call.kind == "linear" and self._modes.get(node) == "dynamic-int8"
+            is_dynamic = call.kind == "linear" and self._modes.get(node) == "dynamic-int8"
+            is_alone = is_dynamic and uses[id(call.called)] == 1
             if not is_alone or follower is None or len(node.users) > 1 or self.writer is not None:
                 continue
             fits = follower.region == node.region and self._may_be_steps(follower)

@@ -363,10 +363,14 @@ def _edge(
             decided_by="flow",
             reason=f"the steps of {root.name!r}",
         )
-    if edited is not None and edited.decided_by == "edited" and edited.observer:
-        observer, decided_by, reason = edited.observer, "edited", edited.reason
-    else:
-        observer, decided_by, reason = _observer(call, config)
+    observer, decided_by, reason = _observer(call, config)
+    # A plan that was edited as text says nothing but another observer.
+    if (
+        edited is not None
+        and edited.observer
+        and (edited.decided_by == "edited" or edited.observer != observer)
+    ):
+        observer, decided_by, reason = edited.observer, "edited", "edited"
     if levels != 255:
         reason += "; 7 bits, since sums would overflow on this CPU"
     return _row(
