@@ -22,7 +22,8 @@ def encoder(*, layers: int = 2, features: int = 64, norm_first: bool = False) ->
 def quantized(model, inputs, mode):
     prepared = fxplug_quant.prepare(model, {"mode": mode}, inputs)
     if prepared.observers:
-        prepared.calibrate([inputs])
+        generator = torch.Generator().manual_seed(1)
+        prepared.calibrate([inputs, *(torch.randn(inputs.shape, generator=generator) for _ in range(7))])
     return fxplug_quant.convert(prepared), prepared.plan
 
 
