@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fxplug
+import fxplug_quant
 from fxplug.errors import ConfigError
 from fxplug.passes import PassContext
 from fxplug_quant import DynamicInt8, DynamicInt8Linear, QuantizationError, engine
@@ -295,3 +296,51 @@ def test_a_machine_without_int8_leaves_the_module_as_it_was(monkeypatch):
         quantize(traced)
 
     assert int8_paths(traced) == []
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU(), nn.SELU(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Sigmoid(), nn.Tanh()],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [3, 200])
+def test_an_activation_behind_a_layer_is_done_with_it(activation, rows):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(48, 32), activation, nn.Linear(32, 16)).eval()
+    inputs = torch.randn(rows, 48)
+    prepared = fxplug_quant.prepare(model, {"mode": "dynamic-int8"}, inputs)
+
+    result = fxplug_quant.convert(prepared)
+
+    called = [node for node in result.graph.nodes if node.op == "call_module"]
+    assert [type(result.get_submodule(node.target)) for node in called] == [DynamicInt8Linear] * 2
+    assert called[0].name == "_1"
+    assert prepared.plan.edges()["_0"].reason == "never made: the next call is in this one"
+    layer = DynamicInt8Linear.from_float(model[0])
+    with torch.no_grad():
+        expected = activation(layer(inputs))
+        torch.testing.assert_close(result.get_submodule("0")(inputs), expected, atol=1e-6, rtol=1e-5)
+        empty = torch.full((2, 48), torch.nan)
+        torch.testing.assert_close(result.get_submodule("0")(empty), activation(layer(empty)), equal_nan=True)
+
+
+def test_outputs_that_others_read_and_layers_that_are_called_twice_keep_their_activation_apart():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.other, self.shared = (nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, x):
+            y = self.layer(x)
+            return torch.relu(y), y, torch.tanh(self.other(x)), torch.relu(self.shared(x)), self.shared(x + 1)
+
+    torch.manual_seed(0)
+    model, inputs = Reads().eval(), torch.randn(4, 8)
+
+    result = fxplug_quant.convert(fxplug_quant.prepare(model, {"mode": "dynamic-int8"}, inputs))
+
+    with torch.no_grad():
+        for found, expected in zip(result(inputs), model(inputs), strict=True):
+            torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
+    assert (result.layer.post, result.other.post, result.shared.post) == ("none", "tanh", "none")
+    assert sum(isinstance(part, DynamicInt8Linear) for part in result.modules()) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -200,3 +202,44 @@ def test_a_glob_selects_several_modules_and_a_rule_needs_something_to_say(model,
         Rule(mode="float")
     with pytest.raises(ConfigError, match="it says nothing"):
         Rule(path="3")
+
+
+def test_sums_that_stay_float_say_so_and_follow_when_a_plan_is_edited():
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            y = self.first(x)
+            return self.second(self.second(y) + y)
+
+    model, given = Adds().eval(), torch.randn(2, 8)
+
+    plan = fxplug_quant.plan(model, {"rules": [{"path": "first", "mode": "float"}]}, given)
+    edited = fxplug_quant.prepare(model, plan.with_mode("first", "static-int8"), given).plan
+
+    row = plan.calls()["add"]
+    assert (row.mode, row.decided_by, row.reason) == ("float", "flow", "not all it takes are steps")
+    assert list(plan.left_in_float()) == ["first"]
+    assert (edited.calls()["add"].mode, edited.calls()["add"].decided_by) == ("static-int8", "default")
+
+
+def test_a_plan_that_was_edited_as_text_is_followed_and_unknown_words_are_refused(model, inputs):
+    text = fxplug_quant.plan(model, None, inputs).to_json()
+
+    data = json.loads(text)
+    for row in data["entries"]:
+        row["observer"] = row["observer"].replace("histogram", "percentile:99.9")
+    edited = Plan.from_json(json.dumps(data))
+    prepared = fxplug_quant.prepare(model, edited, inputs)
+
+    assert {type(observer).__name__ for observer in prepared.observers.values()} == {"Percentile"}
+    observed = [entry for entry in prepared.plan.edges().values() if entry.observer]
+    assert {entry.decided_by for entry in observed} == {"edited"}
+    for old, new in (
+        ('"mode": "static-int8"', '"mode": "static-int9"'),
+        ('"observer": "histogram"', '"observer": "x"'),
+    ):
+        with pytest.raises(UnknownNameError):
+            Plan.from_json(text.replace(old, new))

@@ -8,8 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fxplug_quant import Int8Add, Int8Cat, Int8Conv, Int8ConvTranspose, Int8Linear, Int8Mul
+from fxplug_quant import (
+    Int8Add,
+    Int8Cat,
+    Int8Conv,
+    Int8ConvTranspose,
+    Int8Embedding,
+    Int8EmbeddingBag,
+    Int8Linear,
+    Int8Mul,
+)
 from fxplug_quant.affine import Affine, quantize
+from fxplug_quant.edges import AsIntegers, AsQuantized, ReluOfSteps
 from fxplug_quant.engine import Geometry, activation_levels
 from fxplug_quant.linear import state_of
 
@@ -217,3 +227,107 @@ def test_values_between_two_steps_go_to_the_even_one():
 
     assert quantize(inputs, affine, 255).tolist() == rounded(inputs, affine).int_repr().tolist()
     assert quantize(inputs, affine, 255).tolist() == [10, 10, 12, 8, 255, 0]
+
+
+@pytest.mark.parametrize("kind", ["linear", "conv2d"])
+@SETTINGS
+@given(data=st.data())
+def test_activations_behind_layers_are_those_of_the_reference(kind, data):
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    if kind == "linear":
+        layer: nn.Module = nn.Linear(24, 10)
+        shape: tuple[int, ...] = (data.draw(st.integers(0, 6)), 24)
+    else:
+        layer, shape = drawn_convolution(kind, data, bias=True)
+    meaning = data.draw(affines())
+    inputs, state = values_for(meaning, shape, seed=1), state_of(layer)
+    with torch.no_grad():
+        before = ao_reference(layer, kind, state[1])(rounded(inputs, meaning).dequantize())
+    # Floats come out of the layer: what may differ is the order of sums, and nothing is rounded but the input.
+    atol = 1e-5 * float(before.abs().max() if before.numel() else 1)
+
+    for post, activation in ACTIVATIONS.items():
+        options = {"input_affine": meaning, "post": post}
+        if kind == "linear":
+            ours: nn.Module = Int8Linear(*state, **options)
+        else:
+            geometry = Geometry(layer.stride, layer.padding, layer.dilation, layer.groups)
+            ours = Int8Conv(*state, geometry=geometry, **options)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(inputs), activation(before), atol=atol, rtol=1e-4)
+
+
+ACTIVATIONS = {
+    "relu": nn.ReLU(),
+    "selu": nn.SELU(),
+    "gelu": nn.GELU(),
+    "gelu-tanh": nn.GELU("tanh"),
+    "sigmoid": nn.Sigmoid(),
+    "silu": nn.SiLU(),
+    "tanh": nn.Tanh(),
+}
+
+
+@SETTINGS
+@given(data=st.data())
+def test_a_relu_of_steps_is_that_of_the_reference(data):
+    meaning = data.draw(affines())
+    inputs = values_for(meaning, data.draw(st.sampled_from([(3,), (2, 5), (1, 4, 3, 3), (0, 4)])), seed=1)
+
+    found = ReluOfSteps(meaning)(quantize(inputs, meaning, 255))
+
+    assert torch.equal(found, rounded(rounded(inputs, meaning).dequantize().relu(), meaning).int_repr())
+
+
+@pytest.mark.parametrize("operation", ["max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"])
+@SETTINGS
+@given(data=st.data())
+def test_pools_are_within_a_step_of_the_reference(operation, data):
+    meaning = data.draw(affines())
+    sizes = (data.draw(st.integers(4, 9)), data.draw(st.integers(4, 9)))
+    inputs = values_for(meaning, (data.draw(st.integers(1, 2)), data.draw(st.integers(1, 5)), *sizes), seed=1)
+    if data.draw(st.booleans()):
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    pool = getattr(nn.functional, operation)
+    if operation == "adaptive_avg_pool2d":
+        arguments: dict[str, object] = {"output_size": data.draw(st.sampled_from([1, 2, (1, 3)]))}
+    else:
+        arguments = {"kernel_size": data.draw(st.integers(2, 3)), "stride": data.draw(st.integers(1, 3))}
+        arguments |= {"padding": data.draw(st.integers(0, 1)), "ceil_mode": data.draw(st.booleans())}
+    if operation == "avg_pool2d":
+        arguments["count_include_pad"] = data.draw(st.booleans())
+
+    steps = quantize(inputs, meaning, 255)
+    found = AsIntegers()(pool(AsQuantized(meaning)(steps), **arguments))
+
+    check(found, pool(rounded(inputs, meaning).dequantize(), **arguments), meaning)
+
+
+@pytest.mark.filterwarnings("ignore:.*embedding.*:UserWarning")
+@pytest.mark.parametrize("mode", ["", "sum", "mean", "max"])
+@SETTINGS
+@given(data=st.data())
+def test_tables_are_within_a_step_of_the_reference(mode, data):
+    torch.manual_seed(data.draw(st.integers(0, 1000)))
+    rows, size = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 3)) * 4
+    chosen = torch.randint(0, rows, data.draw(st.sampled_from([(1, 4), (3, 2)])))
+    table: nn.Module = nn.EmbeddingBag(rows, size, mode=mode) if mode else nn.Embedding(rows, size)
+    ours = (Int8EmbeddingBag if mode else Int8Embedding).from_float(table)
+    scale, low = ours.weight_scale, ours.weight_low
+    weight = torch.quantize_per_channel(table.weight.detach(), scale, -low / scale, 0, torch.quint8)
+
+    # Rounded rows of the reference, for the same scales and least values.
+    assert int((weight.int_repr().int() - ours.int_weight.int()).abs().max()) <= 1
+    if mode in {"", "sum"}:
+        kind = ao_quantized.EmbeddingBag if mode else ao_quantized.Embedding
+        theirs = kind(rows, size, **({"mode": "sum", "include_last_offset": True} if mode else {}))
+        theirs.set_weight(weight)
+        offsets = torch.arange(0, chosen.numel() + 1, chosen.shape[1])
+        expected = theirs(chosen.flatten(), offsets) if mode else theirs(chosen)
+    else:
+        with torch.no_grad():
+            table.weight.copy_(weight.dequantize())
+            expected = table(chosen)
+
+    many = chosen.shape[1] if mode == "sum" else 1
+    torch.testing.assert_close(ours(chosen), expected, atol=1.01 * many * float(scale.max()), rtol=0)

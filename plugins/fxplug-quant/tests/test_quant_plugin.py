@@ -34,6 +34,7 @@ def test_it_offers_passes_for_the_quantize_phase():
     names = [
         "dynamic-int8",
         "static-int8",
+        "open-attention",
         "equalize",
         "smooth",
         "correct-bias",
@@ -99,6 +100,7 @@ def test_the_host_takes_the_plugin(manager):
     names = (
         "dynamic-int8",
         "static-int8",
+        "open-attention",
         "equalize",
         "smooth",
         "correct-bias",

@@ -323,6 +323,10 @@ class Normed(nn.Module):
                 return self.layer(y) + y
             case "returned":
                 return self.layer(y), y
+            case "written":
+                z = self.layer(y)
+                y.mul_(2)
+                return self.other(y) + z
             case "norm called twice":
                 return self.layer(y) + self.other(self.norm(x + 1))
             case "layer called twice":
@@ -330,10 +334,42 @@ class Normed(nn.Module):
         return self.layer(y)
 
 
-@pytest.mark.parametrize(
-    "kind", ["residual", "returned", "norm called twice", "layer called twice", "no weights"]
-)
-def test_norms_whose_output_others_see_are_left_alone(kind, manager):
+def spoilt(kind):
+    torch.manual_seed(0)
+    model = Normed(kind).eval()
+    nn.init.uniform_(model.norm.weight, 0, 100)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["residual", "returned", "norm called twice", "written"])
+def test_norms_whose_output_others_see_stay_and_what_goes_to_layers_is_divided(kind, manager, tmp_path):
+    model, inputs = spoilt(kind), torch.randn(4, 8)
+
+    smooth, result = run("smooth", model, inputs, manager)
+    quantized = fxplug_quant.convert(fxplug_quant.prepare(smooth, {"mode": "dynamic-int8"}, inputs))
+    other = spoilt(kind)
+    nn.init.normal_(other.layer.weight)
+
+    assert result.details["norms"] == (2 if kind == "norm called twice" else 1)
+    assert torch.equal(smooth.norm.weight, model.norm.weight)
+    assert not torch.equal(smooth.layer.weight, model.layer.weight)
+    for found, expected in zip(tensors_of(smooth(inputs)), tensors_of(model(inputs)), strict=True):
+        assert torch.equal(found, expected)
+    fxplug.save(quantized, tmp_path / "smooth.fxplug", manager=manager)
+    loaded = fxplug.load(tmp_path / "smooth.fxplug", manager=manager)
+    for found, expected in zip(tensors_of(loaded(inputs)), tensors_of(quantized(inputs)), strict=True):
+        assert torch.equal(found, expected)
+    fxplug.load_original_state_dict(smooth, other.state_dict(), strict=False)
+    for found, expected in zip(tensors_of(smooth(inputs)), tensors_of(other(inputs)), strict=True):
+        assert torch.equal(found, expected)
+
+
+def tensors_of(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("kind", ["layer called twice", "no weights"])
+def test_norms_that_cannot_be_smoothed_are_left_alone(kind, manager):
     torch.manual_seed(0)
     model = Normed(kind).eval()
     if kind != "no weights":
@@ -342,7 +378,7 @@ def test_norms_whose_output_others_see_are_left_alone(kind, manager):
     _, result = run("smooth", model, torch.randn(4, 8), manager)
 
     assert result.modified is False
-    assert result.summary == "no norm whose output goes to linear layers alone"
+    assert result.summary == "no norm whose output goes to linear layers"
 
 
 def test_smoothing_takes_data_from_around_it_and_options_are_checked(manager):

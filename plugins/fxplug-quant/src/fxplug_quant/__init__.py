@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fxplug_quant.attention import OpenAttention
 from fxplug_quant.autotuning import autotune
 from fxplug_quant.bias_correction import CorrectBias
 from fxplug_quant.calibration import Prepared, calibration, prepare
@@ -42,6 +43,7 @@ __all__ = [
     "Int8Linear",
     "Int8Mul",
     "LayerSensitivity",
+    "OpenAttention",
     "OutputError",
     "Plan",
     "PlanEntry",

@@ -10,8 +10,8 @@ import torch
 from fxplug.errors import ConfigError
 from fxplug.semantics import kept_random_state
 from fxplug_quant.errors import QuantizationError
-from fxplug_quant.planning import state_kept
 from fxplug_quant.trials import Trials
+from fxplug_quant.watching import state_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -17,7 +17,8 @@ from fxplug_quant.config import QuantConfig
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.observers import Observer, make_observer
 from fxplug_quant.plan import Plan
-from fxplug_quant.planning import Draft, as_inputs, capture, draft, state_kept
+from fxplug_quant.planning import Draft, as_inputs, capture, draft
+from fxplug_quant.watching import state_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence

@@ -43,7 +43,7 @@ _WEIGHTED_MODULES: dict[type[nn.Module], str] = {
 }
 _TABLE_MODULES: dict[type[nn.Module], str] = {nn.Embedding: "embedding", nn.EmbeddingBag: "embedding_bag"}
 _UNSUPPORTED_MODULES: dict[type[nn.Module], str] = {
-    nn.MultiheadAttention: "attention is one call here; its projections are not seen",
+    nn.MultiheadAttention: "attention that is one call",
     nn.LSTM: "recurrent layers are not quantized yet",
     nn.GRU: "recurrent layers are not quantized yet",
 }
@@ -112,6 +112,7 @@ _UNSUPPORTED_FUNCTIONS = {
     torch.bmm: _PRODUCT,
     operator.matmul: _PRODUCT,
     functional.scaled_dot_product_attention: _PRODUCT,
+    functional.multi_head_attention_forward: "attention that is one call: its weights are arguments of a function",
     functional.embedding: "embeddings are quantized where they are modules",
     functional.embedding_bag: "embeddings are quantized where they are modules",
 }

@@ -258,7 +258,8 @@ def _metric(context: click.Context, text: str) -> Callable[[Any], float]:
 
     def score(module: Any) -> float:
         try:
-            return float(function(module))
+            found: Any = function(module)
+            return float(found)
         except Exception as error:
             raise UserProgramError(f"The metric {text!r} raised {error_with_place(error)}.") from error
 

@@ -89,8 +89,10 @@ class _Converter:
                 self._replace(node, self._layer(self._by_tail[node]))
             elif self._flow.has_steps(node):
                 self._replace(node, self._on_steps(node))
+            elif node in self._flow.activated:
+                self._replace(node, self._other_call(self._flow.activated[node], node))
             elif node in self._others and node.op == "call_function":
-                self._replace(node, self._other_call(node))
+                self._replace(node, self._other_call(node, node))
             else:
                 self._keep(node)
         for node in reversed(self._old):
@@ -124,7 +126,7 @@ class _Converter:
         if any(value in self._steps or value in self._floats for value in node.all_input_nodes):
             node.args, node.kwargs = map_arg(node.args, use), map_arg(node.kwargs, use)
         if node in self._others:
-            node.target = self._put(str(node.target), self._other_layer(node))
+            node.target = self._put(str(node.target), self._other_layer(node, "none"))
 
     # -- values ------------------------------------------------------------------------------------------------
 
@@ -252,27 +254,28 @@ class _Converter:
                 node, lambda given: fresh if given is value else self._float_of(given, node)
             )
 
-    def _other_layer(self, node: Node) -> nn.Module:
+    def _other_layer(self, node: Node, post: str) -> nn.Module:
         called = self._flow.calls[node].called
-        # Calls of one layer can be of two modes.
-        key = (id(called), self._others[node])
+        # Calls of one layer can be of two modes, and be followed by different activations.
+        key = (id(called), self._others[node], post)
         if key not in self._states:
-            self._states[key] = self._made(called, self._flow.calls[node].kind, self._others[node])
+            self._states[key] = self._made(called, self._flow.calls[node].kind, self._others[node], post)
         return self._states[key]
 
-    def _made(self, called: Any, kind: str, mode: str) -> nn.Module:
+    def _made(self, called: Any, kind: str, mode: str, post: str) -> nn.Module:
         if kind in TABLES:
             return (Int8Embedding if kind == "embedding" else Int8EmbeddingBag).from_float(called)
         if mode == "dynamic-int8":
-            return DynamicInt8Linear.from_float(called, engine=self._config.engine)
+            return DynamicInt8Linear.from_float(called, engine=self._config.engine, post=post)
         if mode == "weight-int4":
             return WeightInt4Linear.from_float(called, group_size=self._config.group_size)
         return WeightInt8Linear.from_float(called)
 
-    def _other_call(self, node: Node) -> Node:
-        """Return the call of a layer in the place of a function."""
-        value = self._float_of(self._flow.calls[node].inputs[0], node)
-        return self._call_path(node, self._put(self._path_of(node), self._other_layer(node)), value)
+    def _other_call(self, node: Node, tail: Node) -> Node:
+        """Return the call of a layer in the place of `tail`: a function, or an activation behind the layer."""
+        value = self._float_of(self._flow.calls[node].inputs[0], tail)
+        post = "none" if tail is node else self._flow.calls[tail].kind
+        return self._call_path(tail, self._put(self._path_of(node), self._other_layer(node, post)), value)
 
     def _put(self, path: str, layer: nn.Module) -> str:
         """Put a layer at a path, or beside it where something has to stay there; return where it stands."""

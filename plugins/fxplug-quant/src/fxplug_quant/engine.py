@@ -10,7 +10,7 @@ import functools
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from fxplug_quant.affine import as_integers, as_quantized, expect_quantized_tens
 from fxplug_quant.errors import QuantizationError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from torch import Tensor
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ENGINES",
+    "FusedLinear",
     "Geometry",
     "Weights",
     "activation_levels",
@@ -215,6 +216,30 @@ def pack_fused_linear(int_weight: Tensor, weight_scale: Tensor, bias: Tensor | N
         return torch.ops.quantized.linear_prepack(weight, bias)
 
 
+class FusedLinear(NamedTuple):
+    """A linear layer that FBGEMM computes from float32 to float32; see `run_fused_linear`.
+
+    Between two layers the caches of a core are full of weights, so that each Python function on the way to an operator
+    is read from memory again: what can be found out beforehand stands here.
+    """
+
+    operator: Callable[..., Tensor]
+    packed: Any
+    elements: int
+    """Up to so many elements of an input it is the fastest."""
+
+    @staticmethod
+    def of(packed: Any, elements: int, *, relu: bool = False) -> FusedLinear:
+        """Return how to compute with what `pack_fused_linear` made."""
+        operators = torch.ops.quantized
+        operator = (
+            operators.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default
+            if relu
+            else operators.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        )
+        return FusedLinear(operator, packed, elements)
+
+
 def has_fbgemm() -> bool:
     """Return whether this PyTorch has FBGEMM."""
     return "fbgemm" in torch.backends.quantized.supported_engines
@@ -241,12 +266,7 @@ def run_fused_linear(values: Tensor, affine: Affine, packed: Any, *, relu: bool 
         packed: From `pack_fused_linear`.
         relu: Whether negative results become 0.
     """
-    operators = torch.ops.quantized
-    operator = (
-        operators.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default
-        if relu
-        else operators.linear_with_input_q_dq_qweight_dq_output_fp32.default
-    )
+    operator = FusedLinear.of(packed, 0, relu=relu).operator
     if values.dim() == 1:
         return operator(values[None], affine.scale, affine.zero_point, packed)[0]
     return operator(values, affine.scale, affine.zero_point, packed)

@@ -11,7 +11,7 @@ from torch import nn
 
 from fxplug.passes import Pass, PassContext, PassResult
 from fxplug_quant.calls import Call, read_calls
-from fxplug_quant.planning import see
+from fxplug_quant.watching import see
 from fxplug_quant.weights import Rescaled, own_layers, writing_weights
 
 if TYPE_CHECKING:

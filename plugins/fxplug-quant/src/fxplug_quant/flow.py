@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
 from fxplug.ir import Node
+from fxplug_quant.activations import POST_OPERATIONS
 from fxplug_quant.calls import (
     COMBINING,
     TRANSPOSED,
@@ -16,7 +18,6 @@ from fxplug_quant.calls import (
     only_writes_first,
     writes_in_place,
 )
-from fxplug_quant.static_layers import POST_OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,7 +48,7 @@ class Fused:
     tail: Node
     """The last of them, whose value is what the layer gives."""
     post: str = "none"
-    """Key of `fxplug_quant.static_layers.POST_OPERATIONS`."""
+    """Key of `fxplug_quant.activations.POST_OPERATIONS`."""
     add: Node | None = None
     """The addition among them."""
     other: Node | None = None
@@ -90,6 +91,9 @@ class Flow:
         """ReLU -> the addition, product or the like of steps that it is done with."""
         self._tails.update(self.rectified)
         self.inner.update(self.rectified.values())
+        self.activated = self._activate()
+        """Activation -> the layer with dynamic steps that it is done with."""
+        self.inner.update(self.activated.values())
         self.quantized_set = frozenset(self.quantized_values())
         """Float values that are rounded to steps."""
 
@@ -246,5 +250,20 @@ class Flow:
                 continue
             fits = follower.region == node.region and self.has_steps(follower)
             if fits and self.calls[follower].kind == "relu":
+                found[follower] = node
+        return found
+
+    def _activate(self) -> dict[Node, Node]:
+        found: dict[Node, Node] = {}
+        # A layer that is called in several places stays one, with its weights in memory once.
+        uses = Counter(id(call.called) for call in self.calls.values() if call.kind == "linear")
+        for node, call in self.calls.items():
+            follower = next(iter(node.users), None)
+            is_dynamic = call.kind == "linear" and self._modes.get(node) == "dynamic-int8"
+            is_alone = is_dynamic and uses[id(call.called)] == 1
+            if not is_alone or follower is None or len(node.users) > 1 or self.writer is not None:
+                continue
+            fits = follower.region == node.region and self._may_be_steps(follower)
+            if fits and self.calls[follower].kind in POST_OPERATIONS:
                 found[follower] = node
         return found

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fxplug_quant.affine import Affine, affine_of, quantize
+from fxplug_quant.activations import POST_OPERATIONS
+from fxplug_quant.affine import SMALLEST_SCALE, Affine, quantize
 from fxplug_quant.engine import (
+    FusedLinear,
     Weights,
     activation_levels,
     pack_fused_linear,
     pack_weight,
-    run_fused_linear,
     run_linear_into,
 )
 from fxplug_quant.errors import QuantizationError
@@ -33,6 +35,8 @@ _FEW_ROWS_OF_SMALL = 128
 """The same where the weights stay in the caches of a core."""
 _SMALL = 2**21
 """Up to so many weights."""
+
+_DONE_BY_OPERATORS = frozenset({"none", "relu"})
 
 
 def rounded_weight(weight: Tensor, scale: Tensor) -> Tensor:
@@ -76,23 +80,22 @@ class FloatToFloat:
         )
 
     @staticmethod
-    def _few(module: nn.Module, packing: Packing) -> int:
-        """Return up to how many elements of an input FBGEMM is the faster one."""
-        few = packing.find("few")
-        if few is None:
-            weight: Tensor = tensors_of(module)["int_weight"]
-            rows = _FEW_ROWS_OF_SMALL if weight.numel() <= _SMALL else _FEW_ROWS
-            few = packing.get("few", lambda: rows * weight.shape[1])
-        return few
-
-    @staticmethod
-    def fused_weights(module: nn.Module, packing: Packing) -> Any:
-        """Return weights as FBGEMM reads them; None where this PyTorch has no FBGEMM."""
+    def fused(module: nn.Module, packing: Packing, engine: str, values: Tensor, *, relu: bool) -> Any:
+        """Return how FBGEMM computes a layer, and keep it; None where oneDNN is the faster one, or the only one."""
         buffers = tensors_of(module)
-        return packing.get(
-            "fbgemm",
-            lambda: pack_fused_linear(buffers["int_weight"], buffers["weight_scale"], buffers["bias"]),
+        weight = buffers["int_weight"]
+        rows = _FEW_ROWS_OF_SMALL if weight.numel() <= _SMALL else _FEW_ROWS
+        elements = sys.maxsize if engine == "fbgemm" else rows * weight.shape[1]
+        wanted = engine == "fbgemm" or (engine == "x86" and activation_levels() == 255)
+        if not wanted or values.numel() > elements:
+            return None
+        packed = packing.get(
+            "fbgemm", lambda: pack_fused_linear(weight, buffers["weight_scale"], buffers["bias"])
         )
+        if packed is None:
+            return None
+        fused = packing.fused = FusedLinear.of(packed, elements, relu=relu)
+        return fused
 
     @staticmethod
     def run(
@@ -105,16 +108,24 @@ class FloatToFloat:
         relu: bool = False,
     ) -> Tensor:
         """Return the layer's float32 output for a float32 input that is rounded to the steps of `affine`."""
-        levels = activation_levels()
-        few = engine == "x86" and levels == 255 and values.numel() <= FloatToFloat._few(module, packing)
-        if few or engine == "fbgemm":
-            packed = packing.find("fbgemm")
-            if packed is None:
-                packed = FloatToFloat.fused_weights(module, packing)
-            if packed is not None:
-                return run_fused_linear(values.contiguous(), affine, packed, relu=relu)
-        steps = quantize(values.contiguous(), affine, levels)
+        fused = packing.fused
+        if fused is None or values.numel() > fused.elements:
+            fused = FloatToFloat.fused(module, packing, engine, values, relu=relu)
+        if fused is not None:
+            operator, packed, _ = fused
+            scale, zero_point = affine
+            if values.dim() > 1:
+                return operator(values.contiguous(), scale, zero_point, packed)
+            return operator(values.contiguous()[None], scale, zero_point, packed)[0]
+        steps = quantize(values.contiguous(), affine, activation_levels())
         return run_linear_into(steps, affine, FloatToFloat.weights(module, packing), relu=relu)
+
+
+def _steps_between(low: float, high: float) -> tuple[float, int]:
+    """Return the scale and the zero point of steps for values that are not kept, as `affine_of` does for others."""
+    low, high, levels = min(low, 0.0), max(high, 0.0), activation_levels()
+    scale = max((high - low) / levels, SMALLEST_SCALE)
+    return scale, min(round(-low / scale), levels)
 
 
 class DynamicInt8Linear(PackingModule):
@@ -133,6 +144,7 @@ class DynamicInt8Linear(PackingModule):
         out_features: Size of the output's last dimension.
         bias: Whether something is added.
         engine: One of `fxplug_quant.engine.ENGINES`.
+        post: A key of `fxplug_quant.activations.POST_OPERATIONS`.
     """
 
     int_weight: Tensor
@@ -140,9 +152,16 @@ class DynamicInt8Linear(PackingModule):
     bias: Tensor | None
 
     def __init__(
-        self, in_features: int, out_features: int, *, bias: bool = True, engine: str = "x86"
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        bias: bool = True,
+        engine: str = "x86",
+        post: str = "none",
     ) -> None:
         super().__init__()
+        self.post = post
         self.in_features = in_features
         self.out_features = out_features
         self.register_buffer("int_weight", torch.zeros(out_features, in_features, dtype=torch.int8))
@@ -151,12 +170,13 @@ class DynamicInt8Linear(PackingModule):
         self.engine = engine
 
     @staticmethod
-    def from_float(linear: nn.Linear, *, engine: str = "x86") -> DynamicInt8Linear:
+    def from_float(linear: nn.Linear, *, engine: str = "x86", post: str = "none") -> DynamicInt8Linear:
         """Return a layer with the rounded weights of `linear`, which is left as it is.
 
         Args:
             linear: Weights are float32, finite and on the CPU.
             engine: One of `fxplug_quant.engine.ENGINES`.
+            post: What is done to the output: a key of `fxplug_quant.activations.POST_OPERATIONS`.
 
         Raises:
             QuantizationError: There is no int8 matrix product here.
@@ -164,7 +184,7 @@ class DynamicInt8Linear(PackingModule):
         activation_levels()
         int_weight, scale, bias = state_of(linear)
         layer = DynamicInt8Linear(
-            linear.in_features, linear.out_features, bias=bias is not None, engine=engine
+            linear.in_features, linear.out_features, bias=bias is not None, engine=engine, post=post
         )
         layer.int_weight, layer.weight_scale, layer.bias = int_weight, scale, bias
         return layer.eval()
@@ -187,14 +207,27 @@ class DynamicInt8Linear(PackingModule):
 
     def compute(self, activations: Tensor) -> Tensor:
         """Return the output for a float32 input on the CPU, without a gradient."""
+        # One function, and no other on the way to the operator: see `FusedLinear`.
         low = high = math.nan
-        if activations.numel():
+        size = activations.numel()
+        if size:
             least, greatest = activations.aminmax()
             low, high = least.item(), greatest.item()
+        post = self.post
         if not (low > -_LARGEST and high < _LARGEST):  # NaN is neither.
-            return functional.linear(activations, self.dequantized_weight(), self.bias)
-        affine = affine_of(low, high, activation_levels())
-        return FloatToFloat.run(self, self.packing(), activations, affine, self.engine)
+            result = functional.linear(activations, self.dequantized_weight(), self.bias)
+            return POST_OPERATIONS[post](result)
+        packing = self._packing
+        if packing is None or not packing.is_of(self):
+            packing = self.packing()
+        scale, zero_point = _steps_between(low, high)
+        fused = packing.fused
+        if fused is not None and size <= fused.elements and activations.dim() > 1:
+            result = fused.operator(activations.contiguous(), scale, zero_point, fused.packed)
+        else:
+            affine = Affine(scale, zero_point)
+            result = FloatToFloat.run(self, packing, activations, affine, self.engine, relu=post == "relu")
+        return result if post in _DONE_BY_OPERATORS else POST_OPERATIONS[post](result)
 
     def dequantized_weight(self) -> Tensor:
         """Return the rounded weights in float32."""
@@ -205,6 +238,7 @@ class DynamicInt8Linear(PackingModule):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
             f"weight=int8 per channel, input=dynamic uint8"
+            + (f", then={self.post}" if self.post != "none" else "")
         )
 
 

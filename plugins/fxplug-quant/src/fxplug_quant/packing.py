@@ -18,9 +18,6 @@ _KEPT = 6
 """How many things a packing keeps; a convolution makes one for each shape of its input."""
 
 
-_NOTHING: tuple[Any, int] = (object(), -1)
-
-
 class Packing:
     """What was made from one state of a module."""
 
@@ -28,6 +25,8 @@ class Packing:
         self._state = [(tensor, version_of(tensor)) for tensor in tensors_of(module).values()]
         self.affine = {name: self._affine_of(module, name) for name in _affine_names(module)}
         self._made: dict[Hashable, Any] = {}
+        self.fused: Any = None
+        """How the layer computes inputs of few rows; see `fxplug_quant.engine.FusedLinear`."""
 
     @staticmethod
     def _affine_of(module: nn.Module, name: str) -> Affine:
@@ -36,16 +35,11 @@ class Packing:
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still has the state that this was made from."""
         # This runs at every call of a layer: a small one takes not much longer than a Python function.
-        state = iter(self._state)
-        for found in tensors_of(module).values():
-            tensor, version = next(state, _NOTHING)
+        buffers = module.__dict__["_buffers"]
+        for found, (tensor, version) in zip(buffers.values(), self._state, strict=False):
             if found is not tensor or (version >= 0 and found._version != version):
                 return False
-        return next(state, None) is None
-
-    def find(self, key: Hashable) -> Any:
-        """Return what was made for this key; None where nothing was."""
-        return self._made.get(key)
+        return len(buffers) == len(self._state)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` returned for this key."""

@@ -80,8 +80,15 @@ class Plan:
         return {entry.node: entry for entry in self.entries if entry.what == "edge"}
 
     def left_in_float(self) -> dict[str, str]:
-        """Return name of node -> why the call stays float, for all that could be thought to be quantized."""
-        return {name: entry.reason for name, entry in self.calls().items() if entry.mode == "float"}
+        """Return name of node -> why the call stays float, for all that could be thought to be quantized.
+
+        Sums and the like that stay float since what they add does are no decisions; they stand in the table alone.
+        """
+        return {
+            name: entry.reason
+            for name, entry in self.calls().items()
+            if entry.mode == "float" and entry.decided_by != "flow"
+        }
 
     # -- edits -------------------------------------------------------------------------------------------------
 
@@ -161,6 +168,7 @@ class Plan:
 
         Raises:
             ConfigError: The text is no plan.
+            UnknownNameError: It has a mode or an observer that there is not.
         """
         try:
             data = json.loads(text)
@@ -171,11 +179,28 @@ class Plan:
                 )
             names = {entry.name for entry in fields(PlanEntry)}
             entries = tuple(PlanEntry(**{name: row[name] for name in names}) for row in data["entries"])
-            return Plan(entries, QuantConfig.of(data["config"]))
+            read = Plan(entries, QuantConfig.of(data["config"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"Cannot read a plan: the text is not what Plan.to_json writes ({error!r}). Write the plan anew."
             ) from error
+        for entry in entries:
+            _check(entry)
+        return read
+
+
+def _check(entry: PlanEntry) -> None:
+    """Check what can be edited by hand.
+
+    Raises:
+        UnknownNameError: There is no such mode, or no such observer.
+    """
+    if entry.what == "call" and entry.mode not in MODES:
+        raise UnknownNameError(
+            "quantization mode", entry.mode, MODES, note=f"It stands at node {entry.node!r}."
+        )
+    if entry.what == "edge" and entry.observer:
+        make_observer(entry.observer)
 
 
 def _cells(entry: PlanEntry) -> tuple[str, ...]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import nn
 import fxplug
 from fxplug.errors import TraceError
 from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
-from fxplug.semantics import kept_random_state
+from fxplug_quant.attention import OpenAttention, explained
 from fxplug_quant.calls import (
     COMBINING,
     TABLES,
@@ -22,7 +21,6 @@ from fxplug_quant.calls import (
     Call,
     place_of,
     read_calls,
-    writes_in_place,
 )
 from fxplug_quant.config import QuantConfig
 from fxplug_quant.containers import manager_that_opens
@@ -34,13 +32,14 @@ from fxplug_quant.int4 import reason_against_int4
 from fxplug_quant.packing import PackingModule
 from fxplug_quant.plan import Plan, PlanEntry
 from fxplug_quant.tables import Int8Embedding
+from fxplug_quant.watching import see
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fxplug import GraphModule, Node
 
-__all__ = ["Draft", "as_inputs", "capture", "draft", "plan", "see", "state_kept"]
+__all__ = ["Draft", "as_inputs", "capture", "draft", "plan"]
 
 
 def plan(
@@ -95,7 +94,7 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
         except TraceError:
             captured = fxplug.trace(module, inputs, manager=manager)
     context = PassContext(inputs, module=captured)
-    for step in (FuseConvBN(), RemoveIdentities()):
+    for step in (FuseConvBN(), RemoveIdentities(), OpenAttention()):
         step.run(captured, context)
     return captured
 
@@ -104,39 +103,6 @@ def _is_of_ao(part: nn.Module) -> bool:
     """Return whether a module is one of torch.ao's quantized ones, whose weights are no float tensors."""
     home = type(part).__module__
     return home.startswith("torch.ao.nn.") and "quantized" in home.split(".")
-
-
-def see(module: GraphModule, inputs: tuple[Any, ...]) -> dict[Node, Seen]:
-    """Return what the values of a module are on its example inputs."""
-    found: dict[Node, Seen] = {}
-
-    class Watching(fxplug.Interpreter):
-        def run_node(self, n: Node) -> Any:
-            value = super().run_node(n)
-            if isinstance(value, torch.Tensor):
-                found[n] = Seen(value.dtype, tuple(value.shape))
-            return value
-
-    inputs = copy.deepcopy(inputs)
-    with torch.no_grad(), kept_random_state(), state_kept(module):
-        Watching(module).run(*inputs)
-    return found
-
-
-@contextmanager
-def state_kept(module: GraphModule) -> Generator[None]:
-    """Put parameters and buffers back that calls write, so that running a module on data leaves no trace in it."""
-    writes = any(writes_in_place(module, call) for call in read_calls(module).values())
-    tensors = [*module.parameters(), *module.buffers()] if writes else []
-    former = [tensor.detach().clone() for tensor in tensors]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, values in zip(tensors, former, strict=True):
-                # Who watches for writes need not hear of one that changes nothing.
-                if not torch.equal(tensor, values):
-                    tensor.copy_(values)
 
 
 @dataclass(frozen=True)
@@ -165,10 +131,12 @@ def draft(
     for rule in config.rules:
         rule.check(call for call in calls.values() if call.node.op not in {"get_attr", "output"})
     seen = see(module, inputs)
+    calls = {node: explained(module, call) for node, call in calls.items()}
     rows = {node: _decide(call, config, seen) for node, call in calls.items()}
     if edited is not None:
         _follow(edited, rows, calls, config, seen)
     flow = _flow(module, calls, rows, seen)
+    _leave_sums_of_floats(calls, rows, flow)
     levels = activation_levels()
     observers = {} if edited is None else edited.edges()
     entries: list[PlanEntry] = []
@@ -193,11 +161,19 @@ def _flow(
         return flow
     for node, row in rows.items():
         if row is not None and row.mode == "static-int8" and calls[node].kind in TRANSPOSED:
-            reason = (
-                f"node {flow.writer.name!r} writes in place, so that all values stay float; its result cannot"
-            )
+            reason = f"{_writes(flow.writer)}; its result cannot"
             rows[node] = _row(calls[node], "call", mode="float", decided_by="program", reason=reason)
     return Flow(module, calls, _modes(rows), seen)
+
+
+def _leave_sums_of_floats(calls: Mapping[Node, Call], rows: dict[Node, PlanEntry | None], flow: Flow) -> None:
+    """Say of sums, products and the like that could be computed with steps, and are not, that they stay float."""
+    with_steps = {node for fused in flow.fused for node in fused.nodes}
+    for node, row in rows.items():
+        is_wished = row is not None and calls[node].kind in COMBINING and row.mode == "static-int8"
+        if row is not None and is_wished and not flow.has_steps(node) and node not in with_steps:
+            reason = "not all it takes are steps" if flow.writer is None else _writes(flow.writer)
+            rows[node] = replace(row, mode="float", decided_by="flow", reason=reason)
 
 
 def _modes(rows: Mapping[Node, PlanEntry | None]) -> dict[Node, str]:
@@ -225,8 +201,14 @@ def _follow(
         former = rows[node]
         if former is None or (former.decided_by in {"backend", "program"} and entry.mode != "float"):
             continue
+        if entry.decided_by == "flow":  # It follows anew from what other calls become.
+            continue
         impossible = _impossible(calls[node], entry.mode, config, seen)
         rows[node] = entry if impossible is None else impossible
+
+
+def _writes(writer: Node) -> str:
+    return f"node {writer.name!r} writes in place, so that all values stay float"
 
 
 def _row(call: Call, what: str, **columns: str) -> PlanEntry:
@@ -368,7 +350,7 @@ def _edge(
     if not flow.has_steps(node) and not is_quantized:
         reason = "no int8 call takes steps of it"
         if flow.writer is not None:
-            reason = f"node {flow.writer.name!r} writes in place, so that all values stay float"
+            reason = _writes(flow.writer)
         return _row(call, "edge", dtype=dtype, decided_by="flow", reason=reason)
     scheme = "per-tensor affine" if levels == 255 else "per-tensor affine, 7 bits"
     root = flow.root(node)
@@ -381,10 +363,14 @@ def _edge(
             decided_by="flow",
             reason=f"the steps of {root.name!r}",
         )
-    if edited is not None and edited.decided_by == "edited" and edited.observer:
-        observer, decided_by, reason = edited.observer, "edited", edited.reason
-    else:
-        observer, decided_by, reason = _observer(call, config)
+    observer, decided_by, reason = _observer(call, config)
+    # A plan that was edited as text says nothing but another observer.
+    if (
+        edited is not None
+        and edited.observer
+        and (edited.decided_by == "edited" or edited.observer != observer)
+    ):
+        observer, decided_by, reason = edited.observer, "edited", "edited"
     if levels != 255:
         reason += "; 7 bits, since sums would overflow on this CPU"
     return _row(

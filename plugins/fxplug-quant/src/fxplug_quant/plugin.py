@@ -13,6 +13,7 @@ from fxplug.plugins import (
     StorageTargetRecord,
     hookimpl,
 )
+from fxplug_quant.attention import AttentionMask, OpenAttention
 from fxplug_quant.bias_correction import CorrectBias
 from fxplug_quant.dynamic import DynamicInt8
 from fxplug_quant.edges import (
@@ -73,6 +74,7 @@ _LAYERS: dict[str, type[nn.Module]] = {
     "int8-mul": Int8Mul,
     "int8-cat": Int8Cat,
     "relu-of-steps": ReluOfSteps,
+    "attention-mask": AttentionMask,
     "quantize": Quantize,
     "dequantize": Dequantize,
     "as-quantized": AsQuantized,
@@ -108,6 +110,15 @@ def fxplug_register_passes() -> Iterable[PassRecord]:
             replaces_parameters=True,
             idempotent=True,
             tolerance=0.1,
+        ),
+        PassRecord(
+            "open-attention",
+            OpenAttention,
+            "Makes linear layers and scaled products of multi-head attention, so that its weights can be quantized.",
+            phase="quantize",
+            before=("equalize", "smooth", "correct-bias", *_ROUNDING),
+            replaces_parameters=True,
+            idempotent=True,
         ),
         PassRecord(
             "equalize",
@@ -199,7 +210,7 @@ def fxplug_register_flop_formulas() -> Iterable[FlopFormulaRecord]:
     kinds = (DynamicInt8Linear, WeightInt8Linear, WeightInt4Linear, Int8Linear, Int8Conv, Int8ConvTranspose)
     records = [FlopFormulaRecord(kind, _multiply_adds) for kind in kinds]
     records += [FlopFormulaRecord(kind, _elements) for kind in (Quantize, Dequantize, Int8Add, Int8Mul)]
-    moving = (Int8Embedding, Int8EmbeddingBag, Int8Cat, ReluOfSteps, AsQuantized, AsIntegers)
+    moving = (AttentionMask, Int8Embedding, Int8EmbeddingBag, Int8Cat, ReluOfSteps, AsQuantized, AsIntegers)
     return [*records, *(FlopFormulaRecord(kind, _none) for kind in moving)]
 
 

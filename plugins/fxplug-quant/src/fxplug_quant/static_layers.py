@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from fxplug_quant.activations import POST_OPERATIONS
 from fxplug_quant.affine import Affine, quantize
 from fxplug_quant.engine import (
     Geometry,
@@ -24,22 +25,7 @@ from fxplug_quant.inference import expect_finite, without_backward
 from fxplug_quant.linear import FloatToFloat
 from fxplug_quant.packing import PackingModule
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["POST_OPERATIONS", "Int8Conv", "Int8ConvTranspose", "Int8Linear"]
-
-POST_OPERATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "none": lambda values: values,
-    "relu": torch.relu_,
-    "selu": torch.selu_,
-    "gelu": functional.gelu,
-    "gelu-tanh": lambda values: functional.gelu(values, approximate="tanh"),
-    "sigmoid": torch.sigmoid_,
-    "silu": lambda values: functional.silu(values, inplace=True),
-    "tanh": torch.tanh_,
-}
-"""Name -> what a layer does to a float32 output of its own, in place where torch can. On steps there is only ReLU."""
+__all__ = ["Int8Conv", "Int8ConvTranspose", "Int8Linear"]
 
 
 class _Int8Layer(PackingModule):
@@ -52,7 +38,7 @@ class _Int8Layer(PackingModule):
         input_affine: What steps of the input mean; a float32 input is rounded to them.
         output_affine: What steps of the output mean; None for a float32 output.
         other_affine: What steps of a second input mean, which is added before the post-operation.
-        post: A key of `POST_OPERATIONS`.
+        post: A key of `fxplug_quant.activations.POST_OPERATIONS`.
         takes_steps: Whether the input is uint8 steps, and not float32.
         keeps_other: Whether the memory of the second input must not be written.
         engine: One of `fxplug_quant.engine.ENGINES`.
@@ -105,8 +91,11 @@ class _Int8Layer(PackingModule):
             )
         if self.takes_steps:
             return self.compute(input, other)
-        expect_finite(self, input)
+        if not math.isfinite(input.sum().item()):
+            expect_finite(self, input)
         # Steps have no gradient, so that of a second input is no question.
+        if not input.requires_grad:
+            return self.compute(input, other)
         return without_backward(self, self.compute, input, other)
 
     def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
@@ -118,7 +107,7 @@ class _Int8Layer(PackingModule):
         return other.clone() if self.keeps_other else other
 
     def _finished(self, result: Tensor, *, has_relu: bool) -> Tensor:
-        return result if has_relu else POST_OPERATIONS[self.post](result)
+        return result if has_relu or self.post == "none" else POST_OPERATIONS[self.post](result)
 
     def _details(self) -> str:
         given = self.output_scale is not None
@@ -143,12 +132,20 @@ class Int8Linear(_Int8Layer):
 
     def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the output without a gradient."""
-        packing = self.packing()
+        packing = self._packing
+        if packing is None or not packing.is_of(self):
+            packing = self.packing()
         affine, output = packing.affine["input"], packing.affine.get("output")
-        relu = self.post == "relu"
+        post = self.post
+        relu = post == "relu"
         if output is None and values.dtype is torch.float32:
-            result = FloatToFloat.run(self, packing, values, affine, self.engine, relu=relu)
-            return self._finished(result, has_relu=relu)
+            fused = packing.fused
+            # No other function on the way to the operator: see `FusedLinear`.
+            if fused is not None and values.numel() <= fused.elements and values.dim() > 1:
+                result = fused.operator(values.contiguous(), affine.scale, affine.zero_point, fused.packed)
+            else:
+                result = FloatToFloat.run(self, packing, values, affine, self.engine, relu=relu)
+            return result if relu or post == "none" else POST_OPERATIONS[post](result)
         if values.dtype is torch.float32:
             values = quantize(values.contiguous(), affine, activation_levels())
         result = run_linear_into(

@@ -15,7 +15,8 @@ from fxplug_quant.convert import convert
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.observers import make_observer
 from fxplug_quant.output_error import OutputComparison, run_batch
-from fxplug_quant.planning import as_inputs, capture, state_kept
+from fxplug_quant.planning import as_inputs, capture
+from fxplug_quant.watching import state_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
