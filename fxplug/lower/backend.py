@@ -14,7 +14,8 @@ from fxplug.errors import BackendError
 from fxplug.execute import Interpreter
 from fxplug.ir import map_aggregate
 from fxplug.lower.profile import Profile
-from fxplug.semantics.internals import FakeTensor
+from fxplug.semantics.checks import CHECKS
+from fxplug.semantics.internals import FakeTensor, is_about_missing_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,8 +75,13 @@ class _Values(Interpreter):
     """Notes what nodes return, without data."""
 
     def run_node(self, n: Node) -> Any:
-        """Run a node, and note its value."""
-        value = super().run_node(n)
+        """Run a node, and note its value; a check of numbers that are not known has none."""
+        try:
+            value = super().run_node(n)
+        except Exception as error:
+            if n.target in CHECKS and is_about_missing_data(error):
+                return None
+            raise
         n.meta["val"] = map_aggregate(value, _without_data, frozen=False)
         return value
 

@@ -14,9 +14,11 @@ from fxplug.errors import ConfigError, did_you_mean
 from fxplug.ir import iterate_leaves
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
+from fxplug.lower.settled import NOT_SETTLED, is_check, settled_checks
 from fxplug.lower.sharing import sharing_sets
 from fxplug.passes import group_nodes_by_kind, order_partitions, requirements
 from fxplug.passes.parts import Part, find_borders
+from fxplug.semantics.checks import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -80,10 +82,10 @@ class Plan:
 
 
 def is_compute(node: Node) -> bool:
-    """Return whether a call computes, instead of reading sizes, taking apart or reshaping."""
+    """Return whether a call computes, instead of reading or checking sizes, taking apart or reshaping."""
     if node.op == "call_method":
         return node.target not in _RESHAPES | _READS
-    return node.op == "call_module" or not any(node.target is known for known in _FUNCTIONS)
+    return node.op == "call_module" or not any(node.target is known for known in (*_FUNCTIONS, *CHECKS))
 
 
 def make_plan(
@@ -159,13 +161,20 @@ class _Planner:
         self._context = context
         self._choices = choices
         self._calls = calls
+        settled = {name: self._settled(backend) for name, backend in backends}
         self._answers = {
-            node: {name: backend.supports(node, context) for name, backend in backends}
+            node: {name: _answer(backend, node, context, settled[name]) for name, backend in backends}
             for node in calls.values()
         }
         self._together = [[calls[name] for name in names] for names in choices.together]
         self._together += sharing_sets(module, lambda node: any(self._answers[node].values()))
         self._left: dict[Node, str] = {}
+
+    def _settled(self, backend: Backend) -> set[Node]:
+        """Return the checks that are answered before an engine of a backend runs."""
+        inputs = self._context.example_inputs
+        profile = None if inputs is None else backend.profile(inputs)
+        return settled_checks(self._module, self._context, profile)
 
     def plan(self) -> Plan:
         """Return what runs where."""
@@ -338,6 +347,14 @@ class _Planner:
             groups = [group for group in self._groups(candidates) if self._is_large_enough(group[1])]
             found.append(MissingSupport(text, tuple(node.name for node in nodes), len(groups)))
         yield from sorted(found, key=lambda entry: entry.partitions)
+
+
+def _answer(backend: Backend, node: Node, context: LoweringContext, settled: Collection[Node]) -> Support:
+    """Return what a backend says about a call; of checks, it need not know."""
+    if node in settled:
+        return Support(ok=True)
+    answer = backend.supports(node, context)
+    return Support(ok=False, reason=NOT_SETTLED) if is_check(node) and not answer else answer
 
 
 def _kind(node: Node, module: GraphModule) -> tuple[Any, str]:
