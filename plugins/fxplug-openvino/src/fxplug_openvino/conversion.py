@@ -10,6 +10,7 @@ import torch
 
 from fxplug import LoweringContext, Node
 from fxplug.errors import BackendError
+from fxplug.ir import iterate_leaves
 from fxplug_openvino._engine import load_engine, load_operations
 from fxplug_openvino.layout import Slot
 from fxplug_openvino.ranges import LIMIT
@@ -258,6 +259,8 @@ class _Writer:
 
     def _parameter(self, given: Any, place: tuple[int, int | None]) -> Any:
         if not isinstance(given, torch.Tensor):
+            if any(isinstance(leaf, torch.Tensor) for leaf in iterate_leaves((given,))):
+                raise NotConvertibleError("an input holds tensors in a container inside of another, or in a dict")
             return given
         if given.device.type != "cpu" or given.layout is not torch.strided:
             raise NotConvertibleError(f"an input is on {given.device} with layout {given.layout}")
