@@ -14,7 +14,7 @@ from fxplug.errors import ConfigError, did_you_mean
 from fxplug.ir import Node, iterate_leaves
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
-from fxplug.lower.settled import NOT_SETTLED, is_check, settled_checks
+from fxplug.lower.settled import NOT_SETTLED, UNKNOWN, Settled, is_check, settle
 from fxplug.lower.sharing import sharing_sets
 from fxplug.passes import group_nodes_by_kind, order_partitions, requirements
 from fxplug.passes.parts import Part, find_borders
@@ -170,16 +170,18 @@ class _Planner:
         self._together += sharing_sets(module, lambda node: any(self._answers[node].values()))
         self._left: dict[Node, str] = {}
 
-    def _settled(self, backend: Backend) -> set[Node]:
-        """Return the checks that are answered before an engine of a backend runs."""
+    def _settled(self, backend: Backend) -> Settled:
+        """Return what is known before an engine of a backend runs."""
         inputs = self._context.example_inputs
         profile = None if inputs is None else backend.profile(inputs)
-        return settled_checks(self._module, self._context, profile)
+        return settle(self._module, self._context, profile)
 
-    def _answer(self, node: Node, name: str, backend: Backend, settled: Collection[Node]) -> Support:
+    def _answer(self, node: Node, name: str, backend: Backend, settled: Settled) -> Support:
         """Return what a backend says about a call; of checks, and of what takes results apart, it need not know."""
-        if node in settled:
+        if node in settled.checks:
             return Support(ok=True)
+        if node in settled.unknown:
+            return Support(ok=False, reason=UNKNOWN)
         taken_from = self._container(node)
         if taken_from in self._answers and self._answers[taken_from][name]:
             return Support(ok=True)

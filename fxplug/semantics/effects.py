@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, writes
 from fxplug.semantics.internals import assert_function
+from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import module_effect
 from fxplug.semantics.schemas import named_effect, operator_rule, statistics_effect
 
@@ -158,6 +159,14 @@ def _library_rule(node: Node, _: Any) -> Effect | None:
     return PURE if name in (_PURE_FUNCTIONALS if functional else _PURE_FUNCTIONS) else None
 
 
+def _known_rule(node: Node, _: Any) -> Effect | None:
+    """Answer for functions of other libraries."""
+    doing = what_does(node.target) if node.op == "call_function" else None
+    if doing is None:
+        return None
+    return PURE if doing == "computes" else _random_in_training(node)
+
+
 def _positions(node: Node, name: str) -> tuple[int, ...]:
     parameters = _parameters(node.target)
     return (parameters.index(name),) if name in parameters and name not in node.kwargs else ()
@@ -250,7 +259,7 @@ def _module_rule(node: Node, module: Any) -> Effect | None:
 
 
 def _register() -> None:
-    for rule in (_module_rule, _method_rule, _library_rule, _python_rule, operator_rule):
+    for rule in (_known_rule, _module_rule, _method_rule, _library_rule, _python_rule, operator_rule):
         effects.register_rule(rule)
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)

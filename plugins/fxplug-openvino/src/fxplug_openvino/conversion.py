@@ -260,7 +260,9 @@ class _Writer:
     def _parameter(self, given: Any, place: tuple[int, int | None]) -> Any:
         if not isinstance(given, torch.Tensor):
             if any(isinstance(leaf, torch.Tensor) for leaf in iterate_leaves((given,))):
-                raise NotConvertibleError("an input holds tensors in a container inside of another, or in a dict")
+                raise NotConvertibleError(
+                    "an input holds tensors in a container inside of another, or in a dict"
+                )
             return given
         if given.device.type != "cpu" or given.layout is not torch.strided:
             raise NotConvertibleError(f"an input is on {given.device} with layout {given.layout}")

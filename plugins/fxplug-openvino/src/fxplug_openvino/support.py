@@ -93,6 +93,15 @@ def _effect_against(node: Node, context: LoweringContext) -> str:
 
 
 def _is_private(node: Node, context: LoweringContext) -> bool:
-    """Return whether nobody but the one user of `node` can see its value."""
-    row = find_row(node, context)
-    return row is not None and not row.shares_memory and len(node.users) == 1
+    """Return whether nobody but the one user of `node` can see its value: it is new memory, or that of such a value."""
+    waiting = [node]
+    while waiting:
+        value = waiting.pop()
+        if not value.op.startswith("call_") or len(value.users) != 1:
+            return False
+        row = find_row(value, context)
+        if row is None and not effects.effect_of(value, context.module).is_pure:
+            return False
+        if row is None or row.shares_memory:
+            waiting += value.all_input_nodes
+    return True

@@ -5,7 +5,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from fxplug_openvino.converters import elementwise, layers, quantized, recurrent, reductions, scattering, shapes, special
+from fxplug_openvino.converters import (
+    elementwise,
+    layers,
+    quantized,
+    recurrent,
+    reductions,
+    scattering,
+    shapes,
+    special,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -179,9 +179,7 @@ def _im2col(
         made = ops.gather(made, build.ints(places), build.constant(axis + 2))
     apart = ops.reshape(made, build.ints([0, 0, kernel[0], counts[0], kernel[1], counts[1]]), True)
     sorted_out = ops.transpose(apart, build.ints([0, 1, 2, 4, 3, 5]))
-    flat = ops.reshape(
-        sorted_out, build.ints([0, channels * math.prod(kernel), math.prod(counts)]), True
-    )
+    flat = ops.reshape(sorted_out, build.ints([0, channels * math.prod(kernel), math.prod(counts)]), True)
     return flat if x.rank == 4 else ops.squeeze(flat, build.ints([0]))
 
 
