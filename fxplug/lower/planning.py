@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,9 @@ _READS = frozenset({"size", "dim", "ndimension", "numel", "__getitem__"})
 _FUNCTIONS: tuple[Any, ...] = (
     *(operator.getitem, getattr, torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.t),
     *(torch.squeeze, torch.unsqueeze),
+    OrderedDict,
 )
+_CONTAINER = "it puts results into a container, which needs no engine"
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,9 @@ class _Planner:
         if taken_from in self._answers and self._answers[taken_from][name]:
             return Support(ok=True)
         answer = backend.supports(node, self._context)
-        return Support(ok=False, reason=NOT_SETTLED) if is_check(node) and not answer else answer
+        if not answer and (is_check(node) or node.target is OrderedDict):
+            return Support(ok=False, reason=NOT_SETTLED if is_check(node) else _CONTAINER)
+        return answer
 
     def _container(self, node: Node) -> Node | None:
         """Return what a call takes a part of, where this is a container of tensors and not a tensor."""

@@ -8,6 +8,7 @@ to compute. A call that none of them speaks of is unknown, and is kept.
 from __future__ import annotations
 
 import builtins
+import collections
 import inspect
 import math
 import operator
@@ -263,6 +264,7 @@ def _register() -> None:
         effects.register_rule(rule)
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)
+    effects.register_target(collections.OrderedDict, PURE)
     effects.register_target(print, OUTSIDE)
     effects.register_target(setattr, writes(0))
     effects.register_target(delattr, writes(0))
