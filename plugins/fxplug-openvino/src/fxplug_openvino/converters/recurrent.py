@@ -99,7 +99,7 @@ def _embedding_bag(  # noqa: PLR0913, PLR0917 - ATen's signature
     scale: bool = False,  # noqa: FBT001, FBT002 - as above
     mode: int = 0,
     sparse: bool = False,  # noqa: FBT001, FBT002 - as above
-    factors: Value | None = None,
+    factors: Any = None,
     last: bool = False,  # noqa: FBT001, FBT002 - as above
     padding: int | None = -1,
 ) -> Any:
@@ -107,20 +107,22 @@ def _embedding_bag(  # noqa: PLR0913, PLR0917 - ATen's signature
         raise build.fail("it picks the largest of each bag")
     if padding not in {None, -1}:
         raise build.fail("it leaves out an index (padding_idx)")
-    if last and offsets.like.shape[0] < 2:
-        raise build.fail("it has no bags")
-    ops = build.ops
-    begins = build.cast(offsets, torch.int64)
-    if last:
-        begins = ops.slice(begins, build.ints([0]), build.ints([-1]), build.ints([1]), build.ints([0]))
-    made = ops.embedding_bag_offsets(
+    ops, begins = build.ops, build.cast(offsets, torch.int64)
+    # A bag more, with an index of its own: OpenVINO refuses bags that begin where the indices end.
+    more = [] if last else [build.shape_of(indices)]
+    begins = ops.concat([begins, *more], 0)
+    places = ops.concat([build.cast(indices, torch.int64), build.constant([0])], 0)
+    if factors is not None:
+        factors = ops.concat([factors.output, build.constant([0], weight.dtype)], 0)
+    found = ops.embedding_bag_offsets(
         weight.output,
-        build.cast(indices, torch.int64),
+        places,
         begins,
         build.constant(-1),  # What an empty bag gets: zeros.
-        None if factors is None else factors.output,
+        factors,
         "sum" if mode == _SUM else "mean",
     )
+    made = ops.slice(found, build.ints([0]), build.ints([-1]), build.ints([1]), build.ints([0]))
     return made, None, None, None
 
 
