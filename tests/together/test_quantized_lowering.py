@@ -36,7 +36,9 @@ def test_a_quantized_model_is_one_partition_in_eight_bits_and_equals_eager_withi
     (part,) = lowered_partitions(lowered.module).values()
     runtime = part.engine.compiled_model.get_runtime_model()
     layers = [
-        node for node in runtime.get_ordered_ops() if "Convolution" in node.get_rt_info()["layerType"].astype(str)
+        node
+        for node in runtime.get_ordered_ops()
+        if "Convolution" in node.get_rt_info()["layerType"].astype(str)
     ]
     assert len(layers) == 2
     assert {node.get_rt_info()["runtimePrecision"].astype(str) for node in layers} <= EIGHT_BITS

@@ -100,8 +100,10 @@ def _is_private(node: Node, context: LoweringContext) -> bool:
         if not value.op.startswith("call_") or len(value.users) != 1:
             return False
         row = find_row(value, context)
-        if row is None and not effects.effect_of(value, context.module).is_pure:
-            return False
-        if row is None or row.shares_memory:
+        if row is None:  # It may return what it was given, as torchvision's stochastic_depth does.
+            if not effects.effect_of(value, context.module).is_pure:
+                return False
             waiting += value.all_input_nodes
+        elif row.shares_memory:
+            return False
     return True
