@@ -306,6 +306,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.index.Tensor, _index),
     (aten._unsafe_index.Tensor, _index),
     (aten.zeros_like.default, _filled_like(0)),
+    (aten.zero.default, _filled_like(0)),
     (aten.ones_like.default, _filled_like(1)),
     (aten.full_like.default, _full_like),
     (aten.full.default, _full),
