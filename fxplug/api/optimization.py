@@ -26,7 +26,8 @@ from fxplug.api.latency import Latency, measure_latency
 from fxplug.api.tracing import symbolic_trace
 from fxplug.api.user_errors import error_text, error_with_place
 from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError, TraceError, TraceWarning
-from fxplug.lower import Lowered, LoweringReport, lower
+from fxplug.lower import Lowered, LoweringReport, OnMismatch, lower
+from fxplug.lower.lowered import check_on_mismatch
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     runs: int | None = None,
     strict: bool = False,
     verify: Level | None = None,
+    on_mismatch: OnMismatch = "error",
 ) -> OptimizationResult:
     """Capture a module, run passes on it, lower it where a backend is named, and check it against eager.
 
@@ -135,6 +137,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         verify: What is checked after each pass, on the example inputs: ``"structure"``, ``"shape"``, ``"numeric"``,
             ``"gradient"`` or ``"paranoid"`` (see `fxplug.passes.Pipeline`); by default as the pipeline says. A pass
             that moves a value by more than `rtol` and `atol` allow, and it declares, is undone.
+        on_mismatch: What partitions of the backend do with inputs of other sizes, dtypes or values than they were
+            compiled for: ``"error"`` raises a `LoweringError`, ``"eager"`` runs them in PyTorch.
 
     Returns:
         The new module with its reports.
@@ -159,6 +163,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     """
     inputs = as_inputs(example_inputs)
     _check_arguments(module, pipeline, passes)
+    check_on_mismatch(on_mismatch)
     plugins = default_manager() if manager is None else manager
     chosen = plugins.resolve_pipeline(list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE)
     if backend is not None and passes is None:
@@ -170,6 +175,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         manager=plugins,
         tolerance=Tolerance(rtol, atol),
         strict=strict,
+        on_mismatch=on_mismatch,
         observer=observer,
     )
     job = _Job(module, inputs, plan)
@@ -190,6 +196,7 @@ class _Plan:
     manager: PluginManager
     tolerance: Tolerance
     strict: bool
+    on_mismatch: OnMismatch
     observer: Callable[[OptimizationEvent], None] | None
 
 
@@ -322,6 +329,7 @@ class _Job:
                 name=offer.shown_name,
                 options=options,
                 strict=self._plan.strict,
+                on_mismatch=self._plan.on_mismatch,
                 cache=self._plan.manager.config.artefact_cache(),
             )
             report = lowered.report

@@ -26,6 +26,7 @@ from fxplug.cli.report import Job, stored_module, write_files
 from fxplug.cli.sections import SectionObservers
 from fxplug.cli.terminal import arrow
 from fxplug.cli.wording import error_text, latency_text, node_text, size_text, tolerance_text
+from fxplug.lower.lowered import ON_MISMATCH
 from fxplug.passes import LEVELS
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.api import OptimizationEvent
+    from fxplug.lower import OnMismatch
     from fxplug.passes import Level
     from fxplug.plugins import PluginManager
 
@@ -75,6 +77,7 @@ class _Options:
     measure: bool
     training: bool
     strict: bool
+    on_mismatch: OnMismatch
     verify: Level | None
     quiet: bool
     disable: tuple[str, ...]
@@ -86,6 +89,8 @@ class _Options:
             raise click.UsageError(
                 "--pipeline and --pass exclude each other: name a pipeline, or its passes."
             )
+        if self.on_mismatch != "error" and self.backend is None:
+            raise click.UsageError("--on-mismatch is about partitions of a backend: name one with --backend.")
         if self.examples and self.example_from is not None:
             raise click.UsageError("--example and --example-from exclude each other.")
         if not self.examples and self.example_from is None:
@@ -152,6 +157,14 @@ class _Options:
     "--strict", is_flag=True, help="Fail when the backend cannot take the model, instead of staying eager."
 )
 @click.option(
+    "--on-mismatch",
+    type=click.Choice(ON_MISMATCH),
+    default="error",
+    show_default=True,
+    help="What partitions of the backend do with inputs of other sizes, dtypes or values than those here: an error, or "
+    "PyTorch runs them.",
+)
+@click.option(
     "--verify",
     type=click.Choice(LEVELS),
     help="What is checked after each pass: the graph (structure), also shapes, values, gradients of the module on the "
@@ -206,6 +219,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         measure=wanted.measure,
         runs=wanted.runs,
         strict=wanted.strict,
+        on_mismatch=wanted.on_mismatch,
         verify=wanted.verify,
     )
     left_out: list[str] = []

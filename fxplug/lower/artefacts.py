@@ -13,6 +13,8 @@ import torch
 
 from fxplug.analyze.isolation import copy_values
 from fxplug.errors import CacheWarning, FingerprintError, FxplugError
+from fxplug.lower.backend import Backend, LoweringContext
+from fxplug.lower.settled import without_checks
 from fxplug.passes.fingerprints import canonical_form
 from fxplug.storage import module_digest
 
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.execute import GraphModule
-    from fxplug.lower.backend import Backend
     from fxplug.lower.cache import ArtefactCache
 
 __all__ = ["artefact_key", "build_engine", "environment_text", "error_text", "options_of"]
@@ -98,7 +99,7 @@ def build_engine(
 
     Args:
         backend: Who compiles.
-        program: What is compiled.
+        program: What is compiled. Checks in it that the backend's profile answers are left out.
         inputs: Examples of its inputs. Not changed.
         options: Of the backend.
         name: The backend's name.
@@ -107,6 +108,7 @@ def build_engine(
     Raises:
         Exception: Whatever the backend raises while it compiles.
     """
+    program = without_checks(program, LoweringContext(program, inputs), backend.profile(inputs))
     key = None if cache is None else artefact_key(backend, program, inputs, options)
     if cache is None or key is None:
         return backend.compile(program, copy_values(inputs), dict(options))

@@ -14,6 +14,7 @@ from fxplug.errors import BackendError
 from fxplug.execute import Interpreter
 from fxplug.ir import map_aggregate
 from fxplug.lower.profile import Profile
+from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import FakeTensor
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
 
-__all__ = ["Backend", "BackendRecord", "LoweringContext", "Support"]
+__all__ = ["Backend", "BackendRecord", "LoweringContext", "Support", "values_of"]
 
 
 @dataclass(frozen=True)
@@ -58,16 +59,32 @@ class LoweringContext:
 
         Empty without example inputs, and where the program does not run without data.
         """
-        if self.example_inputs is None:
-            return {}
-        try:
-            described = described_copy(self.module, *self.example_inputs, interpreter=_Values)
-        except (
-            Exception
-        ):  # Whatever it is: it is an answer to nobody's question, and running the program tells it.
-            return {}
-        pairs = zip(self.module.graph.nodes, described.graph.nodes, strict=True)
-        return {node: copy.meta["val"] for node, copy in pairs if "val" in copy.meta}
+        return {} if self.example_inputs is None else values_of(self.module, self.example_inputs)
+
+
+def values_of(
+    module: GraphModule,
+    inputs: tuple[Any, ...],
+    dynamic: Mapping[int | str, Mapping[int, str]] | None = None,
+) -> dict[Node, Any]:
+    """Return what nodes return: tensors without data in the places of tensors. Checks are left out.
+
+    Args:
+        module: Not changed.
+        inputs: Of the module.
+        dynamic: Sizes that stay open, as for `fxplug.propagate_shapes`.
+
+    Returns:
+        Nothing where the program does not run.
+    """
+    try:
+        described = described_copy(module, *inputs, dynamic=dynamic, interpreter=_Values)
+    except (
+        Exception
+    ):  # Whatever it is: it is an answer to nobody's question, and running the program tells it.
+        return {}
+    pairs = zip(module.graph.nodes, described.graph.nodes, strict=True)
+    return {node: copy.meta["val"] for node, copy in pairs if "val" in copy.meta}
 
 
 class _Values(Interpreter):
@@ -75,6 +92,8 @@ class _Values(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         """Run a node, and note its value."""
+        if n.target in CHECKS:
+            return None
         value = super().run_node(n)
         n.meta["val"] = map_aggregate(value, _without_data, frozen=False)
         return value

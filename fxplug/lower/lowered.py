@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import nn
 
-from fxplug.errors import LoweringError
+from fxplug.errors import ConfigError, LoweringError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,10 +18,34 @@ if TYPE_CHECKING:
     from fxplug.lower.backend import Backend
     from fxplug.lower.profile import Profile
 
-__all__ = ["EngineOrigin", "LoweredPartition", "OnMismatch", "Pending", "TensorExample", "lowered_partitions"]
+__all__ = [
+    "ON_MISMATCH",
+    "EngineOrigin",
+    "LoweredPartition",
+    "OnMismatch",
+    "Pending",
+    "TensorExample",
+    "check_on_mismatch",
+    "lowered_partitions",
+]
 
 OnMismatch = Literal["error", "eager"]
 """What happens when a partition gets inputs that it was not compiled for."""
+ON_MISMATCH: tuple[OnMismatch, ...] = ("error", "eager")
+"""All that it may be."""
+
+
+def check_on_mismatch(value: OnMismatch) -> None:
+    """Check what is to happen when a partition gets inputs that it was not compiled for.
+
+    Raises:
+        ConfigError: It is none of `ON_MISMATCH`.
+    """
+    if value not in ON_MISMATCH:
+        raise ConfigError(
+            f"Cannot use on_mismatch={value!r}: use one of {', '.join(map(repr, ON_MISMATCH))}. "
+            f"{did_you_mean(str(value), ON_MISMATCH)}".rstrip()
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fxplug.analyze.isolation import SavedState, copy_values, forked_random_stat
 from fxplug.errors import BackendError, LoweringError
 from fxplug.lower.artefacts import build_engine
 from fxplug.lower.backend import Backend
-from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch
+from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, check_on_mismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
 from fxplug.passes.parts import PartStyle, split_into
 
@@ -92,7 +92,7 @@ def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
 
     Raises:
         LoweringError: Something would stay eager and `strict` is set.
-        ConfigError: `choices` names what is not there.
+        ConfigError: `choices` names what is not there, or `on_mismatch` is something else.
     """
     return lower_to_several(
         module,
@@ -133,6 +133,7 @@ def lower_to_several(  # noqa: PLR0913 - as above
         LoweringError: Something would stay eager and `strict` is set.
         ConfigError: `choices` names what is not there.
     """
+    check_on_mismatch(on_mismatch)
     plan = make_plan(module, backends, example_inputs, choices or Choices())
     report = plan.report
     left = [node for node in report.nodes if not node.partition]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,18 +12,19 @@ import torch
 
 from fxplug.analyze import builtin_formulas, cost_table, described_copy
 from fxplug.errors import ConfigError, did_you_mean
-from fxplug.ir import iterate_leaves
+from fxplug.ir import Node, iterate_leaves
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
+from fxplug.lower.settled import NOT_SETTLED, UNKNOWN, Settled, is_check, settle
 from fxplug.lower.sharing import sharing_sets
 from fxplug.passes import group_nodes_by_kind, order_partitions, requirements
 from fxplug.passes.parts import Part, find_borders
+from fxplug.semantics.checks import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fxplug.execute import GraphModule
-    from fxplug.ir import Node
 
 __all__ = ["EAGER_PIN", "Choices", "Plan", "is_compute", "make_plan"]
 
@@ -48,7 +50,9 @@ _READS = frozenset({"size", "dim", "ndimension", "numel", "__getitem__"})
 _FUNCTIONS: tuple[Any, ...] = (
     *(operator.getitem, getattr, torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.t),
     *(torch.squeeze, torch.unsqueeze),
+    OrderedDict,
 )
+_CONTAINER = "it puts results into a container, which needs no engine"
 
 
 @dataclass(frozen=True)
@@ -80,10 +84,10 @@ class Plan:
 
 
 def is_compute(node: Node) -> bool:
-    """Return whether a call computes, instead of reading sizes, taking apart or reshaping."""
+    """Return whether a call computes, instead of reading or checking sizes, taking apart or reshaping."""
     if node.op == "call_method":
         return node.target not in _RESHAPES | _READS
-    return node.op == "call_module" or not any(node.target is known for known in _FUNCTIONS)
+    return node.op == "call_module" or not any(node.target is known for known in (*_FUNCTIONS, *CHECKS))
 
 
 def make_plan(
@@ -159,13 +163,42 @@ class _Planner:
         self._context = context
         self._choices = choices
         self._calls = calls
-        self._answers = {
-            node: {name: backend.supports(node, context) for name, backend in backends}
-            for node in calls.values()
-        }
+        settled = {name: self._settled(backend) for name, backend in backends}
+        self._answers: dict[Node, dict[str, Support]] = {}
+        for node in calls.values():
+            self._answers[node] = {
+                name: self._answer(node, name, backend, settled[name]) for name, backend in backends
+            }
         self._together = [[calls[name] for name in names] for names in choices.together]
         self._together += sharing_sets(module, lambda node: any(self._answers[node].values()))
         self._left: dict[Node, str] = {}
+
+    def _settled(self, backend: Backend) -> Settled:
+        """Return what is known before an engine of a backend runs."""
+        inputs = self._context.example_inputs
+        profile = None if inputs is None else backend.profile(inputs)
+        return settle(self._module, self._context, profile)
+
+    def _answer(self, node: Node, name: str, backend: Backend, settled: Settled) -> Support:
+        """Return what a backend says about a call; of checks, and of what takes results apart, it need not know."""
+        if node in settled.checks:
+            return Support(ok=True)
+        if node in settled.unknown:
+            return Support(ok=False, reason=UNKNOWN)
+        taken_from = self._container(node)
+        if taken_from in self._answers and self._answers[taken_from][name]:
+            return Support(ok=True)
+        answer = backend.supports(node, self._context)
+        if not answer and (is_check(node) or node.target is OrderedDict):
+            return Support(ok=False, reason=NOT_SETTLED if is_check(node) else _CONTAINER)
+        return answer
+
+    def _container(self, node: Node) -> Node | None:
+        """Return what a call takes a part of, where this is a container of tensors and not a tensor."""
+        if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+            return None
+        value = self._context.values.get(node.args[0])
+        return node.args[0] if isinstance(value, (tuple, list, dict)) and _bytes(value) else None
 
     def plan(self) -> Plan:
         """Return what runs where."""
@@ -174,6 +207,7 @@ class _Planner:
             groups = self._groups(candidates)
             small = [group for group in groups if not self._is_large_enough(group[1])]
             refused = [(backend, nodes, self._why_small(backend, nodes)) for backend, nodes in small]
+            refused = self._takes_nested(groups) or refused
             # Those that are large enough are weighed last: what is too small joins others, which makes them larger.
             refused = refused or self._not_worth_it(groups)
             if not refused:
@@ -201,6 +235,18 @@ class _Planner:
             together=self._together,
         )
         return [(str(kind), nodes) for kind, nodes in found]
+
+    def _takes_nested(self, groups: Sequence[tuple[str, list[Node]]]) -> list[tuple[str, list[Node], str]]:
+        """Return calls that take apart what does not go into an engine: containers in containers, and dicts."""
+        found: list[tuple[str, list[Node], str]] = []
+        for backend, nodes in groups:
+            inside = set(nodes)
+            apart = [node for node in nodes if self._container(node) not in {None, *inside}]
+            apart = [node for node in apart if _is_nested(self._context.values[node.all_input_nodes[0]])]
+            if apart:
+                why = "it takes apart a container of containers, or a dict, that PyTorch has made"
+                found.append((backend, apart, why))
+        return found
 
     def _is_large_enough(self, nodes: Sequence[Node]) -> bool:
         return sum(map(is_compute, nodes)) >= self._choices.min_block_size
@@ -362,6 +408,10 @@ def _source(node: Node) -> str:
 
 def _elements(value: Any) -> int:
     return sum(leaf.numel() for leaf in iterate_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, dict) or any(isinstance(part, (tuple, list, dict)) for part in value)
 
 
 def _bytes(value: Any) -> int:

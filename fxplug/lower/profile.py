@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+
+from fxplug.ir import iterate_leaves
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,17 +25,28 @@ class InputProfile:
     """Of a tensor; None for a dimension of any size."""
     device: torch.device | None = None
     value: Any = None
-    """What an input that is no tensor has to be equal to."""
+    """What an input that is no tensor has to be equal to; of a dict with tensors, its keys."""
+    parts: tuple[InputProfile, ...] | None = None
+    """Of a tuple, list or dict with tensors, what each of its parts has to be; None for other inputs."""
 
     @classmethod
     def of(cls, value: Any) -> InputProfile:
         """Return the profile that `value` alone fulfils, and tensors like it."""
         if isinstance(value, torch.Tensor):
             return cls(value.dtype, tuple(value.shape), value.device)
+        if isinstance(value, (tuple, list, dict)) and any(
+            isinstance(leaf, torch.Tensor) for leaf in iterate_leaves((value,))
+        ):
+            entries = cast("Sequence[Any]", value)
+            if isinstance(value, dict):
+                return cls(value=tuple(value), parts=tuple(map(cls.of, cast("Any", value).values())))
+            return cls(parts=tuple(map(cls.of, entries)))
         return cls(value=value)
 
     def problem_with(self, value: Any) -> str:
         """Return why `value` is not accepted, for people; empty when it is."""
+        if self.parts is not None:
+            return self._problem_in_parts(value, self.parts)
         if self.dtype is None:
             same = type(value) is type(self.value) and bool(value == self.value)
             return "" if same else f"is {value!r}, and was {self.value!r} when it was compiled"
@@ -49,7 +62,35 @@ class InputProfile:
         )
         return "" if fits else f"is {InputProfile.of(value)}, and {self} is expected"
 
+    def _problem_in_parts(self, value: Any, parts: Sequence[InputProfile]) -> str:
+        kinds = (tuple, list) if self.value is None else dict
+        if not isinstance(value, kinds) or len(value) != len(parts):
+            size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
+            return f"is a {type(value).__name__}{size}, and {self} is expected"
+        keys = self.value if self.value is not None else range(len(parts))
+        for key, entry in zip(keys, parts, strict=True):
+            if isinstance(value, dict) and key not in value:
+                return f"has no part {key!r}, and {self} is expected"
+            if problem := entry.problem_with(value[key]):
+                return f"at [{key!r}] {problem}"
+        return ""
+
+    def opened(self, dimensions: Collection[int]) -> InputProfile:
+        """Return the same with dimensions of tensors that may have any size."""
+        if self.parts is not None:
+            return replace(self, parts=tuple(part.opened(dimensions) for part in self.parts))
+        sizes = (None if number in dimensions else size for number, size in enumerate(self.sizes))
+        return replace(self, sizes=tuple(sizes))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no dimension may have any size."""
+        return None not in self.sizes and all(part.is_closed for part in self.parts or ())
+
     def __str__(self) -> str:
+        if self.parts is not None:
+            inner = ", ".join(map(str, self.parts))
+            return f"({inner})" if self.value is None else f"a dict of {inner}"
         if self.dtype is None:
             return repr(self.value)
         sizes = "x".join("?" if size is None else str(size) for size in self.sizes) or "scalar"
@@ -71,18 +112,12 @@ class Profile:
             inputs: Of a partition.
             open_dimensions: Dimensions of tensors that may have any size.
         """
-        found = (InputProfile.of(value) for value in inputs)
-        return cls(
-            tuple(
-                replace(
-                    entry,
-                    sizes=tuple(
-                        None if number in open_dimensions else size for number, size in enumerate(entry.sizes)
-                    ),
-                )
-                for entry in found
-            )
-        )
+        return cls(tuple(InputProfile.of(value).opened(open_dimensions) for value in inputs))
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no dimension of an input may have any size."""
+        return all(entry.is_closed for entry in self.inputs)
 
     def problem_with(self, values: Sequence[Any]) -> str:
         """Return why `values` are not accepted, for people; empty when they are."""

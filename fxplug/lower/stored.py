@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fxplug.errors import BackendError, FxplugError, LoweringError
-from fxplug.lower.artefacts import environment_text, error_text, options_of
+from fxplug.lower.artefacts import build_engine, environment_text, error_text, options_of
 from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, Pending, TensorExample
 from fxplug.lower.profile import InputProfile, Profile
 from fxplug.storage import StoredEngine
@@ -199,7 +199,9 @@ class _LateEngine(nn.Module):
             if self.artefact is not None:
                 return maker.restore(self.artefact)
             inputs = tuple(map(_zeros, self._origin.inputs))
-            return maker.compile(self.__dict__["program"], inputs, dict(self._origin.options))
+            return build_engine(
+                maker, self.__dict__["program"], inputs, self._origin.options, name=self._name
+            )
         except Exception as error:
             what = "restored" if self.artefact is not None else "compiled"
             raise LoweringError(
@@ -245,8 +247,16 @@ def _zeros(value: Any) -> Any:
 def _profile_data(profile: Profile | None) -> Any:
     if profile is None:
         return None
-    names = [entry.name for entry in fields(InputProfile)]
-    return [{name: _plain_device(getattr(entry, name)) for name in names} for entry in profile.inputs]
+    return list(map(_input_data, profile.inputs))
+
+
+def _input_data(entry: InputProfile) -> dict[str, Any]:
+    data = {field.name: _plain_device(getattr(entry, field.name)) for field in fields(InputProfile)}
+    if entry.parts is None:  # As files were written before there were parts.
+        del data["parts"]
+    else:
+        data["parts"] = list(map(_input_data, entry.parts))
+    return data
 
 
 def _plain_device(value: Any) -> Any:
@@ -262,4 +272,9 @@ def _profile_of(data: Any) -> Profile | None:
 def _input_profile(data: Any) -> InputProfile:
     fields: dict[str, Any] = dict(data)
     device = fields.pop("device")
-    return InputProfile(**fields, device=None if device is None else torch.device(device))
+    parts = fields.pop("parts", None)
+    return InputProfile(
+        **fields,
+        device=None if device is None else torch.device(device),
+        parts=None if parts is None else tuple(map(_input_profile, parts)),
+    )

@@ -82,6 +82,7 @@ class _Walk:
         self._barrier: Node | None = None
         self._since: list[Node] = []
         self._last: Node | None = None
+        self._checked: list[Node] = []  # Since `_last`.
         self._writer: dict[Hashable, Node] = {}
         self._readers: dict[Hashable, list[Node]] = {}
 
@@ -89,19 +90,30 @@ class _Walk:
         """Return behind which nodes a call must stay."""
         if not effect.is_pure and _is_barrier(node, effect):
             found = self._since or ([] if self._barrier is None else [self._barrier])
-            self._barrier, self._since, self._last = node, [], None
+            self._barrier, self._since, self._last, self._checked = node, [], None, []
             self._writer.clear()
             self._readers.clear()
             return found
         self._since.append(node)
         found = [] if self._barrier is None else [self._barrier]
         if effect.random or effect.outside or (self._checks and effect.writes):
-            if self._last is not None:
-                found.append(self._last)
-            self._last = node
+            found += self._order_action(node)
         if self._memory is not None:
             found += self._order_accesses(node, self._memory)
         return list(dict.fromkeys(found)) if len(found) > 1 else found
+
+    def _order_action(self, node: Node) -> list[Node]:
+        """Return behind which nodes a call must stay that acts outside, draws, writes or checks.
+
+        Which of two checks comes first makes no difference: nothing happens between them.
+        """
+        last = [] if self._last is None else [self._last]
+        if node._op == "call_function" and node._target in CHECKS:
+            self._checked.append(node)
+            return last
+        found = self._checked or last
+        self._last, self._checked = node, []
+        return found
 
     def _order_accesses(self, node: Node, memory: MemoryClasses) -> Iterator[Node]:
         written = memory.written_by(node)

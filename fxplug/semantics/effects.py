@@ -8,6 +8,7 @@ to compute. A call that none of them speaks of is unknown, and is kept.
 from __future__ import annotations
 
 import builtins
+import collections
 import inspect
 import math
 import operator
@@ -18,6 +19,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, writes
 from fxplug.semantics.internals import assert_function
+from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import module_effect
 from fxplug.semantics.schemas import named_effect, operator_rule, statistics_effect
 
@@ -158,6 +160,14 @@ def _library_rule(node: Node, _: Any) -> Effect | None:
     return PURE if name in (_PURE_FUNCTIONALS if functional else _PURE_FUNCTIONS) else None
 
 
+def _known_rule(node: Node, _: Any) -> Effect | None:
+    """Answer for functions of other libraries."""
+    doing = what_does(node.target) if node.op == "call_function" else None
+    if doing is None:
+        return None
+    return PURE if doing == "computes" else _random_in_training(node)
+
+
 def _positions(node: Node, name: str) -> tuple[int, ...]:
     parameters = _parameters(node.target)
     return (parameters.index(name),) if name in parameters and name not in node.kwargs else ()
@@ -250,10 +260,11 @@ def _module_rule(node: Node, module: Any) -> Effect | None:
 
 
 def _register() -> None:
-    for rule in (_module_rule, _method_rule, _library_rule, _python_rule, operator_rule):
+    for rule in (_known_rule, _module_rule, _method_rule, _library_rule, _python_rule, operator_rule):
         effects.register_rule(rule)
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)
+    effects.register_target(collections.OrderedDict, PURE)
     effects.register_target(print, OUTSIDE)
     effects.register_target(setattr, writes(0))
     effects.register_target(delattr, writes(0))

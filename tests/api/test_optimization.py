@@ -380,6 +380,26 @@ def test_a_backend_that_cannot_is_a_warning_or_strictly_an_error(model, manager_
         run(model, backend="mine", strict=True, manager=manager)
 
 
+class Fixed(Backend):
+    def supports(self, node, context):
+        return Support(ok=True)
+
+    def compile(self, subgraph, example_inputs, options):
+        return copy.copy(subgraph)
+
+
+def test_a_backend_meets_other_inputs_with_an_error_or_in_pytorch(model, manager_with):
+    manager = manager_with(fxplug_register_backends=a_backend(Fixed))
+    other = EXAMPLE[0][:1]
+    with pytest.raises(LoweringError, match="Cannot run partition"):
+        run(model, backend="mine", manager=manager).module(other)
+    found = run(model, backend="mine", manager=manager, on_mismatch="eager").module(other)
+
+    torch.testing.assert_close(found, model(other))
+    with pytest.raises(ConfigError, match="on_mismatch='ignore'"):
+        run(model, manager=manager, on_mismatch="ignore")
+
+
 def test_what_a_backend_made_is_checked(model, manager_with):
     with pytest.raises(MismatchError):
         run(model, backend="mine", manager=manager_with(fxplug_register_backends=a_backend(Doubling)))

@@ -154,6 +154,17 @@ def test_a_backend_takes_over(fxplug):
     assert "eager: 2 of 2 calls supported, runs the module" in result.stdout
 
 
+def test_what_a_backend_does_with_other_inputs_needs_a_backend(fxplug):
+    assert (
+        fxplug("optimize", "models.py:net", *FAST, "--backend", "eager", "--on-mismatch", "eager").exit_code
+        == 0
+    )
+    refused = fxplug("optimize", "models.py:net", *FAST, "--on-mismatch", "eager")
+
+    assert refused.exit_code == 2
+    assert "--on-mismatch is about partitions of a backend: name one with --backend." in refused.stderr
+
+
 # -- the output folder
 
 

@@ -7,14 +7,16 @@ import logging
 import math
 import operator
 import random
+import sys
 import time
+import types
 import warnings
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from fxplug.ir import OUTSIDE, Effect, Graph, effects, writes
+from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Graph, effects, writes
 from fxplug.semantics import has_side_effect
 
 aten = torch.ops.aten
@@ -516,3 +518,22 @@ def test_operators_that_drop_elements_draw_nothing_where_that_is_switched_off(ta
     node = graph.call_function(target, (given, *(given if value == "x" else value for value in args)))
 
     assert effects.effect_of(node).random is is_random
+
+
+def test_functions_of_other_libraries_are_known_by_identity(monkeypatch):
+    library = types.ModuleType("torchvision.ops.stochastic_depth")
+
+    def stochastic_depth(input, p, mode, training=True):  # noqa: A002 - as the library names it
+        return input
+
+    stochastic_depth.__module__ = library.__name__
+    graph = Graph()
+    x = graph.placeholder("x")
+    in_eval = graph.call_function(stochastic_depth, (x, 0.1, "row", False))
+    in_training = graph.call_function(stochastic_depth, (x, 0.1, "row"))
+    assert effects.effect_of(in_eval) == UNKNOWN  # Only the name is claimed.
+
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    monkeypatch.setattr(library, "stochastic_depth", stochastic_depth, raising=False)
+    assert effects.effect_of(in_eval) == PURE
+    assert effects.effect_of(in_training) == RANDOM

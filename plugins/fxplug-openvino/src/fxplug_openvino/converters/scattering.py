@@ -155,6 +155,34 @@ def _unfold(build: Conversion, x: Value, dim: int, size: int, step: int) -> Any:
     return build.ops.transpose(made, build.ints([*order, axis + 1]))
 
 
+def _im2col(
+    build: Conversion,
+    x: Value,
+    kernel: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Any:
+    ops = build.ops
+    made = x.output if x.rank == 4 else ops.unsqueeze(x.output, build.ints([0]))
+    around = build.ints([0, 0, *padding])
+    made = ops.pad(made, around, around, "constant", build.constant(0, x.dtype))
+    channels, counts = int(x.like.shape[-3]), list[int]()
+    for axis in range(2):
+        size = int(x.like.shape[axis - 2]) + 2 * padding[axis]
+        counts.append((size - dilation[axis] * (kernel[axis] - 1) - 1) // stride[axis] + 1)
+        places = [
+            window * stride[axis] + inner * dilation[axis]
+            for inner in range(kernel[axis])
+            for window in range(counts[axis])
+        ]
+        made = ops.gather(made, build.ints(places), build.constant(axis + 2))
+    apart = ops.reshape(made, build.ints([0, 0, kernel[0], counts[0], kernel[1], counts[1]]), True)
+    sorted_out = ops.transpose(apart, build.ints([0, 1, 2, 4, 3, 5]))
+    flat = ops.reshape(sorted_out, build.ints([0, channels * math.prod(kernel), math.prod(counts)]), True)
+    return flat if x.rank == 4 else ops.squeeze(flat, build.ints([0]))
+
+
 def _diagonal(build: Conversion, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     first, second = x.axis(dim1), x.axis(dim2)
     rows, columns = int(x.like.shape[first]), int(x.like.shape[second])
@@ -228,6 +256,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.scatter_reduce.two, _scatter_reduce),
     (aten.index_put.default, _index_put),
     (aten.unfold.default, _unfold),
+    (aten.im2col.default, _im2col),
     (aten.diagonal.default, _diagonal),
     (aten.take.default, _take),
     (aten.pixel_unshuffle.default, _pixel_unshuffle),

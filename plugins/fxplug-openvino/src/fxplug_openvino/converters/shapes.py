@@ -225,6 +225,24 @@ def _full(build: Conversion, size: Sequence[Any], value: Any, **_: Any) -> Any:
     return build.ops.broadcast(build.constant(value, build.like.dtype), build.ints(list(size)))
 
 
+def _of_number(value: int) -> Callable[..., Any]:
+    def convert(build: Conversion, size: Sequence[Any], **_: Any) -> Any:
+        return _full(build, size, value)
+
+    return convert
+
+
+def _as_strided(
+    build: Conversion, x: Value, size: Sequence[Any], stride: Sequence[Any], offset: Any = None
+) -> Any:
+    sizes = tuple(x.like.shape)
+    wanted = [step for step, count in zip(stride, sizes, strict=False) if count != 1]
+    given = [step for step, count in zip(x.like.stride(), sizes, strict=True) if count != 1]
+    if tuple(size) != sizes or wanted != given or offset not in {None, x.like.storage_offset()}:
+        raise build.fail("it reads memory in an order of its own (as_strided)")
+    return x.output
+
+
 def _triangle(*, upper: bool) -> Callable[..., Any]:
     def convert(build: Conversion, x: Value, diagonal: int = 0) -> Any:
         ones = torch.ones(tuple(x.like.shape[-2:]), dtype=torch.bool)
@@ -288,9 +306,13 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.index.Tensor, _index),
     (aten._unsafe_index.Tensor, _index),
     (aten.zeros_like.default, _filled_like(0)),
+    (aten.zero.default, _filled_like(0)),
     (aten.ones_like.default, _filled_like(1)),
     (aten.full_like.default, _full_like),
     (aten.full.default, _full),
+    (aten.zeros.default, _of_number(0)),
+    (aten.ones.default, _of_number(1)),
+    (aten.as_strided.default, _as_strided),
     (aten.tril.default, _triangle(upper=False)),
     (aten.triu.default, _triangle(upper=True)),
     (aten.sym_size.int, _size),

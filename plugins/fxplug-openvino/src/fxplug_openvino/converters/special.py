@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -199,6 +200,45 @@ def _heaviside(build: Conversion, x: Value, other: Value) -> Any:
     return ops.select(ops.equal(x.output, zero), other.output, sides)
 
 
+def _is_negative(build: Conversion, value: Any) -> Any:
+    """Return where floating-point numbers have a sign; that of a zero shows in what one divides by it."""
+    ops, zero, one = build.ops, build.constant(0.0, torch.float32), build.constant(1.0, torch.float32)
+    wide = ops.convert(value, "f32")
+    return ops.logical_or(ops.less(wide, zero), ops.less(ops.divide(one, wide), zero))
+
+
+def _signbit(build: Conversion, x: Value) -> Any:
+    if x.dtype.is_floating_point:
+        return _is_negative(build, x.output)
+    if x.dtype is torch.bool:
+        return build.ops.logical_and(x.output, build.ops.logical_not(x.output))
+    return build.ops.less(x.output, build.constant(0, x.dtype))
+
+
+def _copysign(build: Conversion, x: Any, other: Any) -> Any:
+    first, second = _value(build, x), _value(build, other)
+    size = build.ops.abs(first)
+    return build.ops.select(_is_negative(build, second), build.ops.negative(size), size)
+
+
+def _atan2(build: Conversion, x: Any, other: Any) -> Any:
+    ops, zero, one, half = build.ops, *(_number(build, value) for value in (0, 1, math.pi / 2))
+    first, second = _value(build, x), _value(build, other)
+    whole = ops.multiply(half, _number(build, 2))
+    are_infinite = ops.logical_and(ops.is_inf(first), ops.is_inf(second))
+    height = ops.select(are_infinite, ops.sign(first), first)
+    width = ops.select(are_infinite, ops.sign(second), second)
+    is_upright = ops.equal(width, zero)
+    angle = ops.atan(ops.divide(height, ops.select(is_upright, one, width)))
+    is_below = _is_negative(build, first)
+    turned = ops.select(is_below, ops.subtract(angle, whole), ops.add(angle, whole))
+    sloped = ops.select(ops.less(width, zero), turned, angle)
+    at_zero = ops.select(_is_negative(build, second), turned, first)
+    upright = ops.select(ops.equal(height, zero), at_zero, ops.select(is_below, ops.negative(half), half))
+    found = ops.select(is_upright, upright, sloped)
+    return ops.select(ops.is_nan(first), first, found)
+
+
 def _shifted(operation: str) -> Callable[..., Any]:
     def convert(build: Conversion, x: Value, count: Any) -> Any:
         return getattr(build.ops, operation)(x.output, build.cast(count, x.dtype))
@@ -234,6 +274,10 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.logaddexp.default, _logaddexp),
     (aten.xlogy.Tensor, _xlogy),
     (aten.heaviside.default, _heaviside),
+    (aten.signbit.default, _signbit),
+    (aten.copysign.Tensor, _copysign),
+    (aten.copysign.Scalar, _copysign),
+    (aten.atan2.default, _atan2),
     (aten.__lshift__.Scalar, _shifted("bitwise_left_shift")),
     (aten.__rshift__.Scalar, _shifted("bitwise_right_shift")),
     (aten.fill.Scalar, _fill),

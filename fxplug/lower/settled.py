@@ -1,0 +1,164 @@
+"""Checks that an engine need not run: what it was compiled for, which is looked at before it runs, answers them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.ir import iterate_leaves, map_aggregate
+from fxplug.lower.backend import values_of
+from fxplug.semantics.checks import CHECKS, check_raises, class_of
+from fxplug.semantics.internals import FakeTensor
+from fxplug.semantics.symbols import is_symbolic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fxplug.execute import GraphModule
+    from fxplug.ir import Node
+    from fxplug.lower.backend import LoweringContext
+    from fxplug.lower.profile import Profile
+
+__all__ = ["NOT_SETTLED", "UNKNOWN", "Settled", "is_check", "settle", "without_checks"]
+
+NOT_SETTLED = (
+    "it checks something that dtypes and sizes of the inputs do not tell, that the captured program relies on; such "
+    "checks run in PyTorch"
+)
+"""Why a check stays in PyTorch."""
+UNKNOWN = (
+    "it returns a number that depends on the elements of tensors; the program goes on with it in PyTorch"
+)
+"""Why such a call stays in PyTorch."""
+_ATTRIBUTES = frozenset({"shape", "dtype", "device", "ndim"})
+_METHODS = frozenset({"size", "dim", "ndimension", "numel", "nelement", "__len__", "is_floating_point"})
+_FUNCTIONS: tuple[Any, ...] = (
+    len,
+    isinstance,
+    class_of,
+    torch.is_tensor,
+    torch.is_floating_point,
+    torch.numel,
+)
+"""What of a tensor follows from the dtypes, devices and sizes that a profile fixes."""
+
+
+def is_check(node: Node) -> bool:
+    """Return whether a call only checks what the captured program relies on."""
+    return node.op == "call_function" and node.target in CHECKS
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the profile of an engine tells of a program, before the engine runs."""
+
+    checks: frozenset[Node] = frozenset()
+    """The checks that hold for all inputs of the profile."""
+    unknown: frozenset[Node] = frozenset()
+    """Calls that return plain values which depend on the elements of tensors."""
+
+
+def settle(module: GraphModule, context: LoweringContext, profile: Profile | None) -> Settled:
+    """Return what is known of a program for all inputs of a profile.
+
+    Args:
+        module: Not changed.
+        context: Knows the module and its example inputs.
+        profile: What inputs are accepted; None for all of them.
+    """
+    inputs = context.example_inputs
+    if profile is None or inputs is None:
+        return Settled()
+    values = context.values if profile.is_closed else values_of(module, inputs, _open_sizes(inputs, profile))
+    known: dict[Node, bool] = {}
+    for node in module.graph.nodes:
+        known[node] = node in values and _is_known(node, values, known)
+    calls = [node for node in module.graph.nodes if node.op.startswith("call_")]
+    checks = [node for node in calls if is_check(node) and node.target is not check_raises]
+    return Settled(
+        frozenset(
+            node
+            for node in checks
+            if all(known[used] for used in node.all_input_nodes) and _holds(node, values)
+        ),
+        frozenset(node for node in calls if node in values and not known[node] and _is_plain(values[node])),
+    )
+
+
+def _is_plain(value: Any) -> bool:
+    return all(isinstance(leaf, (bool, int, float, complex)) for leaf in iterate_leaves((value,)))
+
+
+def _open_sizes(inputs: tuple[Any, ...], profile: Profile) -> dict[int | str, dict[int, str]]:
+    """Return a name for every open size; those that are equal in the examples have one."""
+    found: dict[int | str, dict[int, str]] = {}
+    for position, (value, entry) in enumerate(zip(inputs, profile.inputs, strict=True)):
+        names = {
+            dim: f"dim_{dim}_of_{value.shape[dim]}" for dim, size in enumerate(entry.sizes) if size is None
+        }
+        if names:
+            found[position] = names
+    return found
+
+
+def _holds(check: Node, values: Mapping[Node, Any]) -> bool:
+    """Return whether a check holds, for all of the open sizes."""
+    args = map_aggregate(check.args, lambda leaf: values.get(leaf, leaf), frozen=False)
+    if any(is_symbolic(leaf) for leaf in iterate_leaves(args)):
+        return False
+    try:
+        check.target(*args)
+    except Exception:  # Whatever it is: running the program tells.
+        return False
+    return True
+
+
+def _is_known(node: Node, values: Mapping[Node, Any], known: Mapping[Node, bool]) -> bool:
+    """Return whether dtypes and sizes of the inputs tell what a node returns, but for the elements of tensors."""
+    if not node.op.startswith("call_"):
+        return True
+    if not all(known[used] for used in node.all_input_nodes):
+        return False
+    if _has_tensor(values[node]):
+        return _is_without_data(values[node])  # Where a program had to be run, sizes may depend on numbers.
+    if not any(_has_tensor(values[used]) for used in node.all_input_nodes):
+        return True
+    if node.op == "call_method":
+        return node.target in _METHODS
+    if node.target is getattr:
+        return node.args[1] in _ATTRIBUTES
+    return any(node.target is known for known in _FUNCTIONS)
+
+
+def _is_without_data(value: Any) -> bool:
+    tensors = [leaf for leaf in iterate_leaves((value,)) if isinstance(leaf, torch.Tensor)]
+    return all(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+
+def _has_tensor(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for leaf in iterate_leaves((value,)))
+
+
+def without_checks(program: GraphModule, context: LoweringContext, profile: Profile | None) -> GraphModule:
+    """Return a program without the checks that hold for all inputs of a profile; the program itself if it has none.
+
+    Args:
+        program: Not changed.
+        context: Knows the program and its example inputs.
+        profile: What inputs are accepted.
+    """
+    if not any(map(is_check, program.graph.nodes)):
+        return program
+    settled = settle(program, context, profile).checks
+    if not settled:
+        return program
+    made = copy.copy(program)
+    graph = copy.deepcopy(program.graph)
+    for node, copied in list(zip(program.graph.nodes, graph.nodes, strict=True)):
+        if node in settled:
+            graph.erase_node(copied)
+    made.graph = graph
+    return made
