@@ -399,6 +399,8 @@ class Conversion:
         """Return the softmax along a dimension."""
         if not value.rank:
             return value * 0 + 1
+        if value.rank == 1:  # TensorRT has it for two dimensions at least.
+            return self.softmax(value.unsqueeze(0), 1).squeeze(0)
         layer = self.add("softmax", value.output)
         layer.axes = 1 << value.axis(axis)
         return self.value(layer, value.dtype)

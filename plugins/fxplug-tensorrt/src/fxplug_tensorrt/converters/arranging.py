@@ -230,10 +230,15 @@ def _counted_up_to(build: Conversion, size: Size) -> Value:
     return build.value(build.add("cumulative", ones.output, place.output, kind, True, False), torch.int64)
 
 
-def _repeat(build: Conversion, x: Value, repeats: Sequence[int]) -> Value:
+def _repeat(build: Conversion, x: Value, repeats: Sequence[Size]) -> Value:
     x = x.unsqueeze(*range(len(repeats) - x.rank))
     for axis, count in enumerate(repeats):
-        x = build.concat([x] * count, axis)
+        if isinstance(count, int):
+            x = build.concat([x] * count, axis)
+            continue
+        sizes = _sizes(x)
+        wide = build.expand(x.unsqueeze(axis), [*sizes[:axis], count, *sizes[axis:]])
+        x = wide.reshape([*sizes[:axis], count * sizes[axis], *sizes[axis + 1 :]])
     return x
 
 
