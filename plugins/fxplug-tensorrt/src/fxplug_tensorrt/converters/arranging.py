@@ -278,6 +278,13 @@ def _full(build: Conversion, size: Sequence[Size], value: Any, **_: Any) -> Valu
     return build.filled(list(size), value, build.like.dtype)
 
 
+def _made_of(value: float) -> Callable[..., Any]:
+    def convert(build: Conversion, size: Sequence[Size], **_: Any) -> Value:
+        return build.filled(list(size), value, build.like.dtype)
+
+    return convert
+
+
 def _new(value: float) -> Callable[..., Any]:
     def convert(build: Conversion, x: Value, size: Sequence[Size], **_: Any) -> Value:
         return build.filled(list(size), value, build.like.dtype)
@@ -362,6 +369,8 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.ones_like.default, _filled_like(1)),
     (aten.full_like.default, _full_like),
     (aten.full.default, _full),
+    (aten.zeros.default, _made_of(0)),
+    (aten.ones.default, _made_of(1)),
     (aten.new_zeros.default, _new(0)),
     (aten.new_ones.default, _new(1)),
     (aten.new_full.default, _new_full),

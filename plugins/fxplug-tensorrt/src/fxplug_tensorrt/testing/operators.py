@@ -53,12 +53,12 @@ class NetworkEngine:
 
     def _converted(self, program: OperatorProgram) -> Converted:
         inputs = program.runs[0]
-        dynamic = {number: {0: "batch"} for number, value in enumerate(inputs) if self._is_open and value.dim()}
+        dynamic = {
+            number: {0: "batch"} for number, value in enumerate(inputs) if self._is_open and value.dim()
+        }
         try:
             with torch.no_grad():
                 written = fxplug.decompose(program.module, inputs, to="aten", dynamic=dynamic or None)
         except FxplugError as error:
             raise NotConvertibleError(error.message) from error
-        return convert(
-            written, inputs, builtin_converters(), open_dimensions=(0,) if self._is_open else ()
-        )
+        return convert(written, inputs, builtin_converters(), open_dimensions=(0,) if self._is_open else ())
