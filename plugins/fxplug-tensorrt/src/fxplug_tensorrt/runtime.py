@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fxplug_tensorrt.conversion import Place
 
-__all__ = ["TensorRTModule", "filled", "load_module"]
+__all__ = ["TensorRTModule", "load_module"]
 
 
 def load_module(path: str | Path) -> TensorRTModule:
@@ -77,7 +77,7 @@ class TensorRTModule(nn.Module):
         self._check(given)
         with self._lock:
             made = self._run(given)
-        return filled(self.record.results, made)
+        return _filled(self.record.results, made)
 
     def _check(self, given: Sequence[torch.Tensor]) -> None:
         sizes = self.record.batch_sizes
@@ -168,13 +168,12 @@ def _given(inputs: Sequence[Any], place: Place) -> torch.Tensor:
     return tensor.detach().contiguous()
 
 
-def filled(results: Any, made: Sequence[torch.Tensor]) -> Any:
-    """Return what a program returns, with tensors in the places of its slots."""
+def _filled(results: Any, made: Sequence[torch.Tensor]) -> Any:
     if isinstance(results, Slot):
         return made[results.number]
     if isinstance(results, (tuple, list)):
-        parts = [filled(part, made) for part in results]
+        parts = [_filled(part, made) for part in results]
         return tuple(parts) if isinstance(results, tuple) else parts
     if isinstance(results, dict):
-        return {name: filled(part, made) for name, part in results.items()}
+        return {name: _filled(part, made) for name, part in results.items()}
     return results

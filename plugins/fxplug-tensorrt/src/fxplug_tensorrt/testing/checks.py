@@ -10,7 +10,7 @@ import torch
 import fxplug
 from fxplug import Graph, GraphModule
 from fxplug.ir import iterate_leaves
-from fxplug_tensorrt.conversion import Slot, convert
+from fxplug_tensorrt.conversion import convert
 from fxplug_tensorrt.converters import builtin_converters
 from fxplug_tensorrt.engine import build_plan
 from fxplug_tensorrt.options import TensorRTOptions
@@ -154,5 +154,5 @@ def _compared(
 def _pairs(results: Any, expected: Any) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield number and tensor for each result that the network computes; how they are nested does not matter."""
     for result, leaf in zip(iterate_leaves(results), iterate_leaves(expected), strict=True):
-        if isinstance(result, Slot):
+        if hasattr(result, "number"):
             yield result.number, leaf

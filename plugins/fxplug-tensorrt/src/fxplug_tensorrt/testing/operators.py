@@ -13,7 +13,6 @@ from fxplug_tensorrt.converters import builtin_converters
 from fxplug_tensorrt.engine import build_plan
 from fxplug_tensorrt.network import NotConvertibleError
 from fxplug_tensorrt.options import TensorRTOptions
-from fxplug_tensorrt.runtime import filled
 from fxplug_tensorrt.testing.evaluator import evaluate
 
 if TYPE_CHECKING:
@@ -47,9 +46,9 @@ class NetworkEngine:
             NotConvertibleError: A call cannot be written, or TensorRT does not build the engine.
         """
         converted = self._converted(program)
-        found = [filled(converted.results, evaluate(converted, inputs)) for inputs in program.runs]
+        made = [evaluate(converted, inputs) for inputs in program.runs]
         build_plan(converted, self._options)
-        return found
+        return [tuple(found[slot.number] for slot in converted.results) for found in made]
 
     def _converted(self, program: OperatorProgram) -> Converted:
         inputs = program.runs[0]
