@@ -89,6 +89,7 @@ CALLS = {
     "sinc.default": (torch.tensor([0.0, 0.5, -2.0]),),
     "std_mean.correction": (M, [1]),
     "trace.default": (numbers(3, 5),),
+    "unsafe_split.Tensor": (M, 4, 1),
     "upsample_bicubic2d.default": (X, [9, 4], False),
     "upsample_bilinear2d.default": (X, [9, 4], True),
     "upsample_linear1d.default": (numbers(1, 2, 5), [8], False),

@@ -69,6 +69,24 @@ def test_a_recurrent_layer_equals_eager_with_and_without_states(kind, options):
     assert len(checked.found) == (3 if kind == "LSTM" else 2)
 
 
+@pytest.mark.parametrize("kind", ["LSTMCell", "GRUCell", "RNNCell"])
+def test_a_cell_equals_eager(kind):
+    from fxplug_tensorrt.testing import check_program
+
+    cell = layer_of(kind)
+
+    assert check_program(lambda x: cell(x), (numbers(2, 4),)).plan
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_lstm_in_half_precision_is_built(dtype):
+    from fxplug_tensorrt.testing import check_program
+
+    layer = layer_of("LSTM", bidirectional=True).to(dtype)
+
+    assert check_program(Both(layer), (numbers(3, 2, 4).to(dtype),), tolerance=5e-2).plan
+
+
 def test_an_lstm_is_a_loop_however_long_its_sequence_is():
     from fxplug_tensorrt.testing import check_program
 

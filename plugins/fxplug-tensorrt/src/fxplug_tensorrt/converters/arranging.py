@@ -357,6 +357,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.slice.Tensor, _slice),
     (aten.select.int, _select),
     (aten.split.Tensor, _split),
+    (aten.unsafe_split.Tensor, _split),
     (aten.split_with_sizes.default, _split),
     (aten.unbind.int, _unbind),
     (aten.cat.default, _cat),
