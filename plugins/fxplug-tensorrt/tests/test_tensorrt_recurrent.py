@@ -73,9 +73,7 @@ def test_a_recurrent_layer_equals_eager_with_and_without_states(kind, options):
 def test_a_cell_equals_eager(kind):
     from fxplug_tensorrt.testing import check_program
 
-    cell = layer_of(kind)
-
-    assert check_program(lambda x: cell(x), (numbers(2, 4),)).plan
+    assert check_program(nn.Sequential(layer_of(kind)), (numbers(2, 4),)).plan
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
