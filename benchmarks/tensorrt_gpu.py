@@ -42,13 +42,20 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fxplug_tensorrt.options import Precision
+
 __all__ = ["join_wheels", "main"]
 
 _ROUNDS, _WARM_UP = 50, 10
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _PLUGIN = _CHECKOUT / "plugins" / "fxplug-tensorrt" / "src"
 # Precision of the engine, and whether its launches are recorded.
-_ENGINES = (("fp32", False), ("tf32", False), ("fp16", False), ("fp16", True))
+_ENGINES: tuple[tuple[Precision, bool], ...] = (
+    ("fp32", False),
+    ("tf32", False),
+    ("fp16", False),
+    ("fp16", True),
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
