@@ -114,7 +114,7 @@ def test_wheels_of_strangers_bring_a_converter_and_a_backend(full_environment, w
         full_environment.installed(backend, "acme-rocket"),
     ):
         operators = _data(fxplug("backends", "show", "openvino", "--json"))["operators"]
-        asked = full_environment.python("-c", ASK_TENSORRT)
+        asked = full_environment.python("-W", "ignore", "-c", ASK_TENSORRT)
         listed = fxplug("backends", "list")
         plan = _data(fxplug("plan", model, "--example", "2x3", "--backend", "rocket", "--json"))
         report = fxplug("optimize", model, "--example", "2x3", "--backend", "rocket", "--no-measure")

@@ -138,11 +138,10 @@ def test_what_a_convolution_takes_comes_from_dequantizing_layers(precision):
 
 
 def test_lowering_leaves_nothing_of_a_quantized_model_behind():
-    module = fxplug.symbolic_trace(cnn())
+    module = fxplug.symbolic_trace(cnn(later=POSITIVE))
+    backend = TensorRTBackend(targets=("SM86",))
 
-    lowered = lower(
-        module, TensorRTBackend(targets=("SM86",)), (numbers(2, 3, 12, 12),), name="tensorrt", strict=True
-    )
+    lowered = lower(module, backend, (numbers(2, 3, 12, 12),), name="tensorrt", strict=True)
 
     assert lowered.fallback == ""
     assert lowered.report.coverage == 1.0
