@@ -5,15 +5,11 @@ python tools/openvino_operators.py      # some minutes: every cell is built, run
 
 from __future__ import annotations
 
-from importlib import metadata
-from pathlib import Path
-
-import torch
+from operators_page import version_of, write_page
 
 from fxplug.testing import run_operator_suite
 from fxplug_openvino import OpenVINOBackend
 
-_PAGE = Path(__file__).resolve().parents[1] / "plugins" / "fxplug-openvino" / "docs" / "operators.md"
 _OUTSIDE = {
     "not finite": "OpenVINO's relu, clamp, maximum and minimum return a number where an element is not-a-number"
 }
@@ -41,15 +37,8 @@ def main() -> None:
     coverage = run_operator_suite(
         OpenVINOBackend(), "openvino", open_batch=OpenVINOBackend(dynamic_batch=True), outside=_OUTSIDE
     )
-    versions = {
-        "openvino": metadata.version("openvino").partition("-")[0],
-        "torch": torch.__version__.partition("+")[0],
-    }
-    _PAGE.parent.mkdir(exist_ok=True)
-    _PAGE.write_text(_INTRODUCTION.format(**versions) + coverage.to_markdown(), encoding="utf-8")
-    print(coverage.summary)
-    for result in coverage.wrong:
-        print(result.cell.name, result.outcome, result.reason)
+    versions = {name: version_of(name) for name in ("openvino", "torch")}
+    write_page("fxplug-openvino", _INTRODUCTION.format(**versions), coverage)
 
 
 if __name__ == "__main__":

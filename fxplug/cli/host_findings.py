@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fxplug.cli.findings import Findings
+    from fxplug.lower import BackendRecord
     from fxplug.plugins import ConfigFinding, Offer, PluginManager
 
 __all__ = ["find_about_plugins"]
@@ -100,12 +101,22 @@ def _find_engines(manager: PluginManager, findings: Findings) -> None:
         found = [f"{name} {installed_version(name)}" for name in offer.record.requires if name not in missing]
         engine = ", ".join([*found, *(f"{name} is not installed" for name in missing)])
         rows.append({"backend": offer.shown_name, "engine": engine or "built in"})
-        if missing:
-            findings.notes.append(
-                f"Backend {offer.shown_name!r} cannot run here: {', '.join(missing)} is not installed. Run: "
-                f"pip install {' '.join(missing)}"
-            )
+        told = (
+            f"{', '.join(missing)} is not installed. Run: pip install {' '.join(missing)}" if missing else ""
+        )
+        if reason := _problem_of(offer.record, told):
+            findings.notes.append(f"Backend {offer.shown_name!r} cannot run here: {reason}")
     findings.sections["Backends"] = rows
+
+
+def _problem_of(record: BackendRecord, otherwise: str) -> str:
+    """Return why a backend does not run here, as it says itself if it can."""
+    if record.problem is None:
+        return otherwise
+    try:
+        return record.problem()
+    except Exception as error:  # Code of a plugin; the other findings are wanted all the same.
+        return f"asked why, it fails with {type(error).__name__}: {error}"
 
 
 def _find_programs(manager: PluginManager, findings: Findings) -> None:

@@ -191,3 +191,6 @@ class BackendRecord:
     """A dataclass whose fields are the factory's keyword arguments."""
     requires: tuple[str, ...] = ()
     """Python distributions that the engine needs, e.g. ``("openvino",)``."""
+    problem: Callable[[], str] | None = None
+    """Says why the engine does not run on this machine and what to do about it, empty where it does; for ``fxplug
+    doctor``, where it takes the place of what `requires` tells. Must work when the engine is not installed."""

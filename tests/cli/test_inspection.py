@@ -173,6 +173,37 @@ def test_the_doctor_notes_what_is_missing_and_what_is_unsettled_without_calling_
     assert "Nothing is broken." in text
 
 
+TELLING = """
+from fxplug import hookimpl
+from fxplug.plugins import BackendRecord
+
+def fail():
+    raise OSError("no such device")
+
+@hookimpl
+def fxplug_register_backends():
+    needs = ("fxp-no-such-engine",)
+    return [
+        BackendRecord("told", object, "Runs.", requires=needs, problem=lambda: "there is no rocket. Build one."),
+        BackendRecord("well", object, "Runs.", requires=needs, problem=lambda: ""),
+        BackendRecord("lost", object, "Runs.", problem=fail),
+    ]
+"""
+
+
+def test_the_doctor_asks_backends_why_they_do_not_run_here(fxplug, install):
+    install("telling", TELLING)
+
+    result = fxplug("doctor")
+
+    assert result.exit_code == 0, result.stdout
+    text = " ".join(result.stdout.split())
+    assert "Note: Backend 'told' cannot run here: there is no rocket. Build one." in text
+    assert "Note: Backend 'lost' cannot run here: asked why, it fails with OSError: no such device" in text
+    assert "Backend 'well' cannot run here" not in text
+    assert "pip install fxp-no-such-engine" not in text
+
+
 DEVICE = """
 import fxplug
 

@@ -19,6 +19,23 @@ def openvino_converters():
         raise build.fail("the converter of acme was asked")
 
     return [ConverterRecord(torch.ops.aten.erfinv.default, special)]
+
+
+@hookimpl(optionalhook=True)
+def tensorrt_converters():
+    from fxplug_tensorrt import ConverterRecord
+
+    def special(build, x):
+        return build.cast(x, torch.float32)
+
+    return [ConverterRecord(torch.ops.aten.erfinv.default, special)]
+"""
+
+# TensorRT itself is not there; the tests of fxplug-tensorrt build an engine with a stranger's converter.
+ASK_TENSORRT = """
+import torch
+from fxplug_tensorrt import TensorRTBackend
+print(TensorRTBackend().converters[torch.ops.aten.erfinv.default].function.__module__)
 """
 
 BACKEND = """
@@ -97,6 +114,7 @@ def test_wheels_of_strangers_bring_a_converter_and_a_backend(full_environment, w
         full_environment.installed(backend, "acme-rocket"),
     ):
         operators = _data(fxplug("backends", "show", "openvino", "--json"))["operators"]
+        asked = full_environment.python("-W", "ignore", "-c", ASK_TENSORRT)
         listed = fxplug("backends", "list")
         plan = _data(fxplug("plan", model, "--example", "2x3", "--backend", "rocket", "--json"))
         report = fxplug("optimize", model, "--example", "2x3", "--backend", "rocket", "--no-measure")
@@ -109,6 +127,7 @@ def test_wheels_of_strangers_bring_a_converter_and_a_backend(full_environment, w
         "rockets run modules alone"
     }
     assert "runs 2 partitions" in report
+    assert asked.splitlines()[-1] == "acme_converters"
 
 
 def _data(text):

@@ -27,6 +27,7 @@ REFUSED = {
     "(with statistics)": "result 1 of native_layer_norm_default is not computed by TensorRT",
     "aten.max_pool": "with_indices_default is not computed by TensorRT",
 }
+QUANTIZED = ("tensor.default", "tensor.tensor", "channel.default")
 LEAST_OPERATORS, LEAST_CELLS = 240, 2000
 
 
@@ -68,6 +69,7 @@ CALLS = {
     "bitwise_left_shift.Tensor_Scalar": (whole(1, -5, 7), 3),
     "bitwise_right_shift.Tensor_Scalar": (whole(1, -5, 7), 1),
     "bucketize.Tensor": (M, nn.Parameter(torch.tensor([-1.0, 0.0, 1.0]), requires_grad=False)),
+    "count_nonzero.default": (M.relu(),),
     "deg2rad.default": (M,),
     "diag_embed.default": (M,),
     "dist.default": (M, M + 1, 3),
@@ -87,6 +89,7 @@ CALLS = {
     "sinc.default": (torch.tensor([0.0, 0.5, -2.0]),),
     "std_mean.correction": (M, [1]),
     "trace.default": (numbers(3, 5),),
+    "unsafe_split.Tensor": (M, 4, 1),
     "upsample_bicubic2d.default": (X, [9, 4], False),
     "upsample_bilinear2d.default": (X, [9, 4], True),
     "upsample_linear1d.default": (numbers(1, 2, 5), [8], False),
@@ -206,7 +209,15 @@ def test_every_converter_is_tried():
     tried = {cell.case.operator for cell in operator_cells()} | {f"aten.{name}" for name in CALLS}
     # With numbers that are known, `full` and `arange` are computed at once; sizes that are left open are tried below.
     below = {"aten.sym_size.int", "aten.full.default", "aten.arange.default", "aten.arange.start"}
-    below |= {"aten.arange.start_step", "aten.log_sigmoid_forward.default"}
+    below |= {
+        "aten.arange.start_step",
+        "aten.log_sigmoid_forward.default",
+        "aten.zeros.default",
+        "aten.ones.default",
+    }
+    # In files of their own.
+    below |= {"aten.mkldnn_rnn_layer.default", "aten._cudnn_rnn.default"}
+    below |= {f"fxplug.{'de' * back}quantize_per_{kind}" for kind in QUANTIZED for back in (False, True)}
 
     assert {str(target) for target in builtin_converters()} - tried == below
     assert len({target._schema.name for target in builtin_converters()}) >= 180
@@ -229,7 +240,8 @@ def test_sizes_that_are_left_open_are_computed():
     def program(x):
         count = x.shape[0]
         places = torch.arange(2, count, 2)
-        return x.reshape(count * 3, 2), places, torch.full((count, 2), 7.0), torch.arange(count) + x.shape[0]
+        made = (torch.full((count, 2), 7.0), torch.zeros(count), torch.ones(2, count, dtype=torch.int64))
+        return x.reshape(count * 3, 2), places, torch.arange(count) + x.shape[0], *made
 
     module = fxplug.decompose(
         fxplug.symbolic_trace(program), (numbers(5, 6),), to="aten", dynamic={0: {0: "batch"}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,16 @@ def manager() -> PluginManager:
 def no_engine(monkeypatch) -> None:
     for name in ("tensorrt", "tensorrt_rtx"):
         monkeypatch.setitem(sys.modules, name, None)
+
+
+def broken_engine(monkeypatch, tmp_path) -> None:
+    """Put an engine in place that cannot be imported."""
+    (tmp_path / "tensorrt_rtx").mkdir()
+    (tmp_path / "tensorrt_rtx" / "__init__.py").write_text("raise OSError('libnvinfer.so: no such file')")
+    for name in ("tensorrt", "tensorrt_rtx"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
 
 
 def compile_something() -> nn.Module:
@@ -134,12 +145,7 @@ def test_without_tensorrt_the_error_says_what_to_install(no_engine):
 
 
 def test_an_engine_that_cannot_be_imported_is_named(monkeypatch, tmp_path):
-    (tmp_path / "tensorrt_rtx").mkdir()
-    (tmp_path / "tensorrt_rtx" / "__init__.py").write_text("raise OSError('libnvinfer.so: no such file')")
-    for name in ("tensorrt", "tensorrt_rtx"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    importlib.invalidate_caches()
+    broken_engine(monkeypatch, tmp_path)
 
     with pytest.raises(BackendError) as caught:
         compile_something()
@@ -203,6 +209,99 @@ def test_in_strict_mode_staying_in_pytorch_is_an_error(manager, no_engine):
             measure=False,
             strict=True,
         )
+
+
+HAS_ENGINE = importlib.util.find_spec("tensorrt_rtx") is not None
+
+
+def test_the_doctor_is_told_what_to_install(no_engine):
+    from fxplug_tensorrt._trt import why_not_here
+
+    (record,) = plugin.fxplug_register_backends()
+
+    assert record.problem is why_not_here
+    assert why_not_here() == (
+        'neither TensorRT for RTX nor TensorRT is installed. Run: pip install "fxplug-tensorrt[rtx]". What it would '
+        "run of a model is said without it, by a table of calls."
+    )
+
+
+@pytest.mark.skipif(not HAS_ENGINE, reason="TensorRT for RTX is not installed")
+@pytest.mark.parametrize(
+    ("reason", "explanation"),
+    [
+        (
+            "cudaError 35: CUDA driver version is insufficient for CUDA runtime version",
+            "this machine has no NVIDIA driver, or one that is too old for this TensorRT",
+        ),
+        (
+            "cudaError 100: no CUDA-capable device is detected",
+            "this machine has an NVIDIA driver, and no GPU that it shows to this process",
+        ),
+        (
+            "Target GPU SM 70 is not supported by this TensorRT release",
+            "TensorRT runs no engines on the GPU of this machine",
+        ),
+    ],
+    ids=["driver", "gpu", "other gpu"],
+)
+def test_the_doctor_is_told_what_is_missing(monkeypatch, reason, explanation):
+    from fxplug_tensorrt import _trt
+
+    monkeypatch.setattr(_trt, "why_engines_do_not_run", lambda: reason)
+
+    told = _trt.why_not_here()
+
+    assert told.startswith(f"{explanation} ({reason}). ")
+    assert 'name their GPUs with targets, such as ["SM86"], in [tool.fxplug.backends.tensorrt].' in told
+
+
+def test_the_doctor_is_told_nothing_where_engines_run(monkeypatch):
+    from fxplug_tensorrt import _trt
+
+    monkeypatch.setattr(_trt, "find_engine", lambda: Engine("tensorrt_rtx", "TensorRT for RTX 9"))
+    monkeypatch.setattr(_trt, "why_engines_do_not_run", lambda: "")
+
+    assert _trt.why_not_here() == ""
+
+
+def test_the_doctor_is_told_why_tensorrt_cannot_be_imported(monkeypatch, tmp_path):
+    from fxplug_tensorrt import _trt
+
+    broken_engine(monkeypatch, tmp_path)
+    _trt.why_engines_do_not_run.cache_clear()
+
+    assert (
+        "is installed, but cannot be imported (OSError: libnvinfer.so: no such file)" in _trt.why_not_here()
+    )
+
+
+@pytest.mark.skipif(
+    os.environ.get("FXPLUG_EXPECT_PLUGINS") != "tensorrt", reason="this environment may do without TensorRT"
+)
+def test_nothing_is_skipped_for_want_of_an_engine_in_the_environment_of_this_plugin():
+    assert [name for name in ("tensorrt_rtx", "torchvision") if importlib.util.find_spec(name) is None] == []
+
+
+@pytest.mark.parametrize("command", [("plan",), ("optimize", "--no-measure")], ids=["plan", "optimize"])
+def test_the_command_line_lists_and_explains_without_tensorrt(tmp_path, command):
+    (tmp_path / "model.py").write_text("from torch import nn\nbuild = lambda: nn.Linear(4, 2).eval()\n")
+    # As if neither edition were there, whatever is installed.
+    (tmp_path / "without.py").write_text(
+        "import runpy, sys\n"
+        "sys.modules['tensorrt'] = sys.modules['tensorrt_rtx'] = None\n"
+        "runpy.run_module('fxplug', run_name='__main__')\n"
+    )
+    arguments = [*command, "model.py:build", "--example", "1x4", "--backend", "tensorrt"]
+    completed = subprocess.run(
+        [sys.executable, "without.py", *arguments],
+        cwd=tmp_path, env={**os.environ, "COLUMNS": "400", "FXPLUG_LOAD_PLUGINS": "tensorrt"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    told = " ".join((completed.stdout + completed.stderr).split())
+    assert ("1 of 1 calls are supported by tensorrt" if command == ("plan",) else MISSING) in told
 
 
 def test_the_plugin_is_imported_and_asked_where_tensorrt_cannot_be():

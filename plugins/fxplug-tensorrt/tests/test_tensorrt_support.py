@@ -113,8 +113,8 @@ def test_a_function_that_cannot_be_hashed_is_named():
 
 
 def test_a_module_of_torch_that_is_not_in_the_table_is_named():
-    assert reason_for_module(nn.LSTM(4, 4).eval()) == (
-        "the module class torch.nn.modules.rnn.LSTM is not in the table of fxplug-tensorrt"
+    assert reason_for_module(nn.EmbeddingBag(4, 4).eval()) == (
+        "the module class torch.nn.modules.sparse.EmbeddingBag is not in the table of fxplug-tensorrt"
     )
 
 

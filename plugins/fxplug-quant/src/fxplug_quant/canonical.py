@@ -33,7 +33,7 @@ _FUNCTIONS = {
 }
 
 
-def export_canonical(prepared: Prepared) -> GraphModule:
+def export_canonical(prepared: Prepared, *, symmetric: bool = False) -> GraphModule:
     """Return a float program in which the inputs and weights of static layers are quantized and dequantized.
 
     It computes what the int8 layers do, up to the rounding of values between layers that are fused here, and can be run
@@ -41,6 +41,8 @@ def export_canonical(prepared: Prepared) -> GraphModule:
 
     Args:
         prepared: Calibrated; its module is the one that is changed.
+        symmetric: Whether values are stored as int8 around zero, in steps large enough for what calibration saw, for
+            backends whose kernels of eight bits know no zero point. Values that are never negative lose one bit.
 
     Raises:
         QuantizationError: Calibration is missing, or this fxplug has no such operators.
@@ -56,7 +58,9 @@ def export_canonical(prepared: Prepared) -> GraphModule:
     reads = [node for node in module.graph.nodes if node.op == "get_attr" and node.users]
     steps: dict[Node, Node] = {}
     for value, observer in prepared.observers.items():
-        steps[value] = _rounded(module, value, observer.affine(levels), levels)
+        affine = observer.affine(levels)
+        meaning = (affine.scale, affine.zero_point, 0, levels, torch.uint8)
+        steps[value] = _rounded(module, value, _around_zero(affine, levels) if symmetric else meaning)
     for fused in prepared.draft.flow.fused:
         value = prepared.draft.flow.root(fused.layer.inputs[0])
         given = steps[value] if value is fused.layer.inputs[0] else fused.layer.inputs[0]
@@ -66,11 +70,17 @@ def export_canonical(prepared: Prepared) -> GraphModule:
     return module
 
 
-def _rounded(module: GraphModule, value: Node, affine: Affine, levels: int) -> Node:
+def _around_zero(affine: Affine, levels: int) -> tuple[Any, ...]:
+    """Return how values of the same range are stored as int8 with the zero point 0."""
+    farthest = max(affine.zero_point, levels - affine.zero_point) * affine.scale
+    # All of int8, so that backends need not cut values off themselves.
+    return farthest / 127, 0, -128, 127, torch.int8
+
+
+def _rounded(module: GraphModule, value: Node, meaning: tuple[Any, ...]) -> Node:
     """Return the value, rounded, behind the value; all that used it use that."""
     graph, operators = module.graph, torch.ops.fxplug
     users = list(value.users)
-    meaning = (affine.scale, affine.zero_point, 0, levels, torch.uint8)
     with graph.inserting_after(value):
         quantized = graph.call_function(operators.quantize_per_tensor.default, (value, *meaning))
     with graph.inserting_after(quantized):

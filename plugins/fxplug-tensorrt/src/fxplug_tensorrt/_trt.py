@@ -10,7 +10,15 @@ from typing import Any, NamedTuple
 
 from fxplug.errors import BackendError
 
-__all__ = ["INSTALL", "Engine", "find_engine", "load_engine", "make_log", "why_engines_do_not_run"]
+__all__ = [
+    "INSTALL",
+    "Engine",
+    "find_engine",
+    "load_engine",
+    "make_log",
+    "why_engines_do_not_run",
+    "why_not_here",
+]
 
 INSTALL = 'pip install "fxplug-tensorrt[rtx]"'
 # Module and name for people. The one that this plugin's extra installs comes first.
@@ -99,6 +107,37 @@ def why_engines_do_not_run() -> str:
     except Exception as error:  # The bindings raise TypeError where the library returns nothing.
         return _last(log) or f"{type(error).__name__}: {str(error).strip()}"
     return "" if engine is not None else _last(log) or "it takes no engine"
+
+
+def why_not_here() -> str:
+    """Return why this machine runs no engines, and what to do about it; empty when it does."""
+    if find_engine() is None:
+        return (
+            f"neither TensorRT for RTX nor TensorRT is installed. Run: {INSTALL}. What it would run of a model "
+            "is said without it, by a table of calls."
+        )
+    try:
+        reason = why_engines_do_not_run()
+    except BackendError as error:
+        return error.message
+    if not reason:
+        return ""
+    explanation = next((text for sign, text in _SIGNS if sign in reason), _OTHERWISE)
+    return (
+        f"{explanation} ({reason}). Engines for other machines are built here all the same: name their GPUs with "
+        'targets, such as ["SM86"], in [tool.fxplug.backends.tensorrt].'
+    )
+
+
+# What the CUDA runtime says -> what it means. Without a driver it says the former, too.
+_SIGNS = (
+    (
+        "driver version is insufficient",
+        "this machine has no NVIDIA driver, or one that is too old for this TensorRT",
+    ),
+    ("no CUDA-capable device", "this machine has an NVIDIA driver, and no GPU that it shows to this process"),
+)
+_OTHERWISE = "TensorRT runs no engines on the GPU of this machine"
 
 
 def _smallest_engine(trt: Any, log: Any) -> Any:

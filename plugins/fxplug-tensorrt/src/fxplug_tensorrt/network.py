@@ -11,6 +11,7 @@ import torch
 import fxplug.lower
 from fxplug.errors import NotConvertibleError
 from fxplug_tensorrt._trt import load_engine, make_log
+from fxplug_tensorrt.eight_bits import EIGHT_BITS, from_outside, stored, to_outside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,11 @@ _TYPES = {
     torch.int64: "INT64",
     torch.int32: "INT32",
     torch.bool: "BOOL",
+    **dict.fromkeys(EIGHT_BITS, "INT8"),
 }
+_OUTSIDE = {**_TYPES, torch.uint8: "UINT8"}
+# Layers that take integers of eight bits.
+_OF_EIGHT_BITS = frozenset({"dequantize", "identity"})
 _COMPARISONS = frozenset({"EQUAL", "GREATER", "LESS"})
 _LONGEST = 300
 _MOST_DIMENSIONS = 8
@@ -261,11 +266,20 @@ class Conversion(fxplug.lower.Conversion):
         method = getattr(self.net, f"add_{kind}", None)
         if method is None:
             raise NotConvertibleError(f"this TensorRT has no layer {kind!r}")
+        if kind not in _OF_EIGHT_BITS and any(map(self._is_of_eight_bits, args)):
+            raise NotConvertibleError(
+                "TensorRT does not compute with integers of eight bits; it only dequantizes them"
+            )
         self._asked = len(self.log.complaints)
         layer = method(*args)
         if layer is None:
             raise NotConvertibleError(f"TensorRT refuses the layer {kind!r}: {self._complaint(self._asked)}")
         return layer
+
+    def _is_of_eight_bits(self, argument: Any) -> bool:
+        if isinstance(argument, list):
+            return any(map(self._is_of_eight_bits, argument))
+        return isinstance(argument, self.trt.ITensor) and argument.dtype == self.trt.DataType.INT8
 
     def value(self, layer: Any, dtype: torch.dtype, number: int = 0) -> Value:
         """Return what a layer computes.
@@ -308,19 +322,21 @@ class Conversion(fxplug.lower.Conversion):
     def input(self, name: str, dtype: torch.dtype, sizes: Sequence[int]) -> Value:
         """Return an input of the network."""
         inside = self.type_of(dtype)
-        outside = getattr(self.trt.DataType, _TYPES[dtype])
+        outside = getattr(self.trt.DataType, _OUTSIDE[dtype])
         made = self.net.add_input(name, outside, tuple(sizes))
         if made is None:
             raise NotConvertibleError(f"TensorRT refuses an input of {dtype}: {self._complaint(0)}")
+        if dtype is torch.uint8:
+            return from_outside(self, made)
         if inside != outside:
             return self.value(self.add("cast", made, inside), dtype)
         return Value(self, made, dtype)
 
     def output(self, name: str, value: Value) -> None:
         """Make a value a result of the network."""
-        outside = getattr(self.trt.DataType, _TYPES[value.dtype])
+        outside = getattr(self.trt.DataType, _OUTSIDE[value.dtype])
         # An input that is returned, and one value in two places, need a layer of their own.
-        given = value.output
+        given = value.output if value.dtype is not torch.uint8 else to_outside(self, value)
         layer = self.add("identity", given) if given.dtype == outside else self.add("cast", given, outside)
         made = layer.get_output(0)
         made.name = name
@@ -341,6 +357,7 @@ class Conversion(fxplug.lower.Conversion):
         if tensor.layout is not torch.strided:
             raise NotConvertibleError(f"it reads a tensor of layout {tensor.layout}")
         data = tensor.detach().to("cpu", self.computed_in if tensor.dtype is torch.float32 else tensor.dtype)
+        data = stored(data) if tensor.dtype in EIGHT_BITS else data
         data = data.resolve_conj().resolve_neg().contiguous()
         self.kept[name] = data
         return self.trt.Weights(kind, data.data_ptr(), data.numel())
@@ -363,6 +380,8 @@ class Conversion(fxplug.lower.Conversion):
             return value
         if dtype is torch.bool:
             return ~value.equals(0)
+        if dtype in EIGHT_BITS:
+            raise NotConvertibleError("TensorRT makes integers of eight bits by quantizing only")
         if value.is_floating and not dtype.is_floating_point:
             value = self.select(value < 0, value.unary("CEIL"), value.unary("FLOOR"))
         kind = self.type_of(dtype)
@@ -423,6 +442,8 @@ class Conversion(fxplug.lower.Conversion):
         """Return the softmax along a dimension."""
         if not value.rank:
             return value * 0 + 1
+        if value.rank == 1:  # TensorRT has it for two dimensions at least.
+            return self.softmax(value.unsqueeze(0), 1).squeeze(0)
         layer = self.add("softmax", value.output)
         layer.axes = 1 << value.axis(axis)
         return self.value(layer, value.dtype)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fxplug.plugins import BackendRecord, hookimpl
 from fxplug_tensorrt import hookspecs as PLUGIN_HOOKSPECS  # noqa: N812 - what the host looks for
+from fxplug_tensorrt._trt import why_not_here
 from fxplug_tensorrt.backend import TensorRTBackend
 from fxplug_tensorrt.options import TensorRTOptions
 
@@ -25,5 +26,6 @@ def fxplug_register_backends() -> Iterable[BackendRecord]:
             "Runs parts of graphs in TensorRT.",
             options=TensorRTOptions,
             requires=("tensorrt_rtx",),
+            problem=why_not_here,
         )
     ]

@@ -97,6 +97,11 @@ _LAYERS = (
     POOL_TO_ONE,
     Row(("resize",), (nn.Upsample,), (F.interpolate,)),
     Row(("gather",), (nn.Embedding,), (F.embedding, torch.embedding)),
+    Row(("loop", "matrix_multiply", "activation"), (nn.LSTM,)),
+    Row(
+        ("matrix_multiply", "activation", "concatenation"),
+        (nn.GRU, nn.RNN, nn.LSTMCell, nn.GRUCell, nn.RNNCell),
+    ),
     Row(
         (),
         (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),

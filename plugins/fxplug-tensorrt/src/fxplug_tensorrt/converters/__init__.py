@@ -12,6 +12,8 @@ from fxplug_tensorrt.converters import (
     layers,
     picking,
     products,
+    quantized,
+    recurrent,
     reductions,
     resizing,
 )
@@ -27,5 +29,16 @@ __all__ = ["builtin_converters"]
 @functools.cache
 def builtin_converters() -> Mapping[Any, ConverterRecord]:
     """Return operator -> converter."""
-    groups = (elementwise, activations, reductions, products, layers, resizing, arranging, picking)
+    groups = (
+        elementwise,
+        activations,
+        reductions,
+        products,
+        layers,
+        resizing,
+        arranging,
+        picking,
+        quantized,
+        recurrent,
+    )
     return {record.target: record for group in groups for record in group.records()}

@@ -230,10 +230,15 @@ def _counted_up_to(build: Conversion, size: Size) -> Value:
     return build.value(build.add("cumulative", ones.output, place.output, kind, True, False), torch.int64)
 
 
-def _repeat(build: Conversion, x: Value, repeats: Sequence[int]) -> Value:
+def _repeat(build: Conversion, x: Value, repeats: Sequence[Size]) -> Value:
     x = x.unsqueeze(*range(len(repeats) - x.rank))
     for axis, count in enumerate(repeats):
-        x = build.concat([x] * count, axis)
+        if isinstance(count, int):
+            x = build.concat([x] * count, axis)
+            continue
+        sizes = _sizes(x)
+        wide = build.expand(x.unsqueeze(axis), [*sizes[:axis], count, *sizes[axis:]])
+        x = wide.reshape([*sizes[:axis], count * sizes[axis], *sizes[axis + 1 :]])
     return x
 
 
@@ -271,6 +276,13 @@ def _full(build: Conversion, size: Sequence[Size], value: Any, **_: Any) -> Valu
     if isinstance(value, Value):
         return build.expand(value.to(build.like.dtype), list(size))
     return build.filled(list(size), value, build.like.dtype)
+
+
+def _made_of(value: float) -> Callable[..., Any]:
+    def convert(build: Conversion, size: Sequence[Size], **_: Any) -> Value:
+        return build.filled(list(size), value, build.like.dtype)
+
+    return convert
 
 
 def _new(value: float) -> Callable[..., Any]:
@@ -345,6 +357,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.slice.Tensor, _slice),
     (aten.select.int, _select),
     (aten.split.Tensor, _split),
+    (aten.unsafe_split.Tensor, _split),
     (aten.split_with_sizes.default, _split),
     (aten.unbind.int, _unbind),
     (aten.cat.default, _cat),
@@ -357,6 +370,8 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.ones_like.default, _filled_like(1)),
     (aten.full_like.default, _full_like),
     (aten.full.default, _full),
+    (aten.zeros.default, _made_of(0)),
+    (aten.ones.default, _made_of(1)),
     (aten.new_zeros.default, _new(0)),
     (aten.new_ones.default, _new(1)),
     (aten.new_full.default, _new_full),

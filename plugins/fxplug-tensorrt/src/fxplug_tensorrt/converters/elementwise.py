@@ -476,6 +476,8 @@ _OTHERS: list[tuple[Any, Callable[..., Any]]] = [
     (aten.bitwise_xor.Tensor, _bitwise("XOR")),
     (aten.bitwise_left_shift.Tensor_Scalar, _shift(left=True)),
     (aten.bitwise_right_shift.Tensor_Scalar, _shift(left=False)),
+    (aten.__lshift__.Scalar, _shift(left=True)),
+    (aten.__rshift__.Scalar, _shift(left=False)),
     (aten.xlogy.Tensor, _xlogy),
     (aten.hypot.default, _hypot),
     (aten.atan2.default, _atan2),

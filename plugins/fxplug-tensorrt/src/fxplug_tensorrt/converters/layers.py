@@ -61,6 +61,8 @@ def _convolution(  # noqa: PLR0913, PLR0917 - ATen's signature
     layer.stride_nd, layer.dilation_nd, layer.num_groups = tuple(steps), tuple(apart), groups
     layer.pre_padding = tuple(pads)
     if transposed:
+        if layer.get_output(0).dtype == build.trt.DataType.BF16:
+            raise build.fail("TensorRT has no transposed convolutions in bfloat16")
         if any(more > pad for more, pad in zip(extra, pads, strict=True)):
             raise build.fail("it adds more rows to its result than it takes away")
         layer.post_padding = tuple(pad - more for pad, more in zip(pads, extra, strict=True))

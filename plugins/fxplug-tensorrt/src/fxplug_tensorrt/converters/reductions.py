@@ -55,6 +55,10 @@ def _truth(operation: str) -> Callable[..., Any]:
     return convert
 
 
+def _count_nonzero(build: Conversion, x: Value, dims: Any = None) -> Value:
+    return x.to(torch.bool).to(torch.int64).reduce("SUM", axes_of(x, dims))
+
+
 def _first(build: Conversion, x: Value, dim: int, keep: bool, *, largest: bool) -> tuple[Value, Value]:
     if not x.rank:
         return x, build.constant(0)
@@ -222,6 +226,8 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.all.default, _truth("MIN")),
     (aten.all.dim, _truth("MIN")),
     (aten.all.dims, _truth("MIN")),
+    (aten.count_nonzero.default, _count_nonzero),
+    (aten.count_nonzero.dim_IntList, _count_nonzero),
     (aten.var.correction, _var),
     (aten.std.correction, _std),
     (aten.var_mean.correction, _var_mean),

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from fxplug_tensorrt.testing.checks import Checked, check_call, check_program
 from fxplug_tensorrt.testing.evaluator import evaluate
+from fxplug_tensorrt.testing.operators import NetworkEngine
 
-__all__ = ["Checked", "check_call", "check_program", "evaluate"]
+__all__ = ["Checked", "NetworkEngine", "check_call", "check_program", "evaluate"]

@@ -17,7 +17,7 @@ from fxplug_tensorrt.options import TensorRTOptions
 from fxplug_tensorrt.testing.evaluator import evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from fxplug_tensorrt.conversion import Converted, ConverterRecord
 
@@ -151,13 +151,8 @@ def _compared(
     return Checked(converted, tuple(found), tuple(wanted), plan)
 
 
-def _pairs(results: Any, expected: Any) -> Any:
-    """Yield number and tensor for each result that the network computes."""
-    if hasattr(results, "number"):
-        yield results.number, expected
-    elif isinstance(results, (tuple, list)):
-        for part, leaf in zip(results, expected, strict=True):
-            yield from _pairs(part, leaf)
-    elif isinstance(results, dict):
-        for name, part in results.items():
-            yield from _pairs(part, expected[name])
+def _pairs(results: Any, expected: Any) -> Iterator[tuple[int, torch.Tensor]]:
+    """Yield number and tensor for each result that the network computes; how they are nested does not matter."""
+    for result, leaf in zip(iterate_leaves(results), iterate_leaves(expected), strict=True):
+        if hasattr(result, "number"):
+            yield result.number, leaf

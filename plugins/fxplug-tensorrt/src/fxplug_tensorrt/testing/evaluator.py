@@ -6,14 +6,16 @@ speed of engines, nor about how TensorRT rounds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from fxplug_tensorrt.testing.formulas import FORMULAS
+from fxplug_tensorrt.testing.loops import find_loops, kind_of, taken_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fxplug_tensorrt.conversion import Converted
 
@@ -32,7 +34,7 @@ class Layer:
     def __init__(self, converted: Converted, layer: Any, known: Mapping[str, torch.Tensor]) -> None:
         self._kept = converted.build.kept
         self._trt = converted.build.trt
-        self.kind: str = layer.type.name
+        self.kind = kind_of(self._trt, layer)
         self.name: str = layer.name
         found = [layer.get_input(number) for number in range(layer.num_inputs)]
         self.inputs = [None if tensor is None else known[tensor.name] for tensor in found]
@@ -81,6 +83,7 @@ _CLASSES = {
     "CONVOLUTION": "IConvolutionLayer",
     "CUMULATIVE": "ICumulativeLayer",
     "DECONVOLUTION": "IDeconvolutionLayer",
+    "DEQUANTIZE": "IDequantizeLayer",
     "ELEMENTWISE": "IElementWiseLayer",
     "GATHER": "IGatherLayer",
     "GRID_SAMPLE": "IGridSampleLayer",
@@ -88,6 +91,7 @@ _CLASSES = {
     "MATRIX_MULTIPLY": "IMatrixMultiplyLayer",
     "NORMALIZATION": "INormalizationLayer",
     "POOLING": "IPoolingLayer",
+    "QUANTIZE": "IQuantizeLayer",
     "REDUCE": "IReduceLayer",
     "RESIZE": "IResizeLayer",
     "SCATTER": "IScatterLayer",
@@ -116,25 +120,35 @@ def evaluate(converted: Converted, inputs: Sequence[Any]) -> list[torch.Tensor]:
     for place in converted.inputs:
         value = inputs[place.position]
         known[place.name] = value if place.inner is None else value[place.inner]
-    waiting = [net.get_layer(number) for number in range(net.num_layers)]
+    layers = [net.get_layer(number) for number in range(net.num_layers)]
+    loops = find_loops(converted.build.trt, layers)
+    inside = {name for loop in loops for name in loop.members}
+
+    def compute(layer: Any, known: dict[str, torch.Tensor]) -> None:
+        _compute(converted, layer, known)
+
+    steps: list[_Step] = [
+        _Step(set(taken_by(layer)), partial(compute, layer)) for layer in layers if layer.name not in inside
+    ]
+    steps += [_Step(loop.needs, partial(loop.compute, compute=compute)) for loop in loops]
     with torch.no_grad():
-        while waiting:  # A layer may stand before one that it takes something of.
-            ready = [layer for layer in waiting if all(name in known for name in _taken(layer))]
+        while steps:  # A layer may stand before one that it takes something of.
+            ready = [step for step in steps if step.needs <= known.keys()]
             if not ready:
-                raise AssertionError(f"layers wait for one another: {[layer.name for layer in waiting]}")
-            for layer in ready:
-                _compute(converted, layer, known)
-            waiting = [layer for layer in waiting if layer not in ready]
+                raise AssertionError(f"layers wait for one another: {[step.needs for step in steps]}")
+            for step in ready:
+                step.compute(known)
+            steps = [step for step in steps if step not in ready]
     return [known[name] for name, _ in converted.outputs]
 
 
-def _taken(layer: Any) -> list[str]:
-    found = [layer.get_input(number) for number in range(layer.num_inputs)]
-    return [tensor.name for tensor in found if tensor is not None]
+class _Step(NamedTuple):
+    needs: set[str]
+    compute: Callable[[dict[str, torch.Tensor]], None]
 
 
 def _compute(converted: Converted, layer: Any, known: dict[str, torch.Tensor]) -> None:
-    kind = layer.type.name
+    kind = kind_of(converted.build.trt, layer)
     if kind not in _CLASSES:
         raise NotImplementedError(f"the evaluator does not know the layer {kind}")
     entry = Layer(converted, layer, known)

@@ -213,6 +213,22 @@ def _same(layer: Any) -> torch.Tensor:
     return layer.inputs[0].to(layer.dtype())
 
 
+def _quantize(layer: Any) -> torch.Tensor:
+    values = (layer.inputs[0].to(torch.float32) / _scales(layer)).round()
+    return values.clamp(-128, 127).to(layer.dtype())
+
+
+def _dequantize(layer: Any) -> torch.Tensor:
+    return (layer.inputs[0].to(torch.float32) * _scales(layer)).to(layer.dtype())
+
+
+def _scales(layer: Any) -> torch.Tensor:
+    if layer.given(2) is not None:
+        raise NotImplementedError("it has a zero point")
+    x, scale = layer.inputs[:2]
+    return scale.reshape([-1 if dim == layer.axis else 1 for dim in range(x.dim())]) if scale.dim() else scale
+
+
 def _elementwise(layer: Any) -> torch.Tensor:
     first, second = layer.inputs
     if first.dtype is not second.dtype or first.dim() != second.dim():
@@ -228,6 +244,7 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
     "CONVOLUTION": _convolution,
     "CUMULATIVE": _cumulative,
     "DECONVOLUTION": _deconvolution,
+    "DEQUANTIZE": _dequantize,
     "ELEMENTWISE": _elementwise,
     "GATHER": _gather,
     "GRID_SAMPLE": _grid_sample,
@@ -235,6 +252,7 @@ FORMULAS: dict[str, Callable[[Any], Any]] = {
     "MATRIX_MULTIPLY": _matrix_multiply,
     "NORMALIZATION": _normalization,
     "POOLING": _pooling,
+    "QUANTIZE": _quantize,
     "REDUCE": _reduce,
     "RESIZE": _resize,
     "SCATTER": _scatter,
