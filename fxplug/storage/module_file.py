@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "load", "save"]
 
-_MODULE_FIELDS = frozenset({"tensors", "modules"})
+_MODULE_FIELDS = frozenset({"module_kinds", "modules", "tensor_kinds", "tensors"})
 _GRAPH_FIELDS = frozenset({"graphs"})
 
 
@@ -165,10 +165,10 @@ def describe(
         encoder, notes, tensors, add_graph, lambda path, name: note(path, "", f"meta[{name!r}]"), stand_in
     )
     modules.add(module)
-    table, weights = tensors.finish(progress)
+    tables, weights = tensors.finish(progress)
     contents = {
         GRAPHS: {"graphs": graphs},
-        MODULES: {"modules": modules.entries, "tensors": table},
+        MODULES: {"module_kinds": modules.kinds, "modules": modules.rows, **tables},
         WEIGHTS: weights,
     }
     return contents, left_out
@@ -230,7 +230,7 @@ def load(
 
 def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
     described = entry_fields(contents.modules, MODULES, _MODULE_FIELDS, frozenset())
-    tensors = TensorReader(described["tensors"], contents.weights)
+    tensors = TensorReader(described["tensor_kinds"], described["tensors"], contents.weights)
     decoder, notes = Decoder(targets, tensors.fetch), Decoder(targets)
     fields = entry_fields(contents.graphs, GRAPHS, _GRAPH_FIELDS, frozenset())
     targets.provision.read_providers(contents.manifest.get("plugins"))
@@ -245,7 +245,7 @@ def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
             tensors,
             lambda number: graphs[places(number, len(graphs), "The number of a graph")],
         )
-        module = reader.restore(described["modules"])
+        module = reader.restore(described["module_kinds"], described["modules"])
         if not isinstance(module, GraphModule):
             raise Refusal("its outermost module has no graph. The file is damaged.")
         for part in module.modules():

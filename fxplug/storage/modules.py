@@ -1,7 +1,8 @@
 """The module tree as data: what each module is, holds and has set, and how it is put together again.
 
 Modules stand in a list in which children come before their parents, so that sharing is kept and a cycle
-cannot be written down. A module is restored as pickle would do it, without running its constructor: an empty
+cannot be written down. What many modules have in common, their class, settings and the names of what they hold, stands
+once in a list of kinds. A module is restored as pickle would do it, without running its constructor: an empty
 instance takes in its state, and its class's own ``__setstate__`` brings state from older versions of torch up
 to date.
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch.nn.modules
@@ -23,6 +26,7 @@ from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
+from fxplug.storage.documents import MOST_VALUES
 from fxplug.storage.engines import StoredEngine
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.state_origins import describe_origins, restore_origins
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from fxplug.storage.tensors import TensorReader, TensorWriter
     from fxplug.storage.values import Decoder, Encoder
 
-__all__ = ["GRAPH_MODULE", "ModuleReader", "ModuleWriter", "StandIn", "check_path"]
+__all__ = ["GRAPH_MODULE", "MODULE_COLUMNS", "ModuleReader", "ModuleWriter", "StandIn", "check_path"]
 
 StandIn = Callable[[nn.Module, str], nn.Module | None]
 """Returns what is written in the place of a submodule and its path; None for the submodule itself."""
@@ -46,20 +50,30 @@ _TABLES = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buf
 _GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta"})
 _REQUIRED = frozenset({"class", "training"})
 _OPTIONAL = frozenset({"attributes", "parameters", "buffers", "not_persistent", "children"})
+MODULE_COLUMNS = ("number", "held", "parts", "graph")
+"""What the parts of a module's row are; the last ones are left out where they are empty."""
 _GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
 _GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
 _GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
 _PARTS_OF_A_GUARD = 3
 _FEW = 40
-_FRESH = [
-    (name, type(value) if isinstance(value, (dict, set)) else None, value) for name, value in _STATE.items()
-]
-_HOOKS = tuple(_STATE.keys() - _TABLES - {"_is_full_backward_hook"})
-
-
-def _fresh_state() -> dict[str, Any]:
-    """Return what ``nn.Module.__init__`` sets, which itself sets one after the other, past every property."""
-    return {name: kind() if kind is not None else value for name, kind, value in _FRESH}
+_FLAT_ENOUGH = 3
+_FRESH: dict[str, Callable[[], Any]] = {
+    name: type(value) for name, value in _STATE.items() if isinstance(value, (dict, set))
+}
+"""What ``nn.Module.__init__`` makes anew for each module; it sets one after the other, past every property."""
+_TABLE_NAMES = tuple(_FRESH)
+_PLAIN_SET_STATE = nn.Module.__setstate__
+_HOOKS = tuple(sorted(_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
+_hooks_in = operator.itemgetter(*_HOOKS)
+_NO_NAMES = frozenset[str]()
+_PLAIN_SEQUENCES = frozenset({tuple, list})
+_NO_PARTS: list[Any] = [None, [], [], {}]
+"""What stands for a part that a module's row leaves out. Never changed."""
+_UNCHANGING = frozenset({str, bool, int, float, type(None), bytes, torch.dtype, torch.device})
+_LETTERS = 16
+_EXACT = frozenset({str, bool, int, type(None)})
+"""Exact types whose values are alike when they are equal."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -142,8 +156,12 @@ class ModuleWriter:
         left_out: Callable[[str, str], None],
         stand_in: StandIn | None = None,
     ) -> None:
-        self.entries: list[dict[str, Any]] = []
+        self.kinds: list[dict[str, Any]] = []
+        """What modules have in common."""
+        self.rows: list[list[Any]] = []
         """The table, children before parents."""
+        self._kind_numbers: dict[Any, int] = {}
+        self._class_names: dict[type, str] = {}
         self._encoder = encoder
         self._targets = encoder.targets
         self._notes = notes
@@ -166,34 +184,66 @@ class ModuleWriter:
         written = None if self._stand_in is None else self._stand_in(module, path)
         if written is not None:
             self._kept.append(written)
-        entry = self._describe(module if written is None else written, path)
-        number = self._numbers[id(module)] = len(self.entries)
-        self.entries.append(entry)
+        row = self._describe(module if written is None else written, path)
+        number = self._numbers[id(module)] = len(self.rows)
+        self.rows.append(row)
         return number
 
-    def _describe(self, module: nn.Module, path: str) -> dict[str, Any]:
+    def _describe(self, module: nn.Module, path: str) -> list[Any]:
         state = _state_of(module)
         kind = type(module)
         try:
-            entry: dict[str, Any] = {
-                "class": _storable_class(kind, self._targets),
-                "training": module.training,
-            }
+            if kind not in self._class_names:
+                self._class_names[kind] = _storable_class(kind, self._targets)
             attributes = _own_attributes(kind, state)
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
-        for field, table in (("parameters", state["_parameters"]), ("buffers", state["_buffers"])):
-            if table:
-                entry[field] = {name: self._tensor(tensor, path, name) for name, tensor in table.items()}
+        parameters, buffers, children = state["_parameters"], state["_buffers"], state["_modules"]
+        held = [
+            None if tensor is None else self._tensor(tensor, path, name)
+            for table in (parameters, buffers)
+            for name, tensor in table.items()
+        ]
+        parts = [
+            None if child is None else self.add(child, _joined(path, name))
+            for name, child in children.items()
+        ]
+        graph = self._describe_graph(module, path) if isinstance(module, GraphModule) else {}
+        row: list[Any] = [self._kind(module, state, attributes, path), held, parts, graph]
+        while not row[-1] and len(row) > 1:
+            row.pop()
+        return row
+
+    def _kind(
+        self, module: nn.Module, state: dict[str, Any], attributes: dict[str, Any], path: str
+    ) -> int:
+        """Return the number of what a module has in common with others like it."""
+        values = _exact(attributes.values())
+        key: Any = None
+        if values is not None:
+            tables = (attributes, state["_parameters"], state["_buffers"], state["_modules"])
+            unsaved = state["_non_persistent_buffers_set"]
+            key = type(module), module.training, values, *map(tuple, tables), frozenset(unsaved)
+            number = self._kind_numbers.get(key)
+            if number is not None:
+                return number
+        self.kinds.append(self._describe_kind(module, state, attributes, path))
+        number = len(self.kinds) - 1
+        if key is not None:
+            self._kind_numbers[key] = number
+        return number
+
+    def _describe_kind(
+        self, module: nn.Module, state: dict[str, Any], attributes: dict[str, Any], path: str
+    ) -> dict[str, Any]:
+        entry: dict[str, Any] = {"class": self._class_names[type(module)], "training": module.training}
+        for field in ("parameters", "buffers"):
+            if state[f"_{field}"]:
+                entry[field] = list(state[f"_{field}"])
         if state["_non_persistent_buffers_set"]:
             entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
         if state["_modules"]:
-            entry["children"] = {
-                name: None if child is None else self.add(child, _joined(path, name))
-                for name, child in state["_modules"].items()
-            }
-        if isinstance(module, GraphModule):
-            entry |= self._describe_graph(module, path)
+            entry["children"] = list(state["_modules"])
         if attributes:
             entry["attributes"] = {
                 name: self._attribute(value, path, name) for name, value in attributes.items()
@@ -265,11 +315,16 @@ def _described(path: str) -> str:
     return f"submodule {path!r}" if path else "the module itself"
 
 
+_PLAIN_STATE = getattr(object, "__getstate__", None)
+
+
 def _state_of(module: nn.Module) -> dict[str, Any]:
     # object.__getstate__ is new in Python 3.11; classes with a method of their own drop what they rebuild.
-    get_state = getattr(module, "__getstate__", None)
-    state = get_state() if get_state is not None else None
-    return dict(state if isinstance(state, dict) else vars(module))
+    get_state = getattr(type(module), "__getstate__", None)
+    if get_state is None or get_state is _PLAIN_STATE:
+        return vars(module)
+    state = get_state(module)
+    return state if isinstance(state, dict) else vars(module)
 
 
 def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
@@ -289,31 +344,50 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     return name
 
 
+def _exact(values: Collection[Any], depth: int = 0) -> Any:
+    """Return something that is equal for two rows of values only if they are alike, None where none is known."""
+    if len(values) > _FEW or depth > _FLAT_ENOUGH:
+        return None
+    values = tuple(values)
+    kinds = tuple(map(type, values))
+    if _EXACT.issuperset(kinds):
+        return kinds, values
+    parts: list[Any] = []
+    for kind, value in zip(kinds, values, strict=True):
+        if kind in _EXACT:
+            parts.append(value)
+        elif kind is float:
+            parts.append(value.hex() if value == value else None)
+        elif kind in _PLAIN_SEQUENCES:
+            parts.append(_exact(value, depth + 1))
+        else:
+            return None
+        if parts[-1] is None and value is not None:
+            return None
+    return kinds, tuple(parts)
+
+
 def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, Any]:
     """Return what was set on a module besides tensors and submodules; refuse what no file can hold."""
-    for name in _HOOKS:
-        if state.get(name):
-            raise Refusal(
-                f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
-                f"saving, and register them again after loading."
-            )
-    own = _GRAPH_STATE if kind is GraphModule else frozenset[str]()
+    if any(_hooks_in(state)):
+        name = next(name for name in _HOOKS if state[name])
+        raise Refusal(
+            f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
+            f"saving, and register them again after loading."
+        )
+    own = _GRAPH_STATE if kind is GraphModule else _NO_NAMES
     attributes = {name: value for name, value in state.items() if name not in _STATE and name not in own}
-    tables = (state["_parameters"], state["_buffers"], state["_modules"], attributes)
-    _check_names(kind, [name for table in tables for name in table])
-    for name, parameter in state["_parameters"].items():
+    parameters = state["_parameters"]
+    _check_names(kind, (*parameters, *state["_buffers"], *state["_modules"], *attributes))
+    for name, parameter in parameters.items():
         _check_parameter(name, parameter)
     return attributes
 
 
-def _check_names(kind: type[nn.Module], names: list[str]) -> None:
+def _check_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
     # What is alike in many modules is looked at once; a file's word for it is kept no longer than it is short.
-    check = (
-        _check_few_names
-        if len(names) <= _FEW and all(len(name) <= _FEW for name in names)
-        else _check_all_names
-    )
-    check(kind, tuple(names))
+    check = _check_few_names if len(names) <= _FEW and max(map(len, names), default=0) <= _FEW else _check_all_names
+    check(kind, names)
 
 
 def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
@@ -352,6 +426,46 @@ def _check_parameter(name: str, parameter: Any) -> None:
 # -- reading
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What several modules of a file have in common."""
+
+    cls: type[nn.Module]
+    state: dict[str, Any]
+    """What is in each of them, in its order; `changing` and what every module has anew is put in its place."""
+    changing: dict[str, Any]
+    """Attributes as JSON, of which each module gets its own."""
+    parameters: list[str]
+    buffers: list[str]
+    not_persistent: frozenset[str]
+    children: list[str]
+    size: int
+    """How many values one more module of this kind takes."""
+
+
+def _is_unchanging(value: Any) -> bool:
+    """Return whether several modules may hold the same object, since nobody can change it."""
+    if type(value) is tuple:
+        return _UNCHANGING.issuperset(map(type, value))
+    return type(value) in _UNCHANGING
+
+
+def _size(data: Any) -> int:
+    """Return about how many values an attribute is made of."""
+    count = 0
+    pending = [data]
+    while pending:
+        part = pending.pop()
+        count += 1
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        elif isinstance(part, str):
+            count += len(part) // _LETTERS
+    return count
+
+
 class ModuleReader:
     """Restores a module tree.
 
@@ -370,42 +484,90 @@ class ModuleReader:
         self._tensors = tensors
         self._fetch_graph = fetch_graph
         self._modules: list[nn.Module] = []
+        self._room = MOST_VALUES
 
-    def restore(self, entries: Any) -> nn.Module:
+    def restore(self, kinds: Any, rows: Any) -> nn.Module:
         """Return the last module of the table, which is the root, with everything below it.
 
+        Args:
+            kinds: What modules have in common, as JSON.
+            rows: The table, as JSON.
+
         Raises:
-            Refusal: The table is damaged, or names a class that is not torch's.
+            Refusal: A table is damaged, or names a class that is not torch's.
         """
-        for number, entry in enumerate(checked(entries, list, "The table of modules")):
+        known: list[_Kind] = []
+        for number, entry in enumerate(checked(kinds, list, "The table of kinds of modules")):
             try:
-                self._modules.append(self._restore(entry))
+                known.append(self._kind(entry))
+            except Refusal as refusal:
+                raise refusal.within(f"kind {number} of modules") from None
+        for number, row in enumerate(checked(rows, list, "The table of modules")):
+            try:
+                self._modules.append(self._restore(known, row))
             except Refusal as refusal:
                 raise refusal.within(f"module {number} of the table") from None
         if not self._modules:
             raise Refusal("it holds no module. The file is damaged.")
         return self._modules[-1]
 
-    def _restore(self, entry: Any) -> nn.Module:
-        name = checked(entry, dict, "A module").get("class")
+    def _kind(self, entry: Any) -> _Kind:
+        fields = entry_fields(entry, "A kind of modules", _REQUIRED, _OPTIONAL)
+        name = fields["class"]
         is_graph = name == GRAPH_MODULE
-        fields = (
-            entry_fields(entry, "A module", _REQUIRED | _GRAPH_FIELDS, _OPTIONAL | _GRAPH_OPTIONAL)
-            if is_graph
-            else entry_fields(entry, "A module", _REQUIRED, _OPTIONAL)
-        )
         kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
-        state = self._state(kind, fields)
-        if is_graph:
-            state |= self._graph_state(fields)
+        names = [
+            [checked(one, str, "A name") for one in checked(fields.get(field, []), list, f"The {field} of a module")]
+            for field in ("parameters", "buffers", "not_persistent", "children")
+        ]
+        parameters, buffers, not_persistent, children = names
+        attributes = checked(fields.get("attributes", {}), dict, "The attributes of a module")
+        _check_names(kind, (*parameters, *buffers, *children, *attributes))
+        if not set(buffers).issuperset(not_persistent):
+            raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
+        training = checked(fields["training"], bool, "The training flag")
+        state = {name: self._decoder.decode(value) for name, value in attributes.items()}
+        changing = {name: attributes[name] for name, value in state.items() if not _is_unchanging(value)}
+        return _Kind(
+            kind,
+            {**_STATE, "training": training, **state},
+            changing,
+            parameters,
+            buffers,
+            frozenset(not_persistent),
+            children,
+            len(state) + len(not_persistent) + sum(map(_size, changing.values())),
+        )
+
+    def _restore(self, kinds: list[_Kind], data: Any) -> nn.Module:
+        row: list[Any] = checked(data, list, "A module")
+        if not 1 <= len(row) <= len(MODULE_COLUMNS):
+            raise Refusal(f"A module has {len(row)} parts, not 1 to {len(MODULE_COLUMNS)}. The file is damaged.")
+        number, held, parts, graph = row + _NO_PARTS[len(row) :]
+        kind = kinds[places(number, len(kinds), "The number of a kind of modules")]
+        self._room -= kind.size
+        if self._room < 0:
+            raise Refusal(
+                f"the modules hold more than the {MOST_VALUES:,} values that are allowed. The file is damaged.",
+                Codes.TOO_LARGE,
+            )
         # Deprecated classes warn in their own __new__, which is for people who write such code.
-        module = object.__new__(kind)
-        vars(module).update(_fresh_state())
+        module = object.__new__(kind.cls)
+        state = self._state(kind, held, parts)
+        if kind.cls is GraphModule:
+            fields = entry_fields(graph, "The graph of a module", _GRAPH_FIELDS, _GRAPH_OPTIONAL)
+            state.update(self._graph_state(fields))
+        elif graph != {}:
+            raise Refusal(f"a {kind.cls.__name__} has a graph. The file is damaged.")
+        vars(module).update(state)
+        if kind.cls.__setstate__ is _PLAIN_SET_STATE:
+            return module
         try:
+            # What came with newer versions of torch is added by the class.
             module.__setstate__(state)
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise Refusal(
-                f"{kind.__name__} does not take its state: {error!r}. The file is damaged."
+                f"{kind.cls.__name__} does not take its state: {error!r}. The file is damaged."
             ) from error
         return module
 
@@ -426,36 +588,35 @@ class ModuleReader:
             raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
         return kind
 
-    def _state(self, kind: type[nn.Module], fields: dict[str, Any]) -> dict[str, Any]:
-        tables: list[dict[str, Any]] = [
-            checked(fields[name], dict, f"The {name} of a module") if name in fields else {}
-            for name in ("parameters", "buffers", "children", "attributes")
-        ]
-        _check_names(kind, [name for table in tables for name in table])
-        parameters = self._tensor_table(tables[0])
-        for name, parameter in parameters.items():
-            _check_parameter(name, parameter)
-        buffers = self._tensor_table(tables[1])
-        not_persistent = checked(
-            fields.get("not_persistent", []), list, "The list of buffers that are not persistent"
-        )
-        if not all(isinstance(name, str) and name in buffers for name in not_persistent):
-            raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
-        decode = self._decoder.decode
-        attributes = {name: decode(value) for name, value in tables[3].items()}
-        return {
-            "training": checked(fields["training"], bool, "The training flag"),
-            "_parameters": parameters,
-            "_buffers": buffers,
-            "_non_persistent_buffers_set": set(not_persistent),
-            "_modules": {name: self._child(number) for name, number in tables[2].items()},
-            **attributes,
-        }
-
-    def _tensor_table(self, table: dict[str, Any]) -> dict[str, torch.Tensor | None]:
-        return {
-            name: None if number is None else self._tensors.fetch(number) for name, number in table.items()
-        }
+    def _state(self, kind: _Kind, held: Any, parts: Any) -> dict[str, Any]:
+        """Return all that is in a module of a kind: what is its own is made anew."""
+        state = kind.state.copy()
+        for name in _TABLE_NAMES:
+            state[name] = _FRESH[name]()
+        for name, value in kind.changing.items():
+            state[name] = self._decoder.decode(value)
+        tensors = checked(held, list, "What a module holds")
+        count = len(kind.parameters)
+        if len(tensors) != count + len(kind.buffers):
+            raise Refusal(
+                f"a module holds {len(tensors)} tensors where its kind names {count + len(kind.buffers)}. The file is "
+                "damaged."
+            )
+        if tensors:
+            found = [None if number is None else self._tensors.fetch(number) for number in tensors]
+            for name, parameter in zip(kind.parameters, found, strict=False):
+                _check_parameter(name, parameter)
+                state["_parameters"][name] = parameter
+            state["_buffers"].update(zip(kind.buffers, found[count:], strict=True))
+        children = checked(parts, list, "The children of a module")
+        if len(children) != len(kind.children):
+            raise Refusal(
+                f"a module has {len(children)} children where its kind names {len(kind.children)}. The file is damaged."
+            )
+        if children:
+            state["_modules"].update(zip(kind.children, map(self._child, children), strict=True))
+        state["_non_persistent_buffers_set"].update(kind.not_persistent)
+        return state
 
     def _child(self, number: Any) -> nn.Module | None:
         return (
