@@ -265,7 +265,7 @@ class GraphReader:
             )
         decode = self._decoder.decode
         args = tuple([decode(value) for value in checked(values, list, "args")])
-        kwargs = {name: decode(value) for name, value in checked(named, dict, "kwargs").items()}
+        kwargs = {key: decode(value) for key, value in checked(named, dict, "kwargs").items()}
         return {
             "op": op,
             "name": checked(name, str, "The name of a node"),

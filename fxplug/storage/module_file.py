@@ -11,6 +11,7 @@ import torch
 
 from fxplug.errors import FxplugError, StorageError
 from fxplug.execute import GraphModule
+from fxplug.ir.collector import paused_collection
 from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_container, write_container
 from fxplug.storage.engines import engines_in
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
@@ -87,7 +88,8 @@ def save(
     target = Path(path)
     try:
         targets = TargetTable(allow, Provision(provisions))
-        contents, left_out = describe(module, targets, progress, stand_in)
+        with paused_collection():
+            contents, left_out = describe(module, targets, progress, stand_in)
     except Refusal as refusal:
         raise _not_saved(target, refusal) from refusal.__cause__
     except RecursionError as error:
@@ -213,7 +215,8 @@ def load(
     source = Path(path)
     try:
         contents = read_container(source, lazy=lazy, progress=progress)
-        return _restore(contents, TargetTable(allow, Provision(provisions)))
+        with paused_collection():
+            return _restore(contents, TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:
         raise StorageError(
             f"Cannot load {str(source)!r}: there is no such file. Check the path.", code=Codes.UNREACHABLE
@@ -248,9 +251,8 @@ def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
         module = reader.restore(described["module_kinds"], described["modules"])
         if not isinstance(module, GraphModule):
             raise Refusal("its outermost module has no graph. The file is damaged.")
-        for part in module.modules():
-            if isinstance(part, GraphModule):
-                check_graph(part.graph, part)
+        for part in reader.graph_modules():
+            check_graph(part.graph, part)
     except (FxplugError, LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise Refusal(f"its content does not fit together: {error}. The file is damaged.") from error
     return module

@@ -13,9 +13,9 @@ import functools
 import inspect
 import operator
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch.nn.modules
 from torch import nn
@@ -58,16 +58,14 @@ _GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
 _PARTS_OF_A_GUARD = 3
 _FEW = 40
 _FLAT_ENOUGH = 3
-_FRESH: dict[str, Callable[[], Any]] = {
-    name: type(value) for name, value in _STATE.items() if isinstance(value, (dict, set))
-}
+_FRESH: list[tuple[str, Callable[[], Any]]] = [
+    (name, type(value)) for name, value in _STATE.items() if isinstance(value, (dict, set))
+]
 """What ``nn.Module.__init__`` makes anew for each module; it sets one after the other, past every property."""
-_TABLE_NAMES = tuple(_FRESH)
 _PLAIN_SET_STATE = nn.Module.__setstate__
 _HOOKS = tuple(sorted(_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
-_hooks_in = operator.itemgetter(*_HOOKS)
 _NO_NAMES = frozenset[str]()
-_PLAIN_SEQUENCES = frozenset({tuple, list})
+_LOOKED_INTO = frozenset({tuple, list, float})
 _NO_PARTS: list[Any] = [None, [], [], {}]
 """What stands for a part that a module's row leaves out. Never changed."""
 _UNCHANGING = frozenset({str, bool, int, float, type(None), bytes, torch.dtype, torch.device})
@@ -134,6 +132,14 @@ def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
 # -- writing
 
 
+class _Layout(NamedTuple):
+    """Which names are in the modules of a class that hold the same ones."""
+
+    class_name: str
+    number: int
+    attributes: tuple[str, ...]
+
+
 class ModuleWriter:
     """Describes a module tree.
 
@@ -161,7 +167,7 @@ class ModuleWriter:
         self.rows: list[list[Any]] = []
         """The table, children before parents."""
         self._kind_numbers: dict[Any, int] = {}
-        self._class_names: dict[type, str] = {}
+        self._layouts: dict[Any, _Layout] = {}
         self._encoder = encoder
         self._targets = encoder.targets
         self._notes = notes
@@ -191,52 +197,58 @@ class ModuleWriter:
 
     def _describe(self, module: nn.Module, path: str) -> list[Any]:
         state = _state_of(module)
-        kind = type(module)
         try:
-            if kind not in self._class_names:
-                self._class_names[kind] = _storable_class(kind, self._targets)
-            attributes = _own_attributes(kind, state)
+            layout = self._layout(type(module), state)
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
-        parameters, buffers, children = state["_parameters"], state["_buffers"], state["_modules"]
         held = [
             None if tensor is None else self._tensor(tensor, path, name)
-            for table in (parameters, buffers)
+            for table in (state["_parameters"], state["_buffers"])
             for name, tensor in table.items()
         ]
         parts = [
             None if child is None else self.add(child, _joined(path, name))
-            for name, child in children.items()
+            for name, child in state["_modules"].items()
         ]
         graph = self._describe_graph(module, path) if isinstance(module, GraphModule) else {}
-        row: list[Any] = [self._kind(module, state, attributes, path), held, parts, graph]
+        row: list[Any] = [self._kind(layout, state, path), held, parts, graph]
         while not row[-1] and len(row) > 1:
             row.pop()
         return row
 
-    def _kind(
-        self, module: nn.Module, state: dict[str, Any], attributes: dict[str, Any], path: str
-    ) -> int:
+    def _layout(self, kind: type[nn.Module], state: dict[str, Any]) -> _Layout:
+        """Return the names of what a module holds, after checking them and what it must not hold."""
+        parameters = state["_parameters"]
+        key = kind, *map(tuple, (state, parameters, state["_buffers"], state["_modules"]))
+        layout = self._layouts.get(key)
+        if layout is None:
+            class_name = _storable_class(kind, self._targets)
+            _check_hooks(state)
+            own = _GRAPH_STATE if kind is GraphModule else _NO_NAMES
+            names = tuple([name for name in state if name not in _STATE and name not in own])
+            _check_names(kind, (*key[2], *key[3], *key[4], *names))
+            layout = self._layouts[key] = _Layout(class_name, len(self._layouts), names)
+        elif any(map(state.get, _HOOKS)):
+            _check_hooks(state)
+        for name, parameter in parameters.items():
+            _check_parameter(name, parameter)
+        return layout
+
+    def _kind(self, layout: _Layout, state: dict[str, Any], path: str) -> int:
         """Return the number of what a module has in common with others like it."""
-        values = _exact(attributes.values())
-        key: Any = None
-        if values is not None:
-            tables = (attributes, state["_parameters"], state["_buffers"], state["_modules"])
-            unsaved = state["_non_persistent_buffers_set"]
-            key = type(module), module.training, values, *map(tuple, tables), frozenset(unsaved)
-            number = self._kind_numbers.get(key)
-            if number is not None:
-                return number
-        self.kinds.append(self._describe_kind(module, state, attributes, path))
-        number = len(self.kinds) - 1
-        if key is not None:
-            self._kind_numbers[key] = number
+        values = _exact([state[name] for name in layout.attributes])
+        unsaved = state["_non_persistent_buffers_set"]
+        key = layout.number, state["training"], values, frozenset(unsaved) if unsaved else None
+        number = None if values is None else self._kind_numbers.get(key)
+        if number is None:
+            self.kinds.append(self._describe_kind(layout, state, path))
+            number = len(self.kinds) - 1
+            if values is not None:
+                self._kind_numbers[key] = number
         return number
 
-    def _describe_kind(
-        self, module: nn.Module, state: dict[str, Any], attributes: dict[str, Any], path: str
-    ) -> dict[str, Any]:
-        entry: dict[str, Any] = {"class": self._class_names[type(module)], "training": module.training}
+    def _describe_kind(self, layout: _Layout, state: dict[str, Any], path: str) -> dict[str, Any]:
+        entry: dict[str, Any] = {"class": layout.class_name, "training": state["training"]}
         for field in ("parameters", "buffers"):
             if state[f"_{field}"]:
                 entry[field] = list(state[f"_{field}"])
@@ -244,9 +256,9 @@ class ModuleWriter:
             entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
         if state["_modules"]:
             entry["children"] = list(state["_modules"])
-        if attributes:
+        if layout.attributes:
             entry["attributes"] = {
-                name: self._attribute(value, path, name) for name, value in attributes.items()
+                name: self._attribute(state[name], path, name) for name in layout.attributes
             }
         return entry
 
@@ -344,44 +356,40 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     return name
 
 
-def _exact(values: Collection[Any], depth: int = 0) -> Any:
+def _exact(values: list[Any], depth: int = 0) -> Any:
     """Return something that is equal for two rows of values only if they are alike, None where none is known."""
     if len(values) > _FEW or depth > _FLAT_ENOUGH:
         return None
-    values = tuple(values)
     kinds = tuple(map(type, values))
-    if _EXACT.issuperset(kinds):
-        return kinds, values
-    parts: list[Any] = []
-    for kind, value in zip(kinds, values, strict=True):
-        if kind in _EXACT:
-            parts.append(value)
-        elif kind is float:
-            parts.append(value.hex() if value == value else None)
-        elif kind in _PLAIN_SEQUENCES:
-            parts.append(_exact(value, depth + 1))
+    odd = _odd_places(kinds)
+    if odd is None:
+        return None
+    for place in odd:
+        value = values[place]
+        if kinds[place] is float:
+            # Neither -0.0 nor NaN is told apart by comparing.
+            values[place] = value.hex() if value == value else None
         else:
+            values[place] = _exact([*value], depth + 1)
+        if values[place] is None:
             return None
-        if parts[-1] is None and value is not None:
-            return None
-    return kinds, tuple(parts)
+    return kinds, tuple(values)
 
 
-def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, Any]:
-    """Return what was set on a module besides tensors and submodules; refuse what no file can hold."""
-    if any(_hooks_in(state)):
-        name = next(name for name in _HOOKS if state[name])
-        raise Refusal(
-            f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
-            f"saving, and register them again after loading."
-        )
-    own = _GRAPH_STATE if kind is GraphModule else _NO_NAMES
-    attributes = {name: value for name, value in state.items() if name not in _STATE and name not in own}
-    parameters = state["_parameters"]
-    _check_names(kind, (*parameters, *state["_buffers"], *state["_modules"], *attributes))
-    for name, parameter in parameters.items():
-        _check_parameter(name, parameter)
-    return attributes
+@functools.lru_cache(maxsize=1024)
+def _odd_places(kinds: tuple[type, ...]) -> tuple[int, ...] | None:
+    """Return where values stand that comparing does not do for, None where they hold what nothing is known of."""
+    odd = [place for place, kind in enumerate(kinds) if kind not in _EXACT]
+    return tuple(odd) if all(kinds[place] in _LOOKED_INTO for place in odd) else None
+
+
+def _check_hooks(state: dict[str, Any]) -> None:
+    for name in _HOOKS:
+        if state.get(name):
+            raise Refusal(
+                f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
+                f"saving, and register them again after loading."
+            )
 
 
 def _check_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
@@ -485,6 +493,10 @@ class ModuleReader:
         self._fetch_graph = fetch_graph
         self._modules: list[nn.Module] = []
         self._room = MOST_VALUES
+
+    def graph_modules(self) -> list[GraphModule]:
+        """Return the graph modules that were restored."""
+        return [module for module in self._modules if isinstance(module, GraphModule)]
 
     def restore(self, kinds: Any, rows: Any) -> nn.Module:
         """Return the last module of the table, which is the root, with everything below it.
@@ -591,8 +603,8 @@ class ModuleReader:
     def _state(self, kind: _Kind, held: Any, parts: Any) -> dict[str, Any]:
         """Return all that is in a module of a kind: what is its own is made anew."""
         state = kind.state.copy()
-        for name in _TABLE_NAMES:
-            state[name] = _FRESH[name]()
+        for name, make in _FRESH:
+            state[name] = make()
         for name, value in kind.changing.items():
             state[name] = self._decoder.decode(value)
         tensors = checked(held, list, "What a module holds")

@@ -14,10 +14,12 @@ from fxplug.storage.faults import Codes, Refusal, checked, places
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = ["LARGEST_DEPTH", "ORIGIN_TABLES", "OriginReader", "OriginWriter"]
+__all__ = ["LARGEST_DEPTH", "ORIGIN_COLUMNS", "ORIGIN_TABLES", "OriginReader", "OriginWriter"]
 
 ORIGIN_TABLES = ("lines", "callers", "scopes", "origins")
 """Fields of a graph that hold the tables."""
+ORIGIN_COLUMNS = ("line", "caller", "scope", "history")
+"""What the parts of an origin's row are; the last one is left out where there is none."""
 LARGEST_DEPTH = 10_000
 """How many callers, and how many modules, may lie around a node."""
 
@@ -225,20 +227,19 @@ class OriginReader:
 
     def _origin(self, data: Any) -> Origin:
         row = _row(data, _ORIGIN, "An origin")
-        line, caller, scope = row[:3]
-        made_by = row[3] if len(row) > 3 else None
-        history: tuple[MadeBy, ...] = ()
-        if type(made_by) is list:
-            history = tuple([MadeBy(*_row(entry, _PASS, "A pass")) for entry in made_by])
-            made_by = None
-        return Origin(
-            None if line is None else self._lines[places(line, len(self._lines), "The number of a line")],
-            -1,
-            None if caller is None else self._callers[places(caller, len(self._callers), "The number of a caller")],
-            None if scope is None else self._scopes[places(scope, len(self._scopes), "The number of a module path")],
-            made_by,
-            history=history,
-        )
+        line, caller, scope = row[0], row[1], row[2]
+        code = None if line is None else self._lines[places(line, len(self._lines), "The number of a line")]
+        if caller is not None:
+            caller = self._callers[places(caller, len(self._callers), "The number of a caller")]
+        if scope is not None:
+            scope = self._scopes[places(scope, len(self._scopes), "The number of a module path")]
+        if len(row) == len(ORIGIN_COLUMNS) - 1:
+            return Origin(code, -1, caller, scope)
+        made_by = row[3]
+        if type(made_by) is str:
+            return Origin(code, -1, caller, scope, made_by)
+        history = tuple([MadeBy(*_row(entry, _PASS, "A pass")) for entry in made_by])
+        return Origin(code, -1, caller, scope, history=history)
 
 
 def _row(data: Any, kinds: frozenset[tuple[Any, ...]], what: str) -> list[Any]:

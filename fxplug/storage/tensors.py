@@ -199,6 +199,14 @@ class TensorWriter:
 
 
 def _check_storable(tensor: torch.Tensor) -> None:
+    if (
+        type(tensor) in _PLAIN_CLASSES
+        and tensor.layout is torch.strided
+        and tensor.grad_fn is None
+        and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+        and tensor.dim() <= MOST_DIMENSIONS
+    ):
+        return  # Almost always.
     fault = ""
     if type(tensor) not in _PLAIN_CLASSES:
         fault = (
