@@ -69,7 +69,10 @@ def _is_sound(graph: _HasNodes) -> bool:
             placeholders.append(node)
         seen.add(node)
         names.add(node._name)
-    return len(names) == len(seen) and next(find_parameter_faults(placeholders, graph.keyword_only), None) is None
+    return (
+        len(names) == len(seen)
+        and next(find_parameter_faults(placeholders, graph.keyword_only), None) is None
+    )
 
 
 def _is_sound_step(node: Node) -> bool:

@@ -135,9 +135,7 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
             Codes.TOO_LARGE,
         )
     # Packing a short one takes longer than it saves: files are weights, mostly.
-    suspicious = (
-        len(text) <= _SHORT or len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
-    )
+    suspicious = len(text) <= _SHORT or len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
 
     def write(sink: Sink) -> None:
         sink(text)

@@ -7,10 +7,43 @@ from typing import Any
 
 from fxplug.storage.faults import Codes, Refusal
 
-__all__ = ["MOST_VALUES", "parse_json", "to_json"]
+__all__ = ["MOST_OBJECTS", "MOST_VALUES", "check_count", "count_values", "parse_json", "to_json"]
 
 MOST_VALUES = 40_000_000
 """How many values one member may hold, lists and objects included: Python needs about 100 bytes for each."""
+
+MOST_OBJECTS = 800_000
+"""How many modules, and how many tensors, one file may hold: a few letters make one, and it takes thousands of bytes."""
+_LETTERS = 16
+
+
+def count_values(data: Any) -> int:
+    """Return about how many values a part of a document is made of; long texts count as several."""
+    count = 0
+    pending = [data]
+    while pending:
+        part = pending.pop()
+        count += 1
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        elif isinstance(part, str):
+            count += len(part) // _LETTERS
+    return count
+
+
+def check_count(count: int, limit: int, what: str) -> None:
+    """Refuse more of something than a file may hold.
+
+    Raises:
+        Refusal: There are more.
+    """
+    if count > limit:
+        raise Refusal(
+            f"it holds more than the {limit:,} {what} that are allowed. Keep parts of it in files of their own.",
+            Codes.TOO_LARGE,
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -165,10 +165,12 @@ def _elements(shape: list[int]) -> int:
 
 def _rows(graph: Any) -> list[dict[str, Any]]:
     """Return the nodes of a graph, each as column -> part."""
-    rows = checked(graph["nodes"], list, "The list of nodes")
-    return [
-        dict(zip(NODE_COLUMNS, checked(row, list, "A node") + NODE_DEFAULTS[len(row) :], strict=True)) for row in rows
-    ]
+    found: list[dict[str, Any]] = []
+    for row in checked(graph["nodes"], list, "The list of nodes"):
+        op, name, target, *rest = checked(row, list, "A node")
+        parts = (op, name, target, *rest, *NODE_DEFAULTS[len(row) :])
+        found.append(dict(zip(NODE_COLUMNS, parts, strict=True)))
+    return found
 
 
 def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
@@ -222,9 +224,7 @@ def _nodes(graph: Any) -> list[FileNode]:
             printable(str(entry["target"])),
             _sequence("(", entry["args"], ")", names, 0),
             _pairs(entry["kwargs"].items(), names, 0),
-            ", ".join(
-                f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry["region"]
-            ),
+            ", ".join(f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry["region"]),
         )
         for entry in entries
     ]

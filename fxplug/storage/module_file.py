@@ -16,7 +16,8 @@ from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_co
 from fxplug.storage.engines import engines_in
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
-from fxplug.storage.modules import ModuleReader, ModuleWriter, StandIn
+from fxplug.storage.module_reader import ModuleReader
+from fxplug.storage.modules import ModuleWriter, StandIn
 from fxplug.storage.provisions import Provision, Provisions
 from fxplug.storage.targets import TargetTable
 from fxplug.storage.tensors import TensorReader, TensorWriter

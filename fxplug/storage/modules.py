@@ -11,33 +11,41 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
+import math
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch.nn.modules
 from torch import nn
 
-from fxplug.execute import POLICIES, RESERVED_ATTRIBUTES, GraphModule, GuardSet
+from fxplug.execute import RESERVED_ATTRIBUTES, GraphModule, GuardSet
 from fxplug.execute.fused import FUSED_MODULES
-from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
-from fxplug.storage.documents import MOST_VALUES
+from fxplug.storage.documents import MOST_OBJECTS, MOST_VALUES, check_count, count_values
 from fxplug.storage.engines import StoredEngine
-from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
-from fxplug.storage.state_origins import describe_origins, restore_origins
+from fxplug.storage.faults import Codes, Refusal, checked
+from fxplug.storage.state_origins import describe_origins
 
 if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.storage.targets import TargetTable
-    from fxplug.storage.tensors import TensorReader, TensorWriter
-    from fxplug.storage.values import Decoder, Encoder
+    from fxplug.storage.tensors import TensorWriter
+    from fxplug.storage.values import Encoder
 
-__all__ = ["GRAPH_MODULE", "MODULE_COLUMNS", "ModuleReader", "ModuleWriter", "StandIn", "check_path"]
+__all__ = [
+    "EMPTY_STATE",
+    "GRAPH_MODULE",
+    "MODULE_COLUMNS",
+    "ModuleWriter",
+    "StandIn",
+    "check_names",
+    "check_parameter",
+    "check_path",
+    "module_classes",
+]
 
 StandIn = Callable[[nn.Module, str], nn.Module | None]
 """Returns what is written in the place of a submodule and its path; None for the submodule itself."""
@@ -45,37 +53,23 @@ StandIn = Callable[[nn.Module, str], nn.Module | None]
 GRAPH_MODULE = "fxplug:GraphModule"
 """How a file calls the class of graph modules."""
 
-_STATE = vars(nn.Module())
+EMPTY_STATE = vars(nn.Module())
+"""What ``nn.Module.__init__`` sets. Never changed."""
 _TABLES = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
 _GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta"})
-_REQUIRED = frozenset({"class", "training"})
-_OPTIONAL = frozenset({"attributes", "parameters", "buffers", "not_persistent", "children"})
 MODULE_COLUMNS = ("number", "held", "parts", "graph")
 """What the parts of a module's row are; the last ones are left out where they are empty."""
-_GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
-_GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
-_GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
-_PARTS_OF_A_GUARD = 3
 _FEW = 40
 _FLAT_ENOUGH = 3
-_FRESH: list[tuple[str, Callable[[], Any]]] = [
-    (name, type(value)) for name, value in _STATE.items() if isinstance(value, (dict, set))
-]
-"""What ``nn.Module.__init__`` makes anew for each module; it sets one after the other, past every property."""
-_PLAIN_SET_STATE = nn.Module.__setstate__
-_HOOKS = tuple(sorted(_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
+_HOOKS = tuple(sorted(EMPTY_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
 _NO_NAMES = frozenset[str]()
 _LOOKED_INTO = frozenset({tuple, list, float})
-_NO_PARTS: list[Any] = [None, [], [], {}]
-"""What stands for a part that a module's row leaves out. Never changed."""
-_UNCHANGING = frozenset({str, bool, int, float, type(None), bytes, torch.dtype, torch.device})
-_LETTERS = 16
 _EXACT = frozenset({str, bool, int, type(None)})
 """Exact types whose values are alike when they are equal."""
 
 
 @functools.lru_cache(maxsize=1)
-def _classes() -> dict[str, type[nn.Module]]:
+def module_classes() -> dict[str, type[nn.Module]]:
     """Return the module classes that torch.nn ships, and fused layers, by the names that files call them."""
     holders = [value for value in vars(torch.nn.modules).values() if isinstance(value, types.ModuleType)]
     found = [
@@ -120,7 +114,7 @@ def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
         if isinstance(internals.modules_of(holder).get(name), nn.Module):
             return
         values = (internals.parameters_of(holder), internals.buffers_of(holder), vars(holder))
-        hidden = (_STATE.keys() - {"training"}) | (
+        hidden = (EMPTY_STATE.keys() - {"training"}) | (
             _GRAPH_STATE if isinstance(holder, GraphModule) else frozenset()
         )
         if not is_module and name not in hidden and any(name in table for table in values):
@@ -168,6 +162,8 @@ class ModuleWriter:
         """The table, children before parents."""
         self._kind_numbers: dict[Any, int] = {}
         self._layouts: dict[Any, _Layout] = {}
+        self._sizes: list[int] = []  # Of each kind, in values.
+        self._values = 0
         self._encoder = encoder
         self._targets = encoder.targets
         self._notes = notes
@@ -193,6 +189,7 @@ class ModuleWriter:
         row = self._describe(module if written is None else written, path)
         number = self._numbers[id(module)] = len(self.rows)
         self.rows.append(row)
+        check_count(len(self.rows), MOST_OBJECTS, "modules")
         return number
 
     def _describe(self, module: nn.Module, path: str) -> list[Any]:
@@ -225,13 +222,13 @@ class ModuleWriter:
             class_name = _storable_class(kind, self._targets)
             _check_hooks(state)
             own = _GRAPH_STATE if kind is GraphModule else _NO_NAMES
-            names = tuple([name for name in state if name not in _STATE and name not in own])
-            _check_names(kind, (*key[2], *key[3], *key[4], *names))
+            names = tuple([name for name in state if name not in EMPTY_STATE and name not in own])
+            check_names(kind, (*key[2], *key[3], *key[4], *names))
             layout = self._layouts[key] = _Layout(class_name, len(self._layouts), names)
         elif any(map(state.get, _HOOKS)):
             _check_hooks(state)
         for name, parameter in parameters.items():
-            _check_parameter(name, parameter)
+            check_parameter(name, parameter)
         return layout
 
     def _kind(self, layout: _Layout, state: dict[str, Any], path: str) -> int:
@@ -241,10 +238,14 @@ class ModuleWriter:
         key = layout.number, state["training"], values, frozenset(unsaved) if unsaved else None
         number = None if values is None else self._kind_numbers.get(key)
         if number is None:
-            self.kinds.append(self._describe_kind(layout, state, path))
+            entry = self._describe_kind(layout, state, path)
+            self.kinds.append(entry)
+            self._sizes.append(count_values(entry.get("attributes", {})))
             number = len(self.kinds) - 1
             if values is not None:
                 self._kind_numbers[key] = number
+        self._values += self._sizes[number]
+        check_count(self._values, MOST_VALUES, "values in modules")
         return number
 
     def _describe_kind(self, layout: _Layout, state: dict[str, Any], path: str) -> dict[str, Any]:
@@ -343,7 +344,7 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     if kind is GraphModule:
         return GRAPH_MODULE
     name = _class_name(kind)
-    if _classes().get(name) is not kind:
+    if module_classes().get(name) is not kind:
         known = targets.allowed_name(kind) or targets.provision.name_of(kind)
         if known is not None:
             return known
@@ -368,7 +369,7 @@ def _exact(values: list[Any], depth: int = 0) -> Any:
         value = values[place]
         if kinds[place] is float:
             # Neither -0.0 nor NaN is told apart by comparing.
-            values[place] = value.hex() if value == value else None
+            values[place] = None if math.isnan(value) else value.hex()
         else:
             values[place] = _exact([*value], depth + 1)
         if values[place] is None:
@@ -392,14 +393,25 @@ def _check_hooks(state: dict[str, Any]) -> None:
             )
 
 
-def _check_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
+def check_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
+    """Refuse names that things in a module of a class cannot have.
+
+    Raises:
+        Refusal: With the first one.
+    """
     # What is alike in many modules is looked at once; a file's word for it is kept no longer than it is short.
-    check = _check_few_names if len(names) <= _FEW and max(map(len, names), default=0) <= _FEW else _check_all_names
+    check = (
+        _check_few_names
+        if len(names) <= _FEW and max(map(len, names), default=0) <= _FEW
+        else _check_all_names
+    )
     check(kind, names)
 
 
 def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
-    reserved = _STATE.keys() | (RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset())
+    reserved = EMPTY_STATE.keys() | (
+        RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset()
+    )
     for name in names:
         if not name or "." in name or name in reserved:
             raise Refusal(
@@ -419,7 +431,12 @@ def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
 _check_few_names = functools.lru_cache(maxsize=1024)(_check_all_names)
 
 
-def _check_parameter(name: str, parameter: Any) -> None:
+def check_parameter(name: str, parameter: Any) -> None:
+    """Refuse a parameter that is none.
+
+    Raises:
+        Refusal: It is not.
+    """
     # Asking whether it is an instance asks every tensor for attributes.
     if (
         parameter is not None
@@ -429,240 +446,3 @@ def _check_parameter(name: str, parameter: Any) -> None:
         raise Refusal(
             f"its parameter {name!r} is a {type(parameter).__name__}. Make it a torch.nn.Parameter."
         )
-
-
-# -- reading
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What several modules of a file have in common."""
-
-    cls: type[nn.Module]
-    state: dict[str, Any]
-    """What is in each of them, in its order; `changing` and what every module has anew is put in its place."""
-    changing: dict[str, Any]
-    """Attributes as JSON, of which each module gets its own."""
-    parameters: list[str]
-    buffers: list[str]
-    not_persistent: frozenset[str]
-    children: list[str]
-    size: int
-    """How many values one more module of this kind takes."""
-
-
-def _is_unchanging(value: Any) -> bool:
-    """Return whether several modules may hold the same object, since nobody can change it."""
-    if type(value) is tuple:
-        return _UNCHANGING.issuperset(map(type, value))
-    return type(value) in _UNCHANGING
-
-
-def _size(data: Any) -> int:
-    """Return about how many values an attribute is made of."""
-    count = 0
-    pending = [data]
-    while pending:
-        part = pending.pop()
-        count += 1
-        if isinstance(part, dict):
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part
-        elif isinstance(part, str):
-            count += len(part) // _LETTERS
-    return count
-
-
-class ModuleReader:
-    """Restores a module tree.
-
-    Args:
-        decoder: Turns JSON into attributes.
-        notes: Turns JSON into entries of ``module.meta``.
-        tensors: Holds parameters and buffers.
-        fetch_graph: Returns the graph with a number.
-    """
-
-    def __init__(
-        self, decoder: Decoder, notes: Decoder, tensors: TensorReader, fetch_graph: Callable[[Any], Graph]
-    ) -> None:
-        self._decoder = decoder
-        self._notes = notes
-        self._tensors = tensors
-        self._fetch_graph = fetch_graph
-        self._modules: list[nn.Module] = []
-        self._room = MOST_VALUES
-
-    def graph_modules(self) -> list[GraphModule]:
-        """Return the graph modules that were restored."""
-        return [module for module in self._modules if isinstance(module, GraphModule)]
-
-    def restore(self, kinds: Any, rows: Any) -> nn.Module:
-        """Return the last module of the table, which is the root, with everything below it.
-
-        Args:
-            kinds: What modules have in common, as JSON.
-            rows: The table, as JSON.
-
-        Raises:
-            Refusal: A table is damaged, or names a class that is not torch's.
-        """
-        known: list[_Kind] = []
-        for number, entry in enumerate(checked(kinds, list, "The table of kinds of modules")):
-            try:
-                known.append(self._kind(entry))
-            except Refusal as refusal:
-                raise refusal.within(f"kind {number} of modules") from None
-        for number, row in enumerate(checked(rows, list, "The table of modules")):
-            try:
-                self._modules.append(self._restore(known, row))
-            except Refusal as refusal:
-                raise refusal.within(f"module {number} of the table") from None
-        if not self._modules:
-            raise Refusal("it holds no module. The file is damaged.")
-        return self._modules[-1]
-
-    def _kind(self, entry: Any) -> _Kind:
-        fields = entry_fields(entry, "A kind of modules", _REQUIRED, _OPTIONAL)
-        name = fields["class"]
-        is_graph = name == GRAPH_MODULE
-        kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
-        names = [
-            [checked(one, str, "A name") for one in checked(fields.get(field, []), list, f"The {field} of a module")]
-            for field in ("parameters", "buffers", "not_persistent", "children")
-        ]
-        parameters, buffers, not_persistent, children = names
-        attributes = checked(fields.get("attributes", {}), dict, "The attributes of a module")
-        _check_names(kind, (*parameters, *buffers, *children, *attributes))
-        if not set(buffers).issuperset(not_persistent):
-            raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
-        training = checked(fields["training"], bool, "The training flag")
-        state = {name: self._decoder.decode(value) for name, value in attributes.items()}
-        changing = {name: attributes[name] for name, value in state.items() if not _is_unchanging(value)}
-        return _Kind(
-            kind,
-            {**_STATE, "training": training, **state},
-            changing,
-            parameters,
-            buffers,
-            frozenset(not_persistent),
-            children,
-            len(state) + len(not_persistent) + sum(map(_size, changing.values())),
-        )
-
-    def _restore(self, kinds: list[_Kind], data: Any) -> nn.Module:
-        row: list[Any] = checked(data, list, "A module")
-        if not 1 <= len(row) <= len(MODULE_COLUMNS):
-            raise Refusal(f"A module has {len(row)} parts, not 1 to {len(MODULE_COLUMNS)}. The file is damaged.")
-        number, held, parts, graph = row + _NO_PARTS[len(row) :]
-        kind = kinds[places(number, len(kinds), "The number of a kind of modules")]
-        self._room -= kind.size
-        if self._room < 0:
-            raise Refusal(
-                f"the modules hold more than the {MOST_VALUES:,} values that are allowed. The file is damaged.",
-                Codes.TOO_LARGE,
-            )
-        # Deprecated classes warn in their own __new__, which is for people who write such code.
-        module = object.__new__(kind.cls)
-        state = self._state(kind, held, parts)
-        if kind.cls is GraphModule:
-            fields = entry_fields(graph, "The graph of a module", _GRAPH_FIELDS, _GRAPH_OPTIONAL)
-            state.update(self._graph_state(fields))
-        elif graph != {}:
-            raise Refusal(f"a {kind.cls.__name__} has a graph. The file is damaged.")
-        vars(module).update(state)
-        if kind.cls.__setstate__ is _PLAIN_SET_STATE:
-            return module
-        try:
-            # What came with newer versions of torch is added by the class.
-            module.__setstate__(state)
-        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise Refusal(
-                f"{kind.cls.__name__} does not take its state: {error!r}. The file is damaged."
-            ) from error
-        return module
-
-    def _class_named(self, name: str) -> type[nn.Module]:
-        """Return a class of torch, one that a plugin brings, or one that the caller allows."""
-        targets = self._decoder.targets
-        provision = targets.provision
-        kind: Any = provision.resolve(name) if provision.is_name(name) else _classes().get(name)
-        if kind is None:
-            kind = targets.allowed(name)
-        if kind is None:
-            raise Refusal(
-                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships. If you know "
-                f"what it does and trust the file, allow it: load(..., allow=[{name!r}]).",
-                Codes.NOT_ALLOWED,
-            )
-        if not isinstance(kind, type) or not issubclass(kind, nn.Module):
-            raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
-        return kind
-
-    def _state(self, kind: _Kind, held: Any, parts: Any) -> dict[str, Any]:
-        """Return all that is in a module of a kind: what is its own is made anew."""
-        state = kind.state.copy()
-        for name, make in _FRESH:
-            state[name] = make()
-        for name, value in kind.changing.items():
-            state[name] = self._decoder.decode(value)
-        tensors = checked(held, list, "What a module holds")
-        count = len(kind.parameters)
-        if len(tensors) != count + len(kind.buffers):
-            raise Refusal(
-                f"a module holds {len(tensors)} tensors where its kind names {count + len(kind.buffers)}. The file is "
-                "damaged."
-            )
-        if tensors:
-            found = [None if number is None else self._tensors.fetch(number) for number in tensors]
-            for name, parameter in zip(kind.parameters, found, strict=False):
-                _check_parameter(name, parameter)
-                state["_parameters"][name] = parameter
-            state["_buffers"].update(zip(kind.buffers, found[count:], strict=True))
-        children = checked(parts, list, "The children of a module")
-        if len(children) != len(kind.children):
-            raise Refusal(
-                f"a module has {len(children)} children where its kind names {len(kind.children)}. The file is damaged."
-            )
-        if children:
-            state["_modules"].update(zip(kind.children, map(self._child, children), strict=True))
-        state["_non_persistent_buffers_set"].update(kind.not_persistent)
-        return state
-
-    def _child(self, number: Any) -> nn.Module | None:
-        return (
-            None
-            if number is None
-            else self._modules[places(number, len(self._modules), "The number of a child")]
-        )
-
-    def _graph_state(self, fields: dict[str, Any]) -> dict[str, Any]:
-        notes = checked(fields["meta"], dict, "The notes of a module")
-        return {
-            "_graph": self._fetch_graph(fields["graph"]),
-            "_compiled": None,
-            "_class_name": checked(fields["class_name"], str, "The class name of a graph module"),
-            "meta": {
-                **{name: self._notes.decode(value) for name, value in notes.items()},
-                **({NOTE: self._origins(fields["state_origins"])} if "state_origins" in fields else {}),
-            },
-            **({"_guards": self._guards(fields["guards"])} if "guards" in fields else {}),
-        }
-
-    def _origins(self, data: Any) -> StateOrigins:
-        return restore_origins(data, self._decoder, self._fetch_graph)
-
-    def _guards(self, data: Any) -> GuardSet:
-        fields = entry_fields(data, "The guards of a module", _GUARD_FIELDS, frozenset())
-        rows = [
-            [checked(part, str, "A guard") for part in checked(row, list, "A guard")]
-            for row in checked(fields["guards"], list, "The list of guards")
-        ]
-        graph = None if fields["graph"] is None else self._fetch_graph(fields["graph"])
-        if any(len(row) != _PARTS_OF_A_GUARD for row in rows) or fields["on_failure"] not in POLICIES:
-            raise Refusal("its guards are not what guards can be. The file is damaged.")
-        answers = graph.output_node().args[0] if graph is not None else ()
-        if graph is not None and not (isinstance(answers, tuple) and len(answers) == len(rows)):
-            raise Refusal("it does not have one guard for each answer. The file is damaged.")
-        return GuardSet(graph, tuple(Guard(*row) for row in rows), fields["on_failure"])

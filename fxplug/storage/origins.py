@@ -1,4 +1,4 @@
-"""Origins of nodes as data: lines, callers, modules and whole origins stand in tables, and refer to one another by number.
+"""Origins of nodes as data: lines, callers, modules and whole origins stand in tables, and name one another by number.
 
 An origin is mostly shared: consecutive nodes come from the same call of the same module, and most of what led there is
 the same for all of them. So each part is turned into data, and back, once.
@@ -183,7 +183,9 @@ class OriginReader:
     """
 
     def __init__(self, tables: dict[str, Any]) -> None:
-        lines, callers, scopes, origins = (checked(tables[name], list, f"The {name}") for name in ORIGIN_TABLES)
+        lines, callers, scopes, origins = (
+            checked(tables[name], list, f"The {name}") for name in ORIGIN_TABLES
+        )
         self._lines = [SourceLine(*_row(row, _LINE, "A line")) for row in lines]
         self._callers: list[Origin] = []
         self._scopes: list[ModuleScope] = []
@@ -227,7 +229,9 @@ class OriginReader:
 
     def _origin(self, data: Any) -> Origin:
         row = _row(data, _ORIGIN, "An origin")
-        line, caller, scope = row[0], row[1], row[2]
+        line: Any = row[0]
+        caller: Any = row[1]
+        scope: Any = row[2]
         code = None if line is None else self._lines[places(line, len(self._lines), "The number of a line")]
         if caller is not None:
             caller = self._callers[places(caller, len(self._callers), "The number of a caller")]

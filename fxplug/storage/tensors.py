@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
-from fxplug.storage.documents import to_json
+from fxplug.storage.documents import MOST_OBJECTS, check_count, to_json
 from fxplug.storage.faults import Codes, Refusal, checked, places
 from fxplug.storage.weights import ALIGNMENT, MOST_DIMENSIONS, NATIVE, bytes_at, memory_of
 
@@ -133,6 +133,7 @@ class TensorWriter:
             _check_storable(tensor)
             number = self._numbers[id(tensor)] = len(self._tensors)
             self._tensors.append(tensor)
+            check_count(len(self._tensors), MOST_OBJECTS, "tensors")
             self._keys.append(self._free_key(key if key.isprintable() else "tensor"))
         return number
 
@@ -229,9 +230,8 @@ def _tables(tensors: list[torch.Tensor], places: list[_Place]) -> dict[str, list
     kinds: list[list[Any]] = []
     rows: list[list[Any]] = []
     numbers: dict[Any, int] = {}
-    for tensor, (weight, stride, offset) in zip(tensors, places, strict=True):
-        if weight is None and not _is_dense(tensor):
-            stride = tensor.stride()
+    for tensor, (weight, steps, offset) in zip(tensors, places, strict=True):
+        stride = tensor.stride() if weight is None and not _is_dense(tensor) else steps
         # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
         is_parameter = type(tensor) is nn.Parameter
         key = is_parameter, tensor.dtype, tensor.shape, tensor.requires_grad, stride
@@ -334,7 +334,8 @@ class TensorReader:
         self._unused = weights.keys()
         self._kinds = [_kind(row) for row in checked(kinds, list, "The table of kinds of tensors")]
         self._tensors: list[torch.Tensor] = []
-        for number, row in enumerate(checked(rows, list, "The table of tensors")):
+        check_count(len(checked(rows, list, "The table of tensors")), MOST_OBJECTS, "tensors")
+        for number, row in enumerate(rows):
             try:
                 self._tensors.append(self._restore(row))
             except (RuntimeError, OverflowError, TypeError) as error:
@@ -352,10 +353,15 @@ class TensorReader:
         Raises:
             Refusal: There is none.
         """
+        if type(number) is int and 0 <= number < len(self._tensors):  # Almost always.
+            return self._tensors[number]
         return self._tensors[places(number, len(self._tensors), "The number of a tensor")]
 
     def _restore(self, row: Any) -> torch.Tensor:
-        if len(checked(row, list, "An entry of the table of tensors")) > 3 or tuple(map(type, row)) not in _ROWS:
+        if (
+            len(checked(row, list, "An entry of the table of tensors")) > 3
+            or tuple(map(type, row)) not in _ROWS
+        ):
             raise Refusal(
                 f"an entry of the table of tensors is {str(row)[:80]}, which none can be. The file is damaged."
             )
@@ -415,7 +421,8 @@ def _sizes(data: Any) -> tuple[int, ...]:
     sizes = tuple(checked(data, list, "A shape"))
     if len(sizes) > MOST_DIMENSIONS:
         raise Refusal(
-            f"a tensor has {len(sizes)} dimensions, more than {MOST_DIMENSIONS}. The file is damaged.", Codes.TOO_LARGE
+            f"a tensor has {len(sizes)} dimensions, more than {MOST_DIMENSIONS}. The file is damaged.",
+            Codes.TOO_LARGE,
         )
     for size in sizes:
         checked(size, int, "A size")

@@ -1,7 +1,7 @@
 """What version 2 of the format wrote, turned into what version 3 writes: rows with tables in the place of objects.
 
-Nothing is looked up or made here. What is not as version 2 has it is refused where its form has to be known, and left to
-the checks of the readers where it does not.
+Nothing is looked up or made here. What is not as version 2 has it is refused where its form has to be known, and left
+to the checks of the readers where it does not.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _TENSOR = frozenset({"kind", "dtype", "shape", "requires_grad", "weight"})
 _TENSOR_OPTIONAL = frozenset({"stride", "offset"})
 _GRAPH = ("graph", "class_name", "meta", "guards", "state_origins")
 _SEQUENCES = frozenset({"$tuple", "$size", "$slice", "$range"})
+_LAST_PARTS = frozenset({"$record", "$fields", "$constant"})
 _CALLS = ("frames", "modules", "origins")
 
 
@@ -100,7 +101,9 @@ def _origins(frames: list[Any], modules: list[Any], origins: list[Any]) -> dict[
         if not 3 <= len(row) <= 4:
             raise Refusal(f"An origin has {len(row)} parts, not 3 or 4. The file is damaged.")
         lines = _numbers(row[0], len(frames), "The number of a frame")
-        inside = [_path(modules[number]) for number in _numbers(row[1], len(modules), "The number of a module")]
+        inside = [
+            _path(modules[number]) for number in _numbers(row[1], len(modules), "The number of a module")
+        ]
         caller = linked(callers, [(number,) for number in reversed(lines[1:])])
         start: list[Any] = [lines[0] if lines else None, caller, linked(scopes, inside)]
         made_by = row[3] if len(row) > 3 else row[2]
@@ -138,20 +141,23 @@ def _value(data: Any, depth: int = 0) -> Any:
     if tag == "$list":
         raise Refusal("a value is written as '$list', which no rule explains. The file is damaged.")
     if tag in _SEQUENCES:
-        content = _values(content, depth)
-    elif tag == "$dict":
-        content = [_values(pair, depth) for pair in checked(content, list, "The content of a dict")]
-    elif tag in {"$record", "$fields", "$constant"}:
-        parts = checked(content, list, "A value")
-        last = parts[-1:]
-        if tag == "$record":
-            last = [_values(part, depth) for part in last]
-        elif tag == "$fields":
-            last = [[_values(row, depth) for row in checked(part, list, "The fields of a value")] for part in last]
-        else:
-            last = _values(last, depth)
-        content = [*parts[:-1], *last]
-    return {tag: content}
+        return {tag: _values(content, depth)}
+    if tag == "$dict":
+        return {tag: [_values(pair, depth) for pair in checked(content, list, "The content of a dict")]}
+    return {tag: _parts(tag, content, depth)} if tag in _LAST_PARTS else data
+
+
+def _parts(tag: str, content: Any, depth: int) -> list[Any]:
+    """Return a list of parts of which the last one holds values."""
+    parts: list[Any] = checked(content, list, "A value")
+    last: Any
+    if tag == "$constant":
+        last = _values(parts[-1:], depth)
+    elif tag == "$record":
+        last = [_values(part, depth) for part in parts[-1:]]
+    else:
+        last = [[_values(row, depth) for row in checked(part, list, "Fields")] for part in parts[-1:]]
+    return [*parts[:-1], *last]
 
 
 def _values(data: Any, depth: int) -> list[Any]:

@@ -92,9 +92,7 @@ KINDS = {
     "FXP-S009": [
         lambda stored: stored.node("relu", args=[[2]]),
         lambda stored: stored.node("relu", args=[[3]]),
-        lambda stored: stored.edit(
-            "modules.json", lambda data: data["modules"][-1].__setitem__(2, [9])
-        ),
+        lambda stored: stored.edit("modules.json", lambda data: data["modules"][-1].__setitem__(2, [9])),
     ],
     "FXP-S011": [lambda stored: stored.node("relu", op="import")],
     "FXP-S012": [

@@ -14,6 +14,7 @@ from fxplug.storage import (
     documents,
     graphs,
     module_file,
+    module_reader,
     modules,
     origins,
     save,
@@ -49,12 +50,17 @@ def test_the_fields_of_graphs_and_the_parts_of_nodes_and_origins():
 
 
 def test_the_fields_and_parts_of_modules_and_tensors():
-    fields = modules._REQUIRED | modules._OPTIONAL | modules._GRAPH_FIELDS | modules._GRAPH_OPTIONAL
+    fields = (
+        module_reader._REQUIRED
+        | module_reader._OPTIONAL
+        | module_reader._GRAPH_FIELDS
+        | module_reader._GRAPH_OPTIONAL
+    )
     columns = (*modules.MODULE_COLUMNS, *tensors.TENSOR_COLUMNS, *tensors.KIND_COLUMNS)
 
     assert sorted(table("modules.json", "field")) == sorted(fields)
     assert table("modules.json", "part") == list(columns)
-    for field in (*modules._GUARD_FIELDS, modules.GRAPH_MODULE):
+    for field in (*module_reader._GUARD_FIELDS, modules.GRAPH_MODULE):
         assert f'"{field}"' in section("modules.json")
     for name in module_file._MODULE_FIELDS:
         assert f"`{name}`" in section("modules.json")
@@ -77,6 +83,8 @@ def test_the_limits():
         f"| header of the weights | {weights.LARGEST_HEADER:,} bytes |",
         f"packed size | {container.LARGEST_RATIO} |",
         f"| values in one JSON document | {documents.MOST_VALUES:,} |",
+        f"| modules in a file, and tensors | {documents.MOST_OBJECTS:,} each |",
+        f"| values in the attributes of all modules | {documents.MOST_VALUES:,} |",
         f"| nesting of containers in a value | {values.MAXIMAL_DEPTH} |",
         f"| dimensions of a tensor | {weights.MOST_DIMENSIONS} |",
         f"| callers, and modules, around a node | {origins.LARGEST_DEPTH:,} |",

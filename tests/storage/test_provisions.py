@@ -229,7 +229,11 @@ def offering_both():
     "change",
     [
         {"target": "@mine:scaled", "args": ["EVIL"]},
-        {"target": "builtins:sorted", "args": [{"$list": ["EVIL"]}], "kwargs": {"key": {"$name": "@mine:scaled"}}},
+        {
+            "target": "builtins:sorted",
+            "args": [{"$list": ["EVIL"]}],
+            "kwargs": {"key": {"$name": "@mine:scaled"}},
+        },
         {"region": [["@mine:scaled", ["EVIL"]]]},
     ],
 )
