@@ -13,7 +13,7 @@ MOST_VALUES = 40_000_000
 """How many values one member may hold, lists and objects included: Python needs about 100 bytes for each."""
 
 MOST_OBJECTS = 800_000
-"""How many modules, and how many tensors, one file may hold: a few letters make one, and it takes thousands of bytes."""
+"""How many modules, and how many tensors, one file may hold: a few letters make one, which takes thousands of bytes."""
 _LETTERS = 16
 
 
