@@ -216,14 +216,15 @@ class ModuleWriter:
     def _layout(self, kind: type[nn.Module], state: dict[str, Any]) -> _Layout:
         """Return the names of what a module holds, after checking them and what it must not hold."""
         parameters = state["_parameters"]
-        key = kind, *map(tuple, (state, parameters, state["_buffers"], state["_modules"]))
+        held = tuple(parameters), tuple(state["_buffers"]), tuple(state["_modules"])
+        key = kind, tuple(state), held
         layout = self._layouts.get(key)
         if layout is None:
             class_name = _storable_class(kind, self._targets)
             _check_hooks(state)
             own = _GRAPH_STATE if kind is GraphModule else _NO_NAMES
             names = tuple([name for name in state if name not in EMPTY_STATE and name not in own])
-            check_names(kind, (*key[2], *key[3], *key[4], *names))
+            check_names(kind, (*held[0], *held[1], *held[2], *names))
             layout = self._layouts[key] = _Layout(class_name, len(self._layouts), names)
         elif any(map(state.get, _HOOKS)):
             _check_hooks(state)
