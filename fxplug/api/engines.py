@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import FxplugError, StorageError
 from fxplug.lower import Engines, LoweredPartition, restored_partition, stored_partition
+from fxplug.semantics.internals import modules_of
 from fxplug.storage import StoredEngine
 from fxplug.storage.faults import Refusal, checked
 
@@ -67,6 +68,8 @@ def restore_engines(
     Raises:
         StorageError: An engine cannot be used here.
     """
+    if not _holds_engines(module):
+        return  # Almost always, and a fraction of the work.
     found = [
         (place, part)
         for place, part in module.named_modules(remove_duplicate=False)
@@ -87,6 +90,19 @@ def restore_engines(
                 "The file is damaged."
             ) from error
         module.set_submodule(place, made[part])
+
+
+def _holds_engines(module: nn.Module) -> bool:
+    seen: set[nn.Module] = set()
+    pending: list[nn.Module | None] = [module]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, StoredEngine):
+            return True
+        if part is not None and part not in seen:
+            seen.add(part)
+            pending += modules_of(part).values()
+    return False
 
 
 def _restored(part: StoredEngine, engines: Engines, manager: Callable[[], PluginManager]) -> nn.Module:

@@ -19,7 +19,7 @@ from fxplug.ir.code import CodeTransformer, Transformation
 from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node
 from fxplug.ir.notes import map_notes
-from fxplug.ir.origins import Origin
+from fxplug.ir.origins import Origin, origins_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,15 +53,16 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         ``{"version": int, "keyword_only": [...], "captured_training": ..., "nodes": [...]}``; each node is a dict of
         its opcode, name, target, arguments (nodes as `NodeRef`), annotation, notes, region and origins.
     """
-    numbers = {node: number for number, node in enumerate(graph.nodes)}
+    nodes = list(graph.nodes)
+    references = {node: NodeRef(number) for number, node in enumerate(nodes)}
 
     def refer(leaf: Any) -> Any:
-        if not isinstance(leaf, Node):
-            return leaf
         # A note may name a node that is gone; nothing stands for it in a copy.
-        return NodeRef(numbers[leaf]) if leaf in numbers else None
+        return references.get(leaf) if isinstance(leaf, Node) else leaf
 
     def refer_args(args: tuple[Argument, ...]) -> Any:
+        if len(args) == 1 and args[0].__class__ is Node:
+            return (references.get(cast("Node", args[0])),)
         kinds = set(map(type, args))
         if kinds <= _FLAT_OR_NODE:  # Almost always, and a fraction of the work.
             return tuple([refer(value) for value in args]) if Node in kinds else args
@@ -73,17 +74,17 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         "captured_training": graph.captured_training,
         "nodes": [
             {
-                "op": node.op,
-                "name": node.name,
-                "target": node.target,
-                "args": refer_args(node.args),
-                "kwargs": dict(map_aggregate(node.kwargs, refer)) if node.kwargs else {},
-                "type": node.type,
+                "op": node._op,
+                "name": node._name,
+                "target": node._target,
+                "args": refer_args(node._args),
+                "kwargs": dict(map_aggregate(node._kwargs, refer)) if node._kwargs else {},
+                "type": node._type,
                 "meta": None if node._meta is None else map_notes(_lasting(node.meta), refer),
-                "region": node.region,
-                "origins": [describe_origin(origin) for origin in node.origins],
+                "region": node._region,
+                "origins": [describe_origin(origin) for origin in origins_in(node._origin)],
             }
-            for node in graph.nodes
+            for node in nodes
         ],
     }
 
@@ -138,6 +139,8 @@ class _Resolver:
         return self.nodes[leaf.index]
 
     def args(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+        if len(args) == 1 and args[0].__class__ is NodeRef:
+            return (self.resolve(args[0]),)
         kinds = set(map(type, args))
         if kinds <= _FLAT_OR_REFERENCE:
             return tuple([self.resolve(value) for value in args]) if NodeRef in kinds else args
@@ -162,12 +165,16 @@ def _restore(data: dict[str, Any], restore_origin: Callable[[Any], Origin]) -> G
             entry["name"],
             entry["type"],
         )
-        if node.name != entry["name"]:
+        if node._name != entry["name"]:
             raise StorageError(
                 f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name.",
                 code="FXP-S008",
             )
-        node.origins = tuple([restore_origin(origin) for origin in entry["origins"]])
+        origins = entry["origins"]
+        if len(origins) == 1:
+            node._origin = restore_origin(origins[0])
+        elif origins:
+            node.origins = tuple([restore_origin(origin) for origin in origins])
         if entry["region"]:
             node.region = tuple(entry["region"])
         nodes.append(node)

@@ -50,6 +50,8 @@ LARGEST_RATIO = 250
 """How many times its packed size a member may have."""
 _FORMAT = "fxplug"
 _LEVEL = 1  # Files are weights, mostly: a higher one takes longer than it saves.
+_SHORT = 1 << 18
+"""Up to how many bytes a member in JSON is stored as it is."""
 _RELEASE = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}", re.ASCII)
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _PADDING = 0xD935  # As tools that align Android packages mark theirs.
@@ -132,7 +134,8 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
             f"parts of the module in files of their own.",
             Codes.TOO_LARGE,
         )
-    suspicious = len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
+    # Packing a short one takes longer than it saves: files are weights, mostly.
+    suspicious = len(text) <= _SHORT or len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
 
     def write(sink: Sink) -> None:
         sink(text)

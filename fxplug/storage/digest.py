@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from fxplug.storage.container import WEIGHTS
 from fxplug.storage.documents import to_json
 from fxplug.storage.faults import Refusal
+from fxplug.storage.graphs import NODE_COLUMNS, NODE_DEFAULTS
 from fxplug.storage.module_file import describe
+from fxplug.storage.origins import ORIGIN_TABLES
 from fxplug.storage.targets import TargetTable
 
 if TYPE_CHECKING:
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["module_digest"]
 
-_ABOUT = frozenset({"origins", "frames", "modules", "meta"})
+_ABOUT = frozenset({*ORIGIN_TABLES, "meta"})
 """Fields of graphs and nodes that say where something came from, and not what is computed."""
+_COMPUTING = [number for number, name in enumerate(NODE_COLUMNS) if name not in _ABOUT]
 
 
 def module_digest(module: GraphModule) -> str | None:
@@ -44,10 +47,11 @@ def module_digest(module: GraphModule) -> str | None:
 def _computing(value: Any) -> Any:
     """Return a document of a file without what is only told about a program."""
     if "graphs" in value:
-        graphs = [_without(graph) for graph in value["graphs"]]
-        return {"graphs": [{**graph, "nodes": list(map(_without, graph["nodes"]))} for graph in graphs]}
+        return {"graphs": list(map(_without, value["graphs"]))}
     return value
 
 
-def _without(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in entry.items() if name not in _ABOUT}
+def _without(graph: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in graph.items() if name not in _ABOUT}
+    rows = [row + NODE_DEFAULTS[len(row) :] for row in graph["nodes"]]
+    return {**kept, "nodes": [[row[number] for number in _COMPUTING] for row in rows]}

@@ -7,10 +7,43 @@ from typing import Any
 
 from fxplug.storage.faults import Codes, Refusal
 
-__all__ = ["MOST_VALUES", "parse_json", "to_json"]
+__all__ = ["MOST_OBJECTS", "MOST_VALUES", "check_count", "count_values", "parse_json", "to_json"]
 
 MOST_VALUES = 40_000_000
 """How many values one member may hold, lists and objects included: Python needs about 100 bytes for each."""
+
+MOST_OBJECTS = 800_000
+"""How many modules, and how many tensors, one file may hold: a few letters make one, which takes thousands of bytes."""
+_LETTERS = 16
+
+
+def count_values(data: Any) -> int:
+    """Return about how many values a part of a document is made of; long texts count as several."""
+    count = 0
+    pending = [data]
+    while pending:
+        part = pending.pop()
+        count += 1
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+        elif isinstance(part, str):
+            count += len(part) // _LETTERS
+    return count
+
+
+def check_count(count: int, limit: int, what: str) -> None:
+    """Refuse more of something than a file may hold.
+
+    Raises:
+        Refusal: There are more.
+    """
+    if count > limit:
+        raise Refusal(
+            f"it holds more than the {limit:,} {what} that are allowed. Keep parts of it in files of their own.",
+            Codes.TOO_LARGE,
+        )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -35,7 +68,7 @@ def parse_json(content: bytes, name: str) -> Any:
         Refusal: It is no JSON, has a key twice, is nested too deeply, or holds too many values.
     """
     # Whatever the strings hold, there are no more values than this.
-    if sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
+    if len(content) > MOST_VALUES and sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
         raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.", Codes.TOO_LARGE)
     try:
         return _DECODER.decode(content.decode("utf-8"))

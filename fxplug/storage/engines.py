@@ -86,8 +86,12 @@ def engines_in(modules: Mapping[str, Any], providers: Mapping[str, list[str]]) -
         providers: Plugin -> distribution and version, of those that brought names.
     """
     name = f"{StoredEngine.__module__}:{StoredEngine.__qualname__}"
-    entries = checked(modules.get("modules"), list, "The table of modules")
-    found = [dict(entry["attributes"][_MARK]["$dict"]) for entry in entries if entry["class"] == name]
+    kinds = checked(modules.get("module_kinds"), list, "The table of kinds of modules")
+    found = [
+        dict(kinds[row[0]]["attributes"][_MARK]["$dict"])
+        for row in checked(modules.get("modules"), list, "The table of modules")
+        if kinds[row[0]]["class"] == name
+    ]
     makers = {about["plugin"]: [about["distribution"], about["version"]] for about in found}
     makers.pop("core", None)
     listed = ("partition", "backend", "distribution", "version", "sha256")

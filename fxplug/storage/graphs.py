@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import CodeGen
 from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
-from fxplug.ir import OPCODES, PATH_OPCODES, RegionEntry, check_structure, graph_from_data, graph_to_data
+from fxplug.ir import (
+    OPCODES,
+    PATH_OPCODES,
+    NodeRef,
+    RegionEntry,
+    check_structure,
+    graph_from_data,
+    graph_to_data,
+)
 from fxplug.storage.annotations import decode_annotation, encode_annotation
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
 from fxplug.storage.modules import check_path
-from fxplug.storage.origins import OriginReader, OriginWriter
+from fxplug.storage.origins import ORIGIN_TABLES, OriginReader, OriginWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,13 +30,19 @@ if TYPE_CHECKING:
     from fxplug.storage.targets import TargetTable
     from fxplug.storage.values import Decoder, Encoder
 
-__all__ = ["GraphReader", "GraphWriter", "check_graph"]
+__all__ = ["NODE_COLUMNS", "NODE_DEFAULTS", "GraphReader", "GraphWriter", "check_graph"]
 
-_FIELDS = frozenset({"version", "nodes", "keyword_only", "frames", "modules", "origins", "lifted"})
+_FIELDS = frozenset({"version", "nodes", "keyword_only", "lifted", *ORIGIN_TABLES})
 _OPTIONAL_FIELDS = frozenset({"captured_training"})
-_NODE_REQUIRED = frozenset({"op", "name", "target"})
-_NODE_OPTIONAL = frozenset({"args", "kwargs", "type", "meta", "region", "origins"})
+NODE_COLUMNS = ("op", "name", "target", "args", "origins", "type", "kwargs", "meta", "region")
+"""What the parts of a node's row are; the last ones are left out where they are what `NODE_DEFAULTS` says."""
+_REQUIRED = 3
+NODE_DEFAULTS: list[Any] = [None, None, None, [], [], None, {}, {}, []]
+"""What stands for a part that a row leaves out. Never changed."""
+_KNOWN_OF_A_GRAPH = frozenset({"version", "nodes", "keyword_only", "captured_training"})
+_KNOWN_OF_A_NODE = frozenset(NODE_COLUMNS)
 _MODULE_STACK = "nn_module_stack"
+_CHECKED_CALLS = frozenset({"call_function", "call_method"})
 
 
 def check_graph(graph: Graph, root: nn.Module) -> None:
@@ -91,8 +105,8 @@ class GraphWriter:
                 f"loading."
             )
         data = graph_to_data(graph, self._origins.describe)
-        _check_known(data, _FIELDS | _OPTIONAL_FIELDS)
-        nodes: list[dict[str, Any]] = []
+        _check_known(data, _KNOWN_OF_A_GRAPH)
+        nodes: list[list[Any]] = []
         for entry in data["nodes"]:
             try:
                 nodes.append(self._node(entry))
@@ -108,32 +122,34 @@ class GraphWriter:
             "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
         }
 
-    def _node(self, entry: dict[str, Any]) -> dict[str, Any]:
-        _check_known(entry, _NODE_REQUIRED | _NODE_OPTIONAL)
+    def _node(self, entry: dict[str, Any]) -> list[Any]:
+        _check_known(entry, _KNOWN_OF_A_NODE)
         op, target, args, kwargs = entry["op"], entry["target"], entry["args"], entry["kwargs"]
         if op == "call_method":
             self._targets.check_method(target)
-        if op in {"call_function", "call_method"}:
+        if op in _CHECKED_CALLS:
             self._targets.check_call(target, args, kwargs)
+            if op == "call_function":
+                target = self._targets.name_of(target)
         encode = self._encoder.encode
-        node: dict[str, Any] = {
-            "op": op,
-            "name": entry["name"],
-            "target": self._targets.name_of(target) if op == "call_function" else target,
-        }
-        if args:
-            node["args"] = [encode(value) for value in args]
-        if kwargs:
-            node["kwargs"] = {name: encode(value) for name, value in kwargs.items()}
-        if entry["type"] is not None and (annotation := self._annotation(entry)) is not None:
-            node["type"] = annotation
-        if entry["meta"] and (notes := self._meta(entry)):
-            node["meta"] = notes
-        if entry["region"]:
-            node["region"] = self._region(entry["region"])
-        if entry["origins"]:
-            node["origins"] = entry["origins"]
-        return node
+        origins = entry["origins"]
+        row: list[Any] = [
+            op,
+            entry["name"],
+            target,
+            [[value.index] if type(value) is NodeRef else encode(value) for value in args],
+            origins[0] if len(origins) == 1 else origins,
+        ]
+        if entry["type"] is not None or kwargs or entry["meta"] or entry["region"]:
+            row += (
+                None if entry["type"] is None else self._annotation(entry),
+                {name: encode(value) for name, value in kwargs.items()},
+                self._meta(entry) if entry["meta"] else {},
+                self._region(entry["region"]),
+            )
+        while row[-1] == NODE_DEFAULTS[len(row) - 1] and len(row) > _REQUIRED:
+            row.pop()
+        return row
 
     def _annotation(self, entry: dict[str, Any]) -> Any:
         try:
@@ -203,7 +219,7 @@ class GraphReader:
         self._targets = targets
         self._decoder = decoder
         self._notes = notes
-        self._origins = OriginReader([], [], [])
+        self._origins: OriginReader
 
     def restore(self, data: Any) -> Graph:
         """Return the graph that `data` describes; compiles and runs nothing.
@@ -212,14 +228,16 @@ class GraphReader:
             Refusal: The data is damaged, or names a function that is not allowed; the message names the node.
         """
         fields = entry_fields(data, "A graph", _FIELDS, _OPTIONAL_FIELDS)
-        self._origins = OriginReader(fields["frames"], fields["modules"], fields["origins"])
+        self._origins = OriginReader(fields)
         nodes: list[dict[str, Any]] = []
-        for number, entry in enumerate(checked(fields["nodes"], list, "The list of nodes")):
+        for number, row in enumerate(checked(fields["nodes"], list, "The list of nodes")):
             try:
-                nodes.append(self._node(entry))
+                nodes.append(self._node(row))
             except Refusal as refusal:
-                name = entry.get("name") if isinstance(entry, dict) else None
-                raise refusal.within(f"node {name!r}" if name else f"node {number}") from None
+                name = row[1] if isinstance(row, list) and len(row) > 1 else None
+                raise refusal.within(
+                    f"node {name!r}" if name and isinstance(name, str) else f"node {number}"
+                ) from None
         try:
             names = checked(fields["keyword_only"], list, "The list of keyword-only parameters")
             keyword_only = [checked(name, str, "The name of a parameter") for name in names]
@@ -234,31 +252,35 @@ class GraphReader:
         graph.captured_training = None if training is None else checked(training, bool, "The mode of a graph")
         return graph
 
-    def _node(self, entry: Any) -> dict[str, Any]:
-        fields = entry_fields(entry, "A node", _NODE_REQUIRED, _NODE_OPTIONAL)
-        op, target = fields["op"], checked(fields["target"], str, "The target of a node")
-        if op not in OPCODES:
+    def _node(self, data: Any) -> dict[str, Any]:
+        row: list[Any] = checked(data, list, "A node")
+        if not _REQUIRED <= len(row) <= len(NODE_COLUMNS):
+            raise Refusal(
+                f"A node has {len(row)} parts, not {_REQUIRED} to {len(NODE_COLUMNS)}. The file is damaged."
+            )
+        op, name, target, values, origins, annotation, named, meta, region = row + NODE_DEFAULTS[len(row) :]
+        if not isinstance(op, str) or op not in OPCODES:
             raise Refusal(
                 f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.", Codes.OPCODE
             )
         decode = self._decoder.decode
-        args = tuple([decode(value) for value in checked(fields.get("args", []), list, "args")])
-        named = checked(fields.get("kwargs", {}), dict, "kwargs")
-        kwargs = {name: decode(value) for name, value in named.items()}
-        target = self._target(op, target, args, kwargs)
-        meta = checked(fields.get("meta", {}), dict, "meta")
+        args = tuple([decode(value) for value in checked(values, list, "args")])
+        kwargs = {key: decode(value) for key, value in checked(named, dict, "kwargs").items()}
         return {
             "op": op,
-            "name": checked(fields["name"], str, "The name of a node"),
-            "target": target,
+            "name": checked(name, str, "The name of a node"),
+            "target": self._target(op, checked(target, str, "The target of a node"), args, kwargs),
             "args": args,
             "kwargs": kwargs,
-            "type": decode_annotation(fields.get("type"), self._targets),
+            "type": None if annotation is None else decode_annotation(annotation, self._targets),
             # Without notes the node shows its module stack, a view of its origin, when it is first asked.
-            "meta": {name: self._notes.decode(value) for name, value in meta.items()} or None,
-            "region": self._region(fields["region"]) if "region" in fields else (),
-            "origins": self._origins.fetch(fields.get("origins", [])),
+            "meta": self._meta(checked(meta, dict, "meta")) if meta != {} else None,
+            "region": self._region(region) if region != [] else (),
+            "origins": self._origins.fetch(origins),
         }
+
+    def _meta(self, meta: dict[str, Any]) -> dict[str, Any]:
+        return {name: self._notes.decode(value) for name, value in meta.items()}
 
     def _target(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         resolved: Any = target
@@ -266,7 +288,7 @@ class GraphReader:
             resolved = self._targets.resolve(target)
         elif op == "call_method":
             self._targets.check_method(target)
-        if op in {"call_function", "call_method"}:
+        if op in _CHECKED_CALLS:
             self._targets.check_call(resolved, args, kwargs)
         return resolved
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +11,7 @@ from fxplug.errors import StorageError
 from fxplug.ir import printable
 from fxplug.storage.container import read_container
 from fxplug.storage.faults import Codes, Refusal, checked
+from fxplug.storage.graphs import NODE_COLUMNS, NODE_DEFAULTS
 from fxplug.storage.modules import GRAPH_MODULE
 from fxplug.storage.targets import look_up
 
@@ -109,14 +111,17 @@ def _documents(path: Path) -> tuple[dict[str, Any], Any, Any]:
 
 def _summarize(path: Path) -> FileSummary:
     manifest, graphs, modules = _documents(path)
-    entries = checked(modules["modules"], list, "The table of modules")
-    owners = {entry["graph"]: str(entry["class_name"]) for entry in entries if entry["class"] == GRAPH_MODULE}
+    rows = checked(modules["modules"], list, "The table of modules")
+    classes = [str(modules["module_kinds"][row[0]]["class"]) for row in rows]
+    entries = [row[3] for row, name in zip(rows, classes, strict=True) if name == GRAPH_MODULE]
+    owners = {entry["graph"]: str(entry["class_name"]) for entry in entries}
     read = [
         FileGraph(owners.get(number, ""), tuple(_nodes(graph)))
         for number, graph in enumerate(checked(graphs["graphs"], list, "The list of graphs"))
     ]
     outermost = entries[-1].get("graph", 0)
     tensors = checked(modules["tensors"], list, "The table of tensors")
+    kinds = [modules["tensor_kinds"][row[0]] for row in tensors]
     members = checked(manifest["members"], dict, "The list of members")
     return FileSummary(
         path=str(path),
@@ -134,9 +139,9 @@ def _summarize(path: Path) -> FileSummary:
             for name, provider in (manifest.get("plugins") or graphs.get("providers") or {}).items()
         },
         allow=tuple(sorted(_unknown_names(graphs["graphs"]))),
-        modules=_count([str(entry["class"]) for entry in entries]),
+        modules=dict(Counter(classes)),
         tensors=len(tensors),
-        parameters=sum(_elements(entry["shape"]) for entry in tensors if entry["kind"] == "parameter"),
+        parameters=sum(_elements(kind[2]) for kind in kinds if kind[0] == "parameter"),
         left_out=tuple(
             ": ".join(filter(None, (str(entry["module"]), str(entry["node"]), str(entry["what"]))))
             for entry in manifest.get("left_out_meta", [])
@@ -158,8 +163,14 @@ def _elements(shape: list[int]) -> int:
     return found
 
 
-def _count(names: list[str]) -> dict[str, int]:
-    return {name: names.count(name) for name in dict.fromkeys(names)}
+def _rows(graph: Any) -> list[dict[str, Any]]:
+    """Return the nodes of a graph, each as column -> part."""
+    found: list[dict[str, Any]] = []
+    for row in checked(graph["nodes"], list, "The list of nodes"):
+        op, name, target, *rest = checked(row, list, "A node")
+        parts = (op, name, target, *rest, *NODE_DEFAULTS[len(row) :])
+        found.append(dict(zip(NODE_COLUMNS, parts, strict=True)))
+    return found
 
 
 def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
@@ -168,9 +179,9 @@ def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
         training = graph.get("captured_training")
         if training is not None:
             found.append(f"self.training is {training}")
-        for node in graph["nodes"]:
+        for node in _rows(graph):
             if str(node["target"]).startswith(_CHECKS):
-                texts = [value for value in node.get("args", []) if isinstance(value, str)]
+                texts = [value for value in node["args"] if isinstance(value, str)]
                 found += texts[-1:]
     return list(dict.fromkeys(found))
 
@@ -178,9 +189,9 @@ def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
 def _unknown_names(graphs: list[Any]) -> set[str]:
     found: set[str] = set()
     for graph in graphs:
-        for node in graph["nodes"]:
+        for node in _rows(graph):
             names = [node["target"]] if node["op"] == "call_function" else []
-            names += _named_in([node.get("args", []), node.get("kwargs", {})])
+            names += _named_in([node["args"], node["kwargs"]])
             found |= {name for name in names if not name.startswith("@") and look_up(name) is None}
     return found
 
@@ -204,18 +215,16 @@ def _named_in(value: Any) -> list[str]:
 
 
 def _nodes(graph: Any) -> list[FileNode]:
-    entries = checked(graph["nodes"], list, "The list of nodes")
+    entries = _rows(graph)
     names = [str(entry["name"]) for entry in entries]
     return [
         FileNode(
             printable(str(entry["op"])),
             printable(str(entry["name"])),
             printable(str(entry["target"])),
-            _sequence("(", entry.get("args", []), ")", names, 0),
-            _pairs(entry.get("kwargs", {}).items(), names, 0),
-            ", ".join(
-                f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry.get("region", [])
-            ),
+            _sequence("(", entry["args"], ")", names, 0),
+            _pairs(entry["kwargs"].items(), names, 0),
+            ", ".join(f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry["region"]),
         )
         for entry in entries
     ]
@@ -237,13 +246,13 @@ def _text(value: Any, names: list[str], depth: int) -> str:
         raise Refusal(
             f"containers are nested more than {_DEEPEST} deep. The file is damaged.", Codes.TOO_LARGE
         )
-    if isinstance(value, list):
-        return _sequence("[", value, "]", names, depth)
+    if isinstance(value, list) and len(value) == 1:
+        return names[value[0]]
     if not isinstance(value, dict) or len(value) != 1:
         return repr(value)
     ((tag, content),) = cast("dict[str, Any]", value).items()
-    if tag == "$node":
-        return names[content]
+    if tag == "$list":
+        return _sequence("[", content, "]", names, depth)
     if tag == "$ellipsis":
         return "..."
     if tag == "$dict":

@@ -1,20 +1,22 @@
 """Files of older versions, brought up to date when they are read.
 
 A version stays readable for ever: each has a function here that makes of its documents what the next version would have
-written, and a golden file in the tests. A function works on JSON that nobody has checked yet, so it leaves alone what
-is not as it should be; the checks that follow refuse it.
+written, and a golden file in the tests. A function works on JSON that nobody has checked yet, so it refuses what is not
+as it should be, or leaves it alone: the checks that follow refuse it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fxplug.storage.version_2 import to_rows
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["FORMAT_VERSION", "MIGRATIONS", "migrate"]
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the container that this fxplug writes, and the newest that it reads."""
 
 
@@ -24,7 +26,7 @@ def _from_1(manifest: dict[str, Any], graphs: Any, _modules: Any) -> None:
     manifest["plugins"] = providers
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any], Any, Any], None]] = {1: _from_1}
+MIGRATIONS: dict[int, Callable[[dict[str, Any], Any, Any], None]] = {1: _from_1, 2: to_rows}
 """Version -> what changes manifest, graphs and modules of that version into those of the next one, in place."""
 
 
@@ -36,6 +38,9 @@ def migrate(version: int, manifest: dict[str, Any], graphs: Any, modules: Any) -
         manifest: The manifest.
         graphs: What ``graph.json`` holds.
         modules: What ``modules.json`` holds.
+
+    Raises:
+        Refusal: They are damaged.
     """
     for number in range(version, FORMAT_VERSION):
         MIGRATIONS[number](manifest, graphs, modules)

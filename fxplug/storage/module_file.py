@@ -11,11 +11,13 @@ import torch
 
 from fxplug.errors import FxplugError, StorageError
 from fxplug.execute import GraphModule
+from fxplug.ir.collector import paused_collection
 from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_container, write_container
 from fxplug.storage.engines import engines_in
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 from fxplug.storage.graphs import GraphReader, GraphWriter, check_graph
-from fxplug.storage.modules import ModuleReader, ModuleWriter, StandIn
+from fxplug.storage.module_reader import ModuleReader
+from fxplug.storage.modules import ModuleWriter, StandIn
 from fxplug.storage.provisions import Provision, Provisions
 from fxplug.storage.targets import TargetTable
 from fxplug.storage.tensors import TensorReader, TensorWriter
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "load", "save"]
 
-_MODULE_FIELDS = frozenset({"tensors", "modules"})
+_MODULE_FIELDS = frozenset({"module_kinds", "modules", "tensor_kinds", "tensors"})
 _GRAPH_FIELDS = frozenset({"graphs"})
 
 
@@ -87,7 +89,8 @@ def save(
     target = Path(path)
     try:
         targets = TargetTable(allow, Provision(provisions))
-        contents, left_out = describe(module, targets, progress, stand_in)
+        with paused_collection():
+            contents, left_out = describe(module, targets, progress, stand_in)
     except Refusal as refusal:
         raise _not_saved(target, refusal) from refusal.__cause__
     except RecursionError as error:
@@ -165,10 +168,10 @@ def describe(
         encoder, notes, tensors, add_graph, lambda path, name: note(path, "", f"meta[{name!r}]"), stand_in
     )
     modules.add(module)
-    table, weights = tensors.finish(progress)
+    tables, weights = tensors.finish(progress)
     contents = {
         GRAPHS: {"graphs": graphs},
-        MODULES: {"modules": modules.entries, "tensors": table},
+        MODULES: {"module_kinds": modules.kinds, "modules": modules.rows, **tables},
         WEIGHTS: weights,
     }
     return contents, left_out
@@ -213,7 +216,8 @@ def load(
     source = Path(path)
     try:
         contents = read_container(source, lazy=lazy, progress=progress)
-        return _restore(contents, TargetTable(allow, Provision(provisions)))
+        with paused_collection():
+            return _restore(contents, TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:
         raise StorageError(
             f"Cannot load {str(source)!r}: there is no such file. Check the path.", code=Codes.UNREACHABLE
@@ -230,7 +234,7 @@ def load(
 
 def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
     described = entry_fields(contents.modules, MODULES, _MODULE_FIELDS, frozenset())
-    tensors = TensorReader(described["tensors"], contents.weights)
+    tensors = TensorReader(described["tensor_kinds"], described["tensors"], contents.weights)
     decoder, notes = Decoder(targets, tensors.fetch), Decoder(targets)
     fields = entry_fields(contents.graphs, GRAPHS, _GRAPH_FIELDS, frozenset())
     targets.provision.read_providers(contents.manifest.get("plugins"))
@@ -245,12 +249,11 @@ def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
             tensors,
             lambda number: graphs[places(number, len(graphs), "The number of a graph")],
         )
-        module = reader.restore(described["modules"])
+        module = reader.restore(described["module_kinds"], described["modules"])
         if not isinstance(module, GraphModule):
             raise Refusal("its outermost module has no graph. The file is damaged.")
-        for part in module.modules():
-            if isinstance(part, GraphModule):
-                check_graph(part.graph, part)
+        for part in reader.graph_modules():
+            check_graph(part.graph, part)
     except (FxplugError, LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise Refusal(f"its content does not fit together: {error}. The file is damaged.") from error
     return module

@@ -1,7 +1,8 @@
 """The module tree as data: what each module is, holds and has set, and how it is put together again.
 
 Modules stand in a list in which children come before their parents, so that sharing is kept and a cycle
-cannot be written down. A module is restored as pickle would do it, without running its constructor: an empty
+cannot be written down. What many modules have in common, their class, settings and the names of what they hold, stands
+once in a list of kinds. A module is restored as pickle would do it, without running its constructor: an empty
 instance takes in its state, and its class's own ``__setstate__`` brings state from older versions of torch up
 to date.
 """
@@ -10,30 +11,41 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch.nn.modules
 from torch import nn
 
-from fxplug.execute import POLICIES, RESERVED_ATTRIBUTES, GraphModule, GuardSet
+from fxplug.execute import RESERVED_ATTRIBUTES, GraphModule, GuardSet
 from fxplug.execute.fused import FUSED_MODULES
-from fxplug.ir.guards import Guard
 from fxplug.passes import StateOrigins
 from fxplug.passes.state_origins import NOTE
 from fxplug.semantics import internals
+from fxplug.storage.documents import MOST_OBJECTS, MOST_VALUES, check_count, count_values
 from fxplug.storage.engines import StoredEngine
-from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
-from fxplug.storage.state_origins import describe_origins, restore_origins
+from fxplug.storage.faults import Codes, Refusal, checked
+from fxplug.storage.state_origins import describe_origins
 
 if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.storage.targets import TargetTable
-    from fxplug.storage.tensors import TensorReader, TensorWriter
-    from fxplug.storage.values import Decoder, Encoder
+    from fxplug.storage.tensors import TensorWriter
+    from fxplug.storage.values import Encoder
 
-__all__ = ["GRAPH_MODULE", "ModuleReader", "ModuleWriter", "StandIn", "check_path"]
+__all__ = [
+    "EMPTY_STATE",
+    "GRAPH_MODULE",
+    "MODULE_COLUMNS",
+    "ModuleWriter",
+    "StandIn",
+    "check_names",
+    "check_parameter",
+    "check_path",
+    "module_classes",
+]
 
 StandIn = Callable[[nn.Module, str], nn.Module | None]
 """Returns what is written in the place of a submodule and its path; None for the submodule itself."""
@@ -41,29 +53,23 @@ StandIn = Callable[[nn.Module, str], nn.Module | None]
 GRAPH_MODULE = "fxplug:GraphModule"
 """How a file calls the class of graph modules."""
 
-_STATE = vars(nn.Module())
+EMPTY_STATE = vars(nn.Module())
+"""What ``nn.Module.__init__`` sets. Never changed."""
 _TABLES = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
 _GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta"})
-_REQUIRED = frozenset({"class", "training"})
-_OPTIONAL = frozenset({"attributes", "parameters", "buffers", "not_persistent", "children"})
-_GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
-_GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
-_GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
-_PARTS_OF_A_GUARD = 3
+MODULE_COLUMNS = ("number", "held", "parts", "graph")
+"""What the parts of a module's row are; the last ones are left out where they are empty."""
 _FEW = 40
-_FRESH = [
-    (name, type(value) if isinstance(value, (dict, set)) else None, value) for name, value in _STATE.items()
-]
-_HOOKS = tuple(_STATE.keys() - _TABLES - {"_is_full_backward_hook"})
-
-
-def _fresh_state() -> dict[str, Any]:
-    """Return what ``nn.Module.__init__`` sets, which itself sets one after the other, past every property."""
-    return {name: kind() if kind is not None else value for name, kind, value in _FRESH}
+_FLAT_ENOUGH = 3
+_HOOKS = tuple(sorted(EMPTY_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
+_NO_NAMES = frozenset[str]()
+_LOOKED_INTO = frozenset({tuple, list, float})
+_EXACT = frozenset({str, bool, int, type(None)})
+"""Exact types whose values are alike when they are equal."""
 
 
 @functools.lru_cache(maxsize=1)
-def _classes() -> dict[str, type[nn.Module]]:
+def module_classes() -> dict[str, type[nn.Module]]:
     """Return the module classes that torch.nn ships, and fused layers, by the names that files call them."""
     holders = [value for value in vars(torch.nn.modules).values() if isinstance(value, types.ModuleType)]
     found = [
@@ -108,7 +114,7 @@ def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
         if isinstance(internals.modules_of(holder).get(name), nn.Module):
             return
         values = (internals.parameters_of(holder), internals.buffers_of(holder), vars(holder))
-        hidden = (_STATE.keys() - {"training"}) | (
+        hidden = (EMPTY_STATE.keys() - {"training"}) | (
             _GRAPH_STATE if isinstance(holder, GraphModule) else frozenset()
         )
         if not is_module and name not in hidden and any(name in table for table in values):
@@ -118,6 +124,14 @@ def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
 
 
 # -- writing
+
+
+class _Layout(NamedTuple):
+    """Which names are in the modules of a class that hold the same ones."""
+
+    class_name: str
+    number: int
+    attributes: tuple[str, ...]
 
 
 class ModuleWriter:
@@ -142,8 +156,14 @@ class ModuleWriter:
         left_out: Callable[[str, str], None],
         stand_in: StandIn | None = None,
     ) -> None:
-        self.entries: list[dict[str, Any]] = []
+        self.kinds: list[dict[str, Any]] = []
+        """What modules have in common."""
+        self.rows: list[list[Any]] = []
         """The table, children before parents."""
+        self._kind_numbers: dict[Any, int] = {}
+        self._layouts: dict[Any, _Layout] = {}
+        self._sizes: list[int] = []  # Of each kind, in values.
+        self._values = 0
         self._encoder = encoder
         self._targets = encoder.targets
         self._notes = notes
@@ -166,37 +186,81 @@ class ModuleWriter:
         written = None if self._stand_in is None else self._stand_in(module, path)
         if written is not None:
             self._kept.append(written)
-        entry = self._describe(module if written is None else written, path)
-        number = self._numbers[id(module)] = len(self.entries)
-        self.entries.append(entry)
+        row = self._describe(module if written is None else written, path)
+        number = self._numbers[id(module)] = len(self.rows)
+        self.rows.append(row)
+        check_count(len(self.rows), MOST_OBJECTS, "modules")
         return number
 
-    def _describe(self, module: nn.Module, path: str) -> dict[str, Any]:
+    def _describe(self, module: nn.Module, path: str) -> list[Any]:
         state = _state_of(module)
-        kind = type(module)
         try:
-            entry: dict[str, Any] = {
-                "class": _storable_class(kind, self._targets),
-                "training": module.training,
-            }
-            attributes = _own_attributes(kind, state)
+            layout = self._layout(type(module), state)
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
-        for field, table in (("parameters", state["_parameters"]), ("buffers", state["_buffers"])):
-            if table:
-                entry[field] = {name: self._tensor(tensor, path, name) for name, tensor in table.items()}
+        held = [
+            None if tensor is None else self._tensor(tensor, path, name)
+            for table in (state["_parameters"], state["_buffers"])
+            for name, tensor in table.items()
+        ]
+        parts = [
+            None if child is None else self.add(child, _joined(path, name))
+            for name, child in state["_modules"].items()
+        ]
+        graph = self._describe_graph(module, path) if isinstance(module, GraphModule) else {}
+        row: list[Any] = [self._kind(layout, state, path), held, parts, graph]
+        while not row[-1] and len(row) > 1:
+            row.pop()
+        return row
+
+    def _layout(self, kind: type[nn.Module], state: dict[str, Any]) -> _Layout:
+        """Return the names of what a module holds, after checking them and what it must not hold."""
+        parameters = state["_parameters"]
+        held = tuple(parameters), tuple(state["_buffers"]), tuple(state["_modules"])
+        key = kind, tuple(state), held
+        layout = self._layouts.get(key)
+        if layout is None:
+            class_name = _storable_class(kind, self._targets)
+            _check_hooks(state)
+            own = _GRAPH_STATE if kind is GraphModule else _NO_NAMES
+            names = tuple([name for name in state if name not in EMPTY_STATE and name not in own])
+            check_names(kind, (*held[0], *held[1], *held[2], *names))
+            layout = self._layouts[key] = _Layout(class_name, len(self._layouts), names)
+        elif any(map(state.get, _HOOKS)):
+            _check_hooks(state)
+        for name, parameter in parameters.items():
+            check_parameter(name, parameter)
+        return layout
+
+    def _kind(self, layout: _Layout, state: dict[str, Any], path: str) -> int:
+        """Return the number of what a module has in common with others like it."""
+        values = _exact([state[name] for name in layout.attributes])
+        unsaved = state["_non_persistent_buffers_set"]
+        key = layout.number, state["training"], values, frozenset(unsaved) if unsaved else None
+        number = None if values is None else self._kind_numbers.get(key)
+        if number is None:
+            entry = self._describe_kind(layout, state, path)
+            self.kinds.append(entry)
+            self._sizes.append(count_values(entry.get("attributes", {})))
+            number = len(self.kinds) - 1
+            if values is not None:
+                self._kind_numbers[key] = number
+        self._values += self._sizes[number]
+        check_count(self._values, MOST_VALUES, "values in modules")
+        return number
+
+    def _describe_kind(self, layout: _Layout, state: dict[str, Any], path: str) -> dict[str, Any]:
+        entry: dict[str, Any] = {"class": layout.class_name, "training": state["training"]}
+        for field in ("parameters", "buffers"):
+            if state[f"_{field}"]:
+                entry[field] = list(state[f"_{field}"])
         if state["_non_persistent_buffers_set"]:
             entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
         if state["_modules"]:
-            entry["children"] = {
-                name: None if child is None else self.add(child, _joined(path, name))
-                for name, child in state["_modules"].items()
-            }
-        if isinstance(module, GraphModule):
-            entry |= self._describe_graph(module, path)
-        if attributes:
+            entry["children"] = list(state["_modules"])
+        if layout.attributes:
             entry["attributes"] = {
-                name: self._attribute(value, path, name) for name, value in attributes.items()
+                name: self._attribute(state[name], path, name) for name in layout.attributes
             }
         return entry
 
@@ -265,18 +329,23 @@ def _described(path: str) -> str:
     return f"submodule {path!r}" if path else "the module itself"
 
 
+_PLAIN_STATE = getattr(object, "__getstate__", None)
+
+
 def _state_of(module: nn.Module) -> dict[str, Any]:
     # object.__getstate__ is new in Python 3.11; classes with a method of their own drop what they rebuild.
-    get_state = getattr(module, "__getstate__", None)
-    state = get_state() if get_state is not None else None
-    return dict(state if isinstance(state, dict) else vars(module))
+    get_state = getattr(type(module), "__getstate__", None)
+    if get_state is None or get_state is _PLAIN_STATE:
+        return vars(module)
+    state = get_state(module)
+    return state if isinstance(state, dict) else vars(module)
 
 
 def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     if kind is GraphModule:
         return GRAPH_MODULE
     name = _class_name(kind)
-    if _classes().get(name) is not kind:
+    if module_classes().get(name) is not kind:
         known = targets.allowed_name(kind) or targets.provision.name_of(kind)
         if known is not None:
             return known
@@ -289,35 +358,61 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     return name
 
 
-def _own_attributes(kind: type[nn.Module], state: dict[str, Any]) -> dict[str, Any]:
-    """Return what was set on a module besides tensors and submodules; refuse what no file can hold."""
+def _exact(values: list[Any], depth: int = 0) -> Any:
+    """Return something that is equal for two rows of values only if they are alike, None where none is known."""
+    if len(values) > _FEW or depth > _FLAT_ENOUGH:
+        return None
+    kinds = tuple(map(type, values))
+    odd = _odd_places(kinds)
+    if odd is None:
+        return None
+    for place in odd:
+        value = values[place]
+        if kinds[place] is float:
+            # Neither -0.0 nor NaN is told apart by comparing.
+            values[place] = None if math.isnan(value) else value.hex()
+        else:
+            values[place] = _exact([*value], depth + 1)
+        if values[place] is None:
+            return None
+    return kinds, tuple(values)
+
+
+@functools.lru_cache(maxsize=1024)
+def _odd_places(kinds: tuple[type, ...]) -> tuple[int, ...] | None:
+    """Return where values stand that comparing does not do for, None where they hold what nothing is known of."""
+    odd = [place for place, kind in enumerate(kinds) if kind not in _EXACT]
+    return tuple(odd) if all(kinds[place] in _LOOKED_INTO for place in odd) else None
+
+
+def _check_hooks(state: dict[str, Any]) -> None:
     for name in _HOOKS:
         if state.get(name):
             raise Refusal(
                 f"it has hooks ({name}), and a file cannot hold the functions they call. Remove them before "
                 f"saving, and register them again after loading."
             )
-    own = _GRAPH_STATE if kind is GraphModule else frozenset[str]()
-    attributes = {name: value for name, value in state.items() if name not in _STATE and name not in own}
-    tables = (state["_parameters"], state["_buffers"], state["_modules"], attributes)
-    _check_names(kind, [name for table in tables for name in table])
-    for name, parameter in state["_parameters"].items():
-        _check_parameter(name, parameter)
-    return attributes
 
 
-def _check_names(kind: type[nn.Module], names: list[str]) -> None:
+def check_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
+    """Refuse names that things in a module of a class cannot have.
+
+    Raises:
+        Refusal: With the first one.
+    """
     # What is alike in many modules is looked at once; a file's word for it is kept no longer than it is short.
     check = (
         _check_few_names
-        if len(names) <= _FEW and all(len(name) <= _FEW for name in names)
+        if len(names) <= _FEW and max(map(len, names), default=0) <= _FEW
         else _check_all_names
     )
-    check(kind, tuple(names))
+    check(kind, names)
 
 
 def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
-    reserved = _STATE.keys() | (RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset())
+    reserved = EMPTY_STATE.keys() | (
+        RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset()
+    )
     for name in names:
         if not name or "." in name or name in reserved:
             raise Refusal(
@@ -337,7 +432,12 @@ def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
 _check_few_names = functools.lru_cache(maxsize=1024)(_check_all_names)
 
 
-def _check_parameter(name: str, parameter: Any) -> None:
+def check_parameter(name: str, parameter: Any) -> None:
+    """Refuse a parameter that is none.
+
+    Raises:
+        Refusal: It is not.
+    """
     # Asking whether it is an instance asks every tensor for attributes.
     if (
         parameter is not None
@@ -347,149 +447,3 @@ def _check_parameter(name: str, parameter: Any) -> None:
         raise Refusal(
             f"its parameter {name!r} is a {type(parameter).__name__}. Make it a torch.nn.Parameter."
         )
-
-
-# -- reading
-
-
-class ModuleReader:
-    """Restores a module tree.
-
-    Args:
-        decoder: Turns JSON into attributes.
-        notes: Turns JSON into entries of ``module.meta``.
-        tensors: Holds parameters and buffers.
-        fetch_graph: Returns the graph with a number.
-    """
-
-    def __init__(
-        self, decoder: Decoder, notes: Decoder, tensors: TensorReader, fetch_graph: Callable[[Any], Graph]
-    ) -> None:
-        self._decoder = decoder
-        self._notes = notes
-        self._tensors = tensors
-        self._fetch_graph = fetch_graph
-        self._modules: list[nn.Module] = []
-
-    def restore(self, entries: Any) -> nn.Module:
-        """Return the last module of the table, which is the root, with everything below it.
-
-        Raises:
-            Refusal: The table is damaged, or names a class that is not torch's.
-        """
-        for number, entry in enumerate(checked(entries, list, "The table of modules")):
-            try:
-                self._modules.append(self._restore(entry))
-            except Refusal as refusal:
-                raise refusal.within(f"module {number} of the table") from None
-        if not self._modules:
-            raise Refusal("it holds no module. The file is damaged.")
-        return self._modules[-1]
-
-    def _restore(self, entry: Any) -> nn.Module:
-        name = checked(entry, dict, "A module").get("class")
-        is_graph = name == GRAPH_MODULE
-        fields = (
-            entry_fields(entry, "A module", _REQUIRED | _GRAPH_FIELDS, _OPTIONAL | _GRAPH_OPTIONAL)
-            if is_graph
-            else entry_fields(entry, "A module", _REQUIRED, _OPTIONAL)
-        )
-        kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
-        state = self._state(kind, fields)
-        if is_graph:
-            state |= self._graph_state(fields)
-        # Deprecated classes warn in their own __new__, which is for people who write such code.
-        module = object.__new__(kind)
-        vars(module).update(_fresh_state())
-        try:
-            module.__setstate__(state)
-        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            raise Refusal(
-                f"{kind.__name__} does not take its state: {error!r}. The file is damaged."
-            ) from error
-        return module
-
-    def _class_named(self, name: str) -> type[nn.Module]:
-        """Return a class of torch, one that a plugin brings, or one that the caller allows."""
-        targets = self._decoder.targets
-        provision = targets.provision
-        kind: Any = provision.resolve(name) if provision.is_name(name) else _classes().get(name)
-        if kind is None:
-            kind = targets.allowed(name)
-        if kind is None:
-            raise Refusal(
-                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships. If you know "
-                f"what it does and trust the file, allow it: load(..., allow=[{name!r}]).",
-                Codes.NOT_ALLOWED,
-            )
-        if not isinstance(kind, type) or not issubclass(kind, nn.Module):
-            raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
-        return kind
-
-    def _state(self, kind: type[nn.Module], fields: dict[str, Any]) -> dict[str, Any]:
-        tables: list[dict[str, Any]] = [
-            checked(fields[name], dict, f"The {name} of a module") if name in fields else {}
-            for name in ("parameters", "buffers", "children", "attributes")
-        ]
-        _check_names(kind, [name for table in tables for name in table])
-        parameters = self._tensor_table(tables[0])
-        for name, parameter in parameters.items():
-            _check_parameter(name, parameter)
-        buffers = self._tensor_table(tables[1])
-        not_persistent = checked(
-            fields.get("not_persistent", []), list, "The list of buffers that are not persistent"
-        )
-        if not all(isinstance(name, str) and name in buffers for name in not_persistent):
-            raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
-        decode = self._decoder.decode
-        attributes = {name: decode(value) for name, value in tables[3].items()}
-        return {
-            "training": checked(fields["training"], bool, "The training flag"),
-            "_parameters": parameters,
-            "_buffers": buffers,
-            "_non_persistent_buffers_set": set(not_persistent),
-            "_modules": {name: self._child(number) for name, number in tables[2].items()},
-            **attributes,
-        }
-
-    def _tensor_table(self, table: dict[str, Any]) -> dict[str, torch.Tensor | None]:
-        return {
-            name: None if number is None else self._tensors.fetch(number) for name, number in table.items()
-        }
-
-    def _child(self, number: Any) -> nn.Module | None:
-        return (
-            None
-            if number is None
-            else self._modules[places(number, len(self._modules), "The number of a child")]
-        )
-
-    def _graph_state(self, fields: dict[str, Any]) -> dict[str, Any]:
-        notes = checked(fields["meta"], dict, "The notes of a module")
-        return {
-            "_graph": self._fetch_graph(fields["graph"]),
-            "_compiled": None,
-            "_class_name": checked(fields["class_name"], str, "The class name of a graph module"),
-            "meta": {
-                **{name: self._notes.decode(value) for name, value in notes.items()},
-                **({NOTE: self._origins(fields["state_origins"])} if "state_origins" in fields else {}),
-            },
-            **({"_guards": self._guards(fields["guards"])} if "guards" in fields else {}),
-        }
-
-    def _origins(self, data: Any) -> StateOrigins:
-        return restore_origins(data, self._decoder, self._fetch_graph)
-
-    def _guards(self, data: Any) -> GuardSet:
-        fields = entry_fields(data, "The guards of a module", _GUARD_FIELDS, frozenset())
-        rows = [
-            [checked(part, str, "A guard") for part in checked(row, list, "A guard")]
-            for row in checked(fields["guards"], list, "The list of guards")
-        ]
-        graph = None if fields["graph"] is None else self._fetch_graph(fields["graph"])
-        if any(len(row) != _PARTS_OF_A_GUARD for row in rows) or fields["on_failure"] not in POLICIES:
-            raise Refusal("its guards are not what guards can be. The file is damaged.")
-        answers = graph.output_node().args[0] if graph is not None else ()
-        if graph is not None and not (isinstance(answers, tuple) and len(answers) == len(rows)):
-            raise Refusal("it does not have one guard for each answer. The file is damaged.")
-        return GuardSet(graph, tuple(Guard(*row) for row in rows), fields["on_failure"])

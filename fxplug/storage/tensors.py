@@ -1,8 +1,9 @@
 """Tensors: their bytes as safetensors, and a table that says what safetensors does not.
 
-The table has one entry for each tensor *object*, so that tied parameters stay one parameter. Tensors that
-share memory without being one object (views, ``nn.Parameter(other.data)``) share one stretch of bytes, and
-strides and offsets are kept. A tensor on the meta device has an entry and no bytes.
+The table has one row for each tensor *object*, so that tied parameters stay one parameter, and a second table says once
+what many tensors have in common. Tensors that share memory without being one object (views,
+``nn.Parameter(other.data)``) share one stretch of bytes, and strides and offsets are kept. A tensor on the meta device
+has a row and no bytes.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from fxplug.storage.documents import to_json
-from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
-from fxplug.storage.weights import ALIGNMENT, NATIVE, bytes_at, memory_of
+from fxplug.storage.documents import MOST_OBJECTS, check_count, to_json
+from fxplug.storage.faults import Codes, Refusal, checked, places
+from fxplug.storage.weights import ALIGNMENT, MOST_DIMENSIONS, NATIVE, bytes_at, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fxplug.storage.weights import Progress, Weights
 
-__all__ = ["TensorReader", "TensorWriter"]
+__all__ = ["KIND_COLUMNS", "TENSOR_COLUMNS", "TensorReader", "TensorWriter"]
 
 # Those of quantized tensors need a quantizer, which no file holds; torch is about to remove them.
 _DTYPES: dict[str, torch.dtype] = {
@@ -39,8 +40,13 @@ _SMALL = 1 << 18
 """Up to how many bytes a weight is gathered with others before they are written."""
 _FEW = 8
 """Up to how many dimensions what is known of a shape is kept for the next tensor."""
-_REQUIRED = frozenset({"kind", "dtype", "shape", "requires_grad", "weight"})
-_OPTIONAL = frozenset({"stride", "offset"})
+KIND_COLUMNS = ("kind", "dtype", "shape", "requires_grad", "stride")
+"""What the parts of a row of the table of kinds are; the last one is left out for tensors that are all of a weight."""
+TENSOR_COLUMNS = ("number", "weight", "offset")
+"""What the parts of a tensor's row are; the last ones are left out."""
+_CLASSES = {"parameter": True, "tensor": False}
+_ROWS = frozenset({(int,), (int, str), (int, str, int)})
+_META = torch.device("meta")
 
 
 def _span(shape: tuple[int, ...], stride: tuple[int, ...]) -> int:
@@ -91,6 +97,18 @@ class _Weight:
     tensor: torch.Tensor
 
 
+class _Place(NamedTuple):
+    """Where a tensor lies in the weights."""
+
+    weight: str | None
+    stride: tuple[int, ...] | None = None
+    """None where it is all of the weight, densely."""
+    offset: int = 0
+
+
+_NOWHERE = _Place(None)
+
+
 class TensorWriter:
     """Takes tensors in, each object once, and writes their table and bytes."""
 
@@ -115,6 +133,7 @@ class TensorWriter:
             _check_storable(tensor)
             number = self._numbers[id(tensor)] = len(self._tensors)
             self._tensors.append(tensor)
+            check_count(len(self._tensors), MOST_OBJECTS, "tensors")
             self._keys.append(self._free_key(key if key.isprintable() else "tensor"))
         return number
 
@@ -128,12 +147,13 @@ class TensorWriter:
 
     def finish(
         self, progress: Progress | None = None
-    ) -> tuple[list[dict[str, Any]], Callable[[Callable[[Any], Any]], None]]:
-        """Return the table, and a function that hands the content of the weights piece by piece to a sink."""
-        entries = [_describe(tensor) for tensor in self._tensors]
+    ) -> tuple[dict[str, list[Any]], Callable[[Callable[[Any], Any]], None]]:
+        """Return the tables, and a function that hands the content of the weights piece by piece to a sink."""
+        places: list[_Place] = [_NOWHERE] * len(self._tensors)
         weights: list[_Weight] = []
         for block in self._blocks():
-            if len(block.members) == 1 and self._is_plain(block, entries, weights):
+            if len(block.members) == 1 and self._is_plain(block, weights):
+                places[block.members[0]] = _Place(block.key)
                 continue
             members = [self._tensors[number] for number in block.members]
             first = members[0]
@@ -144,21 +164,18 @@ class TensorWriter:
             shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
             alone = len(members) == 1 and _is_dense(first) and dtype is first.dtype
             for number, member in zip(block.members, members, strict=True):
-                entries[number]["weight"] = block.key
-                if not alone:
-                    entries[number]["stride"] = list(member.stride())
-                    entries[number]["offset"] = (member.data_ptr() - block.start) // member.dtype.itemsize
+                offset = (member.data_ptr() - block.start) // member.dtype.itemsize
+                places[number] = _Place(block.key) if alone else _Place(block.key, member.stride(), offset)
             weights.append(_Weight(block, dtype, tuple(first.shape) if alone else shape, first))
         # Those whose size a larger power of two divides come first, which keeps every block aligned to its elements.
         weights.sort(key=lambda weight: -_power_of_two(weight.block.stop - weight.block.start))
-        return entries, lambda sink: _write_weights(weights, sink, progress)
+        return _tables(self._tensors, places), lambda sink: _write_weights(weights, sink, progress)
 
-    def _is_plain(self, block: _Block, entries: list[dict[str, Any]], weights: list[_Weight]) -> bool:
+    def _is_plain(self, block: _Block, weights: list[_Weight]) -> bool:
         """Take in the block of one tensor that safetensors holds as it is; return whether this is one."""
         tensor = self._tensors[block.members[0]]
         if tensor.dtype not in NATIVE or not _is_dense(tensor):
             return False
-        entries[block.members[0]]["weight"] = block.key
         weights.append(_Weight(block, tensor.dtype, tuple(tensor.shape), tensor))
         return True
 
@@ -183,6 +200,14 @@ class TensorWriter:
 
 
 def _check_storable(tensor: torch.Tensor) -> None:
+    if (
+        type(tensor) in _PLAIN_CLASSES
+        and tensor.layout is torch.strided
+        and tensor.grad_fn is None
+        and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+        and tensor.dim() <= MOST_DIMENSIONS
+    ):
+        return  # Almost always.
     fault = ""
     if type(tensor) not in _PLAIN_CLASSES:
         fault = (
@@ -192,25 +217,36 @@ def _check_storable(tensor: torch.Tensor) -> None:
         fault = "it is sparse, nested or quantized. Store its parts as plain tensors"
     elif tensor.is_conj() or tensor.is_neg():
         fault = "it is a lazy conjugate or negative. Call resolve_conj() or resolve_neg()"
+    elif tensor.dim() > MOST_DIMENSIONS:
+        fault = f"it has more than {MOST_DIMENSIONS} dimensions. Flatten it"
     elif tensor.grad_fn is not None:
         fault = "it is the result of a computation that gradients flow through. Call detach()"
     if fault:
         raise Refusal(f"the tensor cannot be stored: {fault}.")
 
 
-def _describe(tensor: torch.Tensor) -> dict[str, Any]:
-    entry: dict[str, Any] = {
+def _tables(tensors: list[torch.Tensor], places: list[_Place]) -> dict[str, list[Any]]:
+    """Return what the tensors have in common, each once, and a row for each tensor."""
+    kinds: list[list[Any]] = []
+    rows: list[list[Any]] = []
+    numbers: dict[Any, int] = {}
+    for tensor, (weight, steps, offset) in zip(tensors, places, strict=True):
+        stride = tensor.stride() if weight is None and not _is_dense(tensor) else steps
         # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
-        "kind": "parameter" if type(tensor) is nn.Parameter else "tensor",
-        "dtype": _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype),
-        "shape": list(tensor.shape),
-        "requires_grad": tensor.requires_grad,
-        "weight": None,
-    }
-    if tensor.is_meta and not _is_dense(tensor):
-        entry["stride"] = list(tensor.stride())
-        entry["offset"] = 0
-    return entry
+        is_parameter = type(tensor) is nn.Parameter
+        key = is_parameter, tensor.dtype, tensor.shape, tensor.requires_grad, stride
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(kinds)
+            name = _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype)
+            kind = "parameter" if is_parameter else "tensor"
+            row: list[Any] = [kind, name, list(tensor.shape), tensor.requires_grad]
+            kinds.append(row if stride is None else [*row, list(stride)])
+        if offset:
+            rows.append([number, weight, offset])
+        else:
+            rows.append([number] if weight is None else [number, weight])
+    return {"tensor_kinds": kinds, "tensors": rows}
 
 
 def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
@@ -269,24 +305,39 @@ def _pieces(weights: list[_Weight]) -> Iterator[memoryview | bytes]:
         yield b"".join(few)
 
 
+class _Kind(NamedTuple):
+    """What several tensors of a file have in common."""
+
+    is_parameter: bool
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    requires_grad: bool
+    stride: tuple[int, ...]
+    is_whole: bool
+    """Whether such a tensor is all of its weight, densely."""
+
+
 class TensorReader:
     """Makes the tensors of a table.
 
     Args:
-        entries: The table, as JSON.
+        kinds: What they have in common, as JSON.
+        rows: The table, as JSON.
         weights: The weights of the file.
 
     Raises:
-        Refusal: The table or the weights are damaged, or do not fit together.
+        Refusal: A table or the weights are damaged, or do not fit together.
     """
 
-    def __init__(self, entries: Any, weights: Weights) -> None:
+    def __init__(self, kinds: Any, rows: Any, weights: Weights) -> None:
         self._weights = weights
         self._unused = weights.keys()
+        self._kinds = [_kind(row) for row in checked(kinds, list, "The table of kinds of tensors")]
         self._tensors: list[torch.Tensor] = []
-        for number, entry in enumerate(checked(entries, list, "The table of tensors")):
+        check_count(len(checked(rows, list, "The table of tensors")), MOST_OBJECTS, "tensors")
+        for number, row in enumerate(rows):
             try:
-                self._tensors.append(self._restore(entry))
+                self._tensors.append(self._restore(row))
             except (RuntimeError, OverflowError, TypeError) as error:
                 raise Refusal(
                     f"tensor {number} cannot be made: {error}. The file is damaged.", Codes.WEIGHT
@@ -302,51 +353,77 @@ class TensorReader:
         Raises:
             Refusal: There is none.
         """
+        if type(number) is int and 0 <= number < len(self._tensors):  # Almost always.
+            return self._tensors[number]
         return self._tensors[places(number, len(self._tensors), "The number of a tensor")]
 
-    def _restore(self, entry: Any) -> torch.Tensor:
-        fields = entry_fields(entry, "An entry of the table of tensors", _REQUIRED, _OPTIONAL)
-        dtype = _DTYPES.get(checked(fields["dtype"], str, "A dtype"))
-        if dtype is None:
+    def _restore(self, row: Any) -> torch.Tensor:
+        if (
+            len(checked(row, list, "An entry of the table of tensors")) > 3
+            or tuple(map(type, row)) not in _ROWS
+        ):
             raise Refusal(
-                f"the dtype {fields['dtype']!r} is unknown to torch {torch.__version__}, or is none that files hold.",
-                Codes.WEIGHT,
+                f"an entry of the table of tensors is {str(row)[:80]}, which none can be. The file is damaged."
             )
-        shape = _sizes(fields["shape"])
-        tensor = self._place(fields, dtype, shape)
-        requires_grad = checked(fields["requires_grad"], bool, "requires_grad")
-        if fields["kind"] == "parameter":
-            return nn.Parameter(tensor, requires_grad=requires_grad)
-        if fields["kind"] != "tensor":
-            raise Refusal(f"a tensor is of the kind {fields['kind']!r}. The file is damaged.")
-        return tensor.requires_grad_() if requires_grad else tensor
+        kind = self._kinds[places(row[0], len(self._kinds), "The number of a kind of tensors")]
+        if len(row) == 1:
+            tensor = torch.empty_strided(kind.shape, kind.stride, dtype=kind.dtype, device=_META)
+        else:
+            tensor = self._place(kind, row[1], row[2] if len(row) == 3 else 0)
+        if kind.is_parameter:
+            return nn.Parameter(tensor, kind.requires_grad)
+        return tensor.requires_grad_() if kind.requires_grad else tensor
 
-    def _place(self, fields: dict[str, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-        stride = _sizes(fields["stride"]) if "stride" in fields else _dense_stride(shape)
-        offset = checked(fields.get("offset", 0), int, "An offset")
-        if len(stride) != len(shape):
-            raise Refusal(
-                "a tensor has more strides than sizes, or fewer. The file is damaged.", Codes.WEIGHT
-            )
-        key = fields["weight"]
-        if key is None:
-            return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-        known_dtype, known_shape, memory = self._weights.find(key)
+    def _place(self, kind: _Kind, key: str, offset: int) -> torch.Tensor:
+        entry = self._weights.find(key)
         self._unused.discard(key)
-        if "stride" not in fields and (known_dtype != dtype or known_shape != shape):
+        if kind.is_whole and (entry.dtype is not kind.dtype or entry.shape != kind.shape):
             raise Refusal(
-                f"the weight {key!r} is {known_dtype}{list(known_shape)}, the table says {dtype}{list(shape)}. The "
-                f"file is damaged.",
+                f"the weight {key!r} is {entry.dtype}{list(entry.shape)}, the table says "
+                f"{kind.dtype}{list(kind.shape)}. The file is damaged.",
                 Codes.WEIGHT,
             )
-        if offset < 0 or (offset + _span(shape, stride)) * dtype.itemsize > memory.numel():
+        if kind.is_whole and not offset:
+            return self._weights.whole(entry, kind.stride)
+        size = entry.stop - entry.start
+        if offset < 0 or (offset + _span(kind.shape, kind.stride)) * kind.dtype.itemsize > size:
             raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.", Codes.WEIGHT)
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
-        return torch.empty(0, dtype=dtype).set_(memory.untyped_storage(), offset, shape, stride)
+        memory = self._weights.memory(entry).untyped_storage()
+        return torch.empty(0, dtype=kind.dtype).set_(memory, offset, kind.shape, kind.stride)
+
+
+def _kind(data: Any) -> _Kind:
+    row: list[Any] = checked(data, list, "A kind of tensors")
+    if not len(KIND_COLUMNS) - 1 <= len(row) <= len(KIND_COLUMNS):
+        raise Refusal(
+            f"a kind of tensors has {len(row)} parts, not {len(KIND_COLUMNS) - 1} or {len(KIND_COLUMNS)}. The file is "
+            "damaged."
+        )
+    kind, name, sizes, requires_grad, *strides = row
+    dtype = _DTYPES.get(checked(name, str, "A dtype"))
+    if dtype is None:
+        raise Refusal(
+            f"the dtype {name!r} is unknown to torch {torch.__version__}, or is none that files hold.",
+            Codes.WEIGHT,
+        )
+    if not isinstance(kind, str) or kind not in _CLASSES:
+        raise Refusal(f"a tensor is of the kind {kind!r}. The file is damaged.")
+    shape = _sizes(sizes)
+    stride = _sizes(strides[0]) if strides else _dense_stride(shape)
+    if len(stride) != len(shape):
+        raise Refusal("a tensor has more strides than sizes, or fewer. The file is damaged.", Codes.WEIGHT)
+    checked(requires_grad, bool, "requires_grad")
+    return _Kind(_CLASSES[kind], dtype, shape, requires_grad, stride, not strides)
 
 
 def _sizes(data: Any) -> tuple[int, ...]:
     sizes = tuple(checked(data, list, "A shape"))
+    if len(sizes) > MOST_DIMENSIONS:
+        raise Refusal(
+            f"a tensor has {len(sizes)} dimensions, more than {MOST_DIMENSIONS}. The file is damaged.",
+            Codes.TOO_LARGE,
+        )
     for size in sizes:
         checked(size, int, "A size")
     if not (_is_known_possible(sizes) if len(sizes) <= _FEW else _is_possible(sizes)):

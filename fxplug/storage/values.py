@@ -1,10 +1,10 @@
 """Values as JSON, exactly: what comes back has the same type and the same bits.
 
-``None``, bools, strings, small integers and finite floats stand for themselves, an array for a list.
-Everything else is an object with one key that says what it is:
+``None``, bools, strings, small integers and finite floats stand for themselves, an array of one integer for the node
+with that number. Everything else is an object with one key that says what it is:
 
 ============  ============================================================================================
-``$node``     a node, by its number
+``$list``     elements of a list
 ``$tensor``   a tensor of the module, by its number (only where tensors belong: not in notes)
 ``$tuple``    elements of a tuple; ``$size`` those of a `torch.Size`
 ``$dict``     pairs of key and value
@@ -170,6 +170,9 @@ class Encoder:
             )
         return [self.encode(value, depth + 1) for value in values]
 
+    def _list(self, value: list[Any], depth: int) -> Any:
+        return {"$list": self._all(value, depth)}
+
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         return {"$dict": [self._all(pair, depth) for pair in value.items()]}
 
@@ -194,11 +197,11 @@ class Encoder:
         },
         bytes: lambda _self, value, _: {"$bytes": base64.b64encode(value).decode("ascii")},
         type(Ellipsis): lambda _self, _value, _: {"$ellipsis": None},
-        NodeRef: lambda _self, value, _: {"$node": value.index},
+        NodeRef: lambda _self, value, _: [value.index],
         tuple: lambda self, value, depth: {"$tuple": self._all(value, depth)},
         torch.Size: lambda self, value, depth: {"$size": self._all(value, depth)},
-        list: _all,
-        immutable_list: _all,
+        list: _list,
+        immutable_list: _list,
         dict: _dict,
         immutable_dict: _dict,
         slice: lambda self, value, depth: {"$slice": self._all((value.start, value.stop, value.step), depth)},
@@ -237,8 +240,9 @@ class Decoder:
         kind = type(data)
         if kind in _PLAIN or kind is int or kind is float:
             return data
-        if kind is list:
-            return self._all(data, depth)
+        if kind is list and len(data) == 1 and type(data[0]) is int:
+            self._check_not_in_constant("a node")
+            return NodeRef(data[0])
         if kind is dict and len(data) == 1:
             ((tag, content),) = data.items()
             decoder = self._decoders.get(tag)
@@ -277,10 +281,6 @@ class Decoder:
         if len(result) != len(pairs):
             raise Refusal("a dict has the same key twice. The file is damaged.")
         return result
-
-    def _node(self, data: Any, _: int) -> NodeRef:
-        self._check_not_in_constant("a node")
-        return NodeRef(checked(data, int, "The number of a node"))
 
     def _named(self, data: Any, _: int) -> Any:
         self._check_not_in_constant("a function")
@@ -395,7 +395,7 @@ class Decoder:
 
     # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
     _decoders: ClassVar[dict[str, Callable[[Any, Any, int], Any]]] = {
-        "$node": _node,
+        "$list": _all,
         "$tensor": _tensor,
         "$tuple": lambda self, data, depth: tuple(self._all(data, depth)),
         "$size": lambda self, data, depth: torch.Size(self._ints(data, depth)),

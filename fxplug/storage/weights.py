@@ -12,7 +12,7 @@ import hashlib
 import math
 import mmap
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import torch
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIGNMENT",
     "LARGEST_HEADER",
+    "MOST_DIMENSIONS",
     "NATIVE",
+    "Entry",
     "Extent",
     "Weights",
     "bytes_at",
@@ -55,6 +57,9 @@ ALIGNMENT = 64
 LARGEST_HEADER = 100_000_000
 """How long the header may be, as in the safetensors library."""
 
+MOST_DIMENSIONS = 100
+"""How many dimensions a tensor may have."""
+
 _ELEMENT = 16
 _PIECE = 1 << 24
 _SMALL = 1 << 16
@@ -72,8 +77,9 @@ class Extent:
     size: int
 
 
-@dataclass(frozen=True)
-class _Entry:
+class Entry(NamedTuple):
+    """What the header of the weights says of one."""
+
     key: str
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -86,26 +92,50 @@ class Weights:
 
     Args:
         entries: What the header says, in the order of the bytes.
-        blocks: The bytes of each.
+        blocks: The content of each, in one dimension.
+        shared: The numbers of those whose memory is a part of a larger one, and is copied before it is given away.
     """
 
-    def __init__(self, entries: list[_Entry], blocks: list[torch.Tensor]) -> None:
-        self._blocks = {entry.key: (entry, block) for entry, block in zip(entries, blocks, strict=True)}
+    def __init__(self, entries: list[Entry], blocks: list[torch.Tensor], shared: set[int]) -> None:
+        self._entries = {entry.key: entry for entry in entries}
+        self._blocks = {entry.key: block for entry, block in zip(entries, blocks, strict=True)}
+        self._shared = {entries[number].key for number in shared}
 
     def keys(self) -> set[str]:
         """Return the names."""
-        return set(self._blocks)
+        return set(self._entries)
 
-    def find(self, key: Any) -> tuple[torch.dtype, tuple[int, ...], torch.Tensor]:
-        """Return dtype, shape and bytes of a weight.
+    def find(self, key: str) -> Entry:
+        """Return what is said of a weight.
 
         Raises:
             Refusal: There is none of that name.
         """
-        found = self._blocks.get(key) if isinstance(key, str) else None
-        if found is None:
+        entry = self._entries.get(key)
+        if entry is None:
             raise Refusal(f"the weight {key!r} is missing. The file is damaged.", Codes.WEIGHT)
-        return found[0].dtype, found[0].shape, found[1]
+        return entry
+
+    def whole(self, entry: Entry, stride: tuple[int, ...]) -> torch.Tensor:
+        """Return a new tensor that is all of a weight; each time one with the same memory.
+
+        Args:
+            entry: The weight.
+            stride: Of a dense tensor of its shape.
+        """
+        if entry.key in self._shared:
+            self._shared.discard(entry.key)
+            block = self._blocks[entry.key] = self._blocks[entry.key].view(entry.shape).clone()
+            return block
+        memory = self._blocks[entry.key].untyped_storage()
+        return torch.empty(0, dtype=entry.dtype).set_(memory, 0, entry.shape, stride)
+
+    def memory(self, entry: Entry) -> torch.Tensor:
+        """Return a tensor whose storage is the memory of a weight."""
+        if entry.key in self._shared:
+            self._shared.discard(entry.key)
+            self._blocks[entry.key] = self._blocks[entry.key].clone()
+        return self._blocks[entry.key]
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -137,12 +167,13 @@ def read_weights(
     stream.seek(extent.start)
     head, entries = _read_header(stream, extent.size)
     if lazy:
-        return Weights(entries, _map(stream, extent.start + len(head), entries))
+        return Weights(entries, _map(stream, extent.start + len(head), entries), set())
     digest = hashlib.sha256(head)
     done = len(head)
     blocks: list[torch.Tensor] = []
-    for sizes in _runs(entries):
-        run, memory = _allocate(sum(sizes))
+    shared: set[int] = set()
+    for part in _runs(entries):
+        run, memory = _allocate(part[-1].stop - part[0].start)
         for start in range(0, len(memory), _PIECE):
             piece = memory[start : start + _PIECE]
             _fill(stream, piece)
@@ -150,27 +181,31 @@ def read_weights(
             done += len(piece)
             if progress is not None:
                 progress(done, extent.size)
-        # Copied, since each tensor has memory of its own.
-        blocks += [run] if len(sizes) == 1 else [part.clone() for part in run.split(sizes)]
+        if len(part) == 1:
+            blocks.append(run)
+        else:
+            shared.update(range(len(blocks), len(blocks) + len(part)))
+            dtype = part[0].dtype
+            blocks += run.view(dtype).split([(one.stop - one.start) // dtype.itemsize for one in part])
     if digest.hexdigest() != expected:
         raise Refusal(
             "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged.",
             Codes.CHANGED,
         )
-    return Weights(entries, blocks)
+    return Weights(entries, blocks, shared)
 
 
-def _runs(entries: list[_Entry]) -> list[list[int]]:
-    """Return the sizes of weights that are read at once: small ones that follow one another, and each large one."""
-    runs: list[list[int]] = []
-    room = 0
+def _runs(entries: list[Entry]) -> list[list[Entry]]:
+    """Return weights that are read at once: small ones of one dtype that follow one another, and each large one."""
+    runs: list[list[Entry]] = []
+    room = -1
     for entry in entries:
         size = entry.stop - entry.start
-        if not runs or size > room or size > _SMALL:
+        if not runs or size > room or entry.dtype is not runs[-1][0].dtype:
             runs.append([])
-            room = _RUN if size <= _SMALL else size
-        runs[-1].append(size)
-        room -= size
+            room = _RUN if size <= _SMALL else 0
+        runs[-1].append(entry)
+        room = room - size if size <= _SMALL else -1
     return runs
 
 
@@ -193,7 +228,7 @@ def _fill(stream: BinaryIO, piece: memoryview) -> None:
         position += count
 
 
-def _map(stream: BinaryIO, start: int, entries: list[_Entry]) -> list[torch.Tensor]:
+def _map(stream: BinaryIO, start: int, entries: list[Entry]) -> list[torch.Tensor]:
     """Return tensors that lie in the file until they are written to, each with a storage of its own."""
     # Writing to one copies the page: the file is never changed.
     mapping = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) if entries else None
@@ -213,7 +248,7 @@ def _map(stream: BinaryIO, start: int, entries: list[_Entry]) -> list[torch.Tens
 # -- the header
 
 
-def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[_Entry]]:
+def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[Entry]]:
     prefix = stream.read(min(8, size))
     length = int.from_bytes(prefix, "little")
     if len(prefix) != 8 or length > min(LARGEST_HEADER, size - 8):
@@ -235,7 +270,7 @@ def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[_Entry]]:
     return prefix + text, entries
 
 
-def _entry(key: str, value: Any) -> _Entry:
+def _entry(key: str, value: Any) -> Entry:
     fields = entry_fields(value, "An entry of the weights", _FIELDS, _NO_FIELDS)
     name = fields["dtype"]
     dtype = _DTYPES.get(name) if isinstance(name, str) else None
@@ -246,9 +281,9 @@ def _entry(key: str, value: Any) -> _Entry:
     if len(offsets) != 2 or any(type(one) is not int or one < 0 for one in offsets):
         raise _unreadable(f"{key!r} has no place")
     start, stop = offsets
-    if len(shape) > 100 or stop - start != math.prod(shape) * dtype.itemsize:
+    if len(shape) > MOST_DIMENSIONS or stop - start != math.prod(shape) * dtype.itemsize:
         raise _unreadable(f"{key!r} does not have as many bytes as its shape and dtype say")
-    return _Entry(key, dtype, tuple(shape), start, stop)
+    return Entry(key, dtype, tuple(shape), start, stop)
 
 
 def _unreadable(reason: str) -> Refusal:

@@ -129,7 +129,7 @@ def test_inspect_refuses_what_does_not_fit_together(fxplug, stored, folder):
     with zipfile.ZipFile(folder / file) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     graphs = json.loads(members["graph.json"])
-    del graphs["graphs"][0]["nodes"][0]["name"]
+    graphs["graphs"][0]["nodes"][0].clear()
     members["graph.json"] = json.dumps(graphs).encode()
     manifest = json.loads(members["manifest.json"])
     manifest["members"]["graph.json"] = {

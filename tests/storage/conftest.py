@@ -20,6 +20,8 @@ from fxplug.capture import Tracer
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage import load, save
+from fxplug.storage.graphs import NODE_COLUMNS, NODE_DEFAULTS
+from fxplug.storage.tensors import KIND_COLUMNS, TENSOR_COLUMNS
 from fxplug.storage.weights import memory_of
 
 if TYPE_CHECKING:
@@ -79,10 +81,33 @@ class StoredFile:
         """Change fields of the node called `name`."""
 
         def change(graphs: Any) -> None:
-            (entry,) = (node for node in graphs["graphs"][0]["nodes"] if node["name"] == name)
-            entry.update(fields)
+            nodes = graphs["graphs"][0]["nodes"]
+            ((number, row),) = ((number, row) for number, row in enumerate(nodes) if row[1] == name)
+            nodes[number] = self.changed(row, **fields)
 
         self.edit("graph.json", change)
+
+    @staticmethod
+    def changed(row: list[Any], **fields: Any) -> list[Any]:
+        """Return the row of a node with other parts in some of the columns."""
+        parts = dict(zip(NODE_COLUMNS, row + NODE_DEFAULTS[len(row) :], strict=True))
+        assert parts.keys() >= fields.keys()
+        return [*(parts | fields).values()]
+
+    def tensor(self, weight: str, /, **fields: Any) -> None:
+        """Change columns of the tensor that is all of a weight."""
+
+        def change(modules: Any) -> None:
+            (row,) = (row for row in modules["tensors"] if row[1] == weight)
+            kind = dict(zip(KIND_COLUMNS, modules["tensor_kinds"][row[0]], strict=False))
+            own = {"weight": weight, "offset": 0} | {
+                name: fields[name] for name in fields if name in TENSOR_COLUMNS
+            }
+            kind |= {name: value for name, value in fields.items() if name not in TENSOR_COLUMNS}
+            modules["tensor_kinds"].append([*kind.values()])
+            row[:] = [len(modules["tensor_kinds"]) - 1, *(own.values() if own["weight"] is not None else ())]
+
+        self.edit("modules.json", change)
 
     def refusal(self, **options: Any) -> str:
         """Return the message with which the file is refused."""

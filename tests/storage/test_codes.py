@@ -90,17 +90,17 @@ KINDS = {
         lambda stored: stored.node("relu", name="x): import os #"),
     ],
     "FXP-S009": [
-        lambda stored: stored.node("relu", args=[{"$node": 2}]),
-        lambda stored: stored.node("relu", args=[{"$node": 3}]),
-        lambda stored: stored.edit(
-            "modules.json", lambda data: data["modules"][-1].update(children={"a": 9})
-        ),
+        lambda stored: stored.node("relu", args=[[2]]),
+        lambda stored: stored.node("relu", args=[[3]]),
+        lambda stored: stored.edit("modules.json", lambda data: data["modules"][-1].__setitem__(2, [9])),
     ],
     "FXP-S011": [lambda stored: stored.node("relu", op="import")],
     "FXP-S012": [
         lambda stored: stored.node("relu", op="call_function", target="os:system"),
         lambda stored: stored.node("relu", op="call_method", target="tofile"),
-        lambda stored: stored.edit("modules.json", lambda data: data["modules"][0].update({"class": "os:X"})),
+        lambda stored: stored.edit(
+            "modules.json", lambda data: data["module_kinds"][0].update({"class": "os:X"})
+        ),
     ],
 }
 

@@ -13,7 +13,10 @@ from fxplug.storage import (
     container,
     documents,
     graphs,
+    module_file,
+    module_reader,
     modules,
+    origins,
     save,
     tensors,
     values,
@@ -40,22 +43,27 @@ def table(heading: str, column: str) -> list[str]:
     return found
 
 
-def test_the_fields_of_graphs_and_nodes():
-    graph_fields = graphs._FIELDS | graphs._OPTIONAL_FIELDS
-    node_fields = graphs._NODE_REQUIRED | graphs._NODE_OPTIONAL
-
-    assert sorted(table("graph.json", "field")) == sorted([*graph_fields, *node_fields])
+def test_the_fields_of_graphs_and_the_parts_of_nodes_and_origins():
+    assert sorted(table("graph.json", "field")) == sorted(graphs._FIELDS | graphs._OPTIONAL_FIELDS)
+    assert table("graph.json", "part") == [*graphs.NODE_COLUMNS, *origins.ORIGIN_COLUMNS]
     assert ", ".join(f"`{opcode}`" for opcode in OPCODES) in section("graph.json")
 
 
-def test_the_fields_of_modules_and_tensors():
-    of_modules = modules._REQUIRED | modules._OPTIONAL | modules._GRAPH_FIELDS | modules._GRAPH_OPTIONAL
-
-    assert sorted(table("modules.json", "field")) == sorted(
-        [*of_modules, *tensors._REQUIRED, *tensors._OPTIONAL]
+def test_the_fields_and_parts_of_modules_and_tensors():
+    fields = (
+        module_reader._REQUIRED
+        | module_reader._OPTIONAL
+        | module_reader._GRAPH_FIELDS
+        | module_reader._GRAPH_OPTIONAL
     )
-    for field in (*modules._GUARD_FIELDS, modules.GRAPH_MODULE):
+    columns = (*modules.MODULE_COLUMNS, *tensors.TENSOR_COLUMNS, *tensors.KIND_COLUMNS)
+
+    assert sorted(table("modules.json", "field")) == sorted(fields)
+    assert table("modules.json", "part") == list(columns)
+    for field in (*module_reader._GUARD_FIELDS, modules.GRAPH_MODULE):
         assert f'"{field}"' in section("modules.json")
+    for name in module_file._MODULE_FIELDS:
+        assert f"`{name}`" in section("modules.json")
 
 
 def test_the_keys_of_values():
@@ -75,7 +83,12 @@ def test_the_limits():
         f"| header of the weights | {weights.LARGEST_HEADER:,} bytes |",
         f"packed size | {container.LARGEST_RATIO} |",
         f"| values in one JSON document | {documents.MOST_VALUES:,} |",
+        f"| modules in a file, and tensors | {documents.MOST_OBJECTS:,} each |",
+        f"| values in the attributes of all modules | {documents.MOST_VALUES:,} |",
         f"| nesting of containers in a value | {values.MAXIMAL_DEPTH} |",
+        f"| dimensions of a tensor | {weights.MOST_DIMENSIONS} |",
+        f"| callers, and modules, around a node | {origins.LARGEST_DEPTH:,} |",
+        f"is packed if it is longer than {container._SHORT // 1024} KiB",
     ]
 
     assert [limit for limit in limits if limit not in PAGE] == []
@@ -97,10 +110,8 @@ def test_what_is_written_is_what_the_page_lists(golden, tmp_path):
         assert sorted(archive.namelist()) == sorted(table("The format", "member"))
     assert list(manifest) == table("manifest.json", "field")
     listed = set(table("graph.json", "field"))
-    for one in graph["graphs"]:
-        assert one.keys() <= listed
-        assert all(node.keys() <= listed for node in one["nodes"])
-    assert tree.keys() == {"modules", "tensors"}
-    assert all(
-        row.keys() <= set(table("modules.json", "field")) for row in (*tree["modules"], *tree["tensors"])
-    )
+    assert all(one.keys() <= listed for one in graph["graphs"])
+    listed = set(table("modules.json", "field"))
+    assert all(kind.keys() <= listed for kind in tree["module_kinds"])
+    assert all(row[3].keys() <= listed for row in tree["modules"] if len(row) > 3)
+    assert tree.keys() == module_file._MODULE_FIELDS

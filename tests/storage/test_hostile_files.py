@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fxplug.storage import load
+from fxplug.storage.modules import MODULE_COLUMNS
 
 
 def damaged(text: str, code: str = "FXP-S000") -> str:
@@ -114,17 +115,17 @@ def test_text_that_is_no_method_name_is_refused(stored, method):
 
 @pytest.mark.parametrize(
     "attribute",
-    ["__class__", "_base", "gi_frame", "f_globals", {"$node": 0}, 3, None],
+    ["__class__", "_base", "gi_frame", "f_globals", [0], 3, None],
     ids=str,
 )
 def test_attributes_are_read_only_by_literal_public_names(stored, attribute):
-    stored.node("relu", target="builtins:getattr", args=[{"$node": 1}, attribute])
+    stored.node("relu", target="builtins:getattr", args=[[1], attribute])
 
     assert "A stored graph may only read attributes whose names are literal and public" in stored.refusal()
 
 
 def test_a_computed_value_is_never_called_through_key(stored):
-    stored.node("relu", target="builtins:sorted", kwargs={"key": {"$node": 0}})
+    stored.node("relu", target="builtins:sorted", kwargs={"key": [0]})
 
     assert "its argument 'key' is a computed value, which would be called" in stored.refusal()
 
@@ -179,9 +180,9 @@ def test_a_region_names_only_contexts(stored):
         ({"name": "x"}, "the name 'x' is taken or not a valid name."),
         ({"name": "a b"}, "the name 'a b' is taken or not a valid name."),
         ({"name": "import os"}, "the name 'import os' is taken or not a valid name."),
-        ({"args": [{"$node": 5}]}, "node 2 refers to node 5, which does not come earlier."),
-        ({"args": [{"$node": 2}]}, "node 2 refers to node 2, which does not come earlier."),
-        ({"args": [{"$node": -1}]}, "node 2 refers to node -1, which does not come earlier."),
+        ({"args": [[5]]}, "node 2 refers to node 5, which does not come earlier."),
+        ({"args": [[2]]}, "node 2 refers to node 2, which does not come earlier."),
+        ({"args": [[-1]]}, "node 2 refers to node -1, which does not come earlier."),
         ({"args": [{"$tensor": 99}]}, "node 'relu': The number of a tensor is 99, which refers to nothing"),
         (
             {"args": [{"$what": 1}]},
@@ -191,7 +192,7 @@ def test_a_region_names_only_contexts(stored):
         ({"args": 3}, "node 'relu': args is a int where list was expected."),
         ({"args": [{"$slice": [1]}]}, "node 'relu': a value has 1 parts where 3 were expected."),
         (
-            {"args": [{"$dict": [[[], 1]]}]},
+            {"args": [{"$dict": [[{"$list": []}, 1]]}]},
             "node 'relu': a dict has a key that cannot be one: unhashable type: 'list'.",
         ),
         ({"args": [{"$torch": "torch.load"}]}, "node 'relu': the constant 'torch.load' is unknown to torch"),
@@ -199,7 +200,8 @@ def test_a_region_names_only_contexts(stored):
         ({"args": [{"$float": "zz"}]}, "node 'relu': a float is written as 'zz'."),
         ({"args": [{"$bytes": "!"}]}, "node 'relu': a byte string is not base64"),
         ({"args": [{"$record": ["Popen", []]}]}, "node 'relu': the record 'Popen' is unknown."),
-        ({"surprise": 1}, "node 'relu': A node has the unknown field 'surprise'."),
+        ({"args": [[1, 2]]}, "node 'relu': a value is written as '[1, 2]', which no rule explains."),
+        ({"args": [[True]]}, "node 'relu': a value is written as '[True]', which no rule explains."),
         ({"origins": [7]}, "node 'relu': The number of an origin is 7, which refers to nothing"),
         ({"type": {"$name": "os:system"}}, "node 'relu': 'os:system' is not among the functions"),
         ({"meta": {"note": {"$tensor": 0}}}, "node 'relu': a tensor stands where none may be."),
@@ -217,7 +219,7 @@ def test_broken_nodes_are_named(stored, fields, text):
 def test_arguments_that_are_nested_too_deeply(stored):
     value: object = 1
     for _ in range(150):
-        value = [value]
+        value = {"$list": [value]}
     stored.node("relu", args=[value])
 
     assert stored.refusal() == damaged("node 'relu': containers are nested more than 100 deep.", "FXP-S004")
@@ -241,7 +243,7 @@ def test_text_that_is_no_json(stored, content):
 
 
 def test_a_graph_with_two_outputs(stored):
-    stored.node("mul", op="output", target="output", args=[{"$node": 3}])
+    stored.node("mul", op="output", target="output", args=[[3]])
 
     assert "node 'output' stands behind the output" in stored.refusal()
 
@@ -256,9 +258,20 @@ def test_a_placeholder_that_is_no_parameter_name(stored):
 
 
 def edit_linear(stored, **fields) -> None:
+    """Change what the kind of the linear layer says, or a column of its row."""
+
     def change(content) -> None:
-        (entry,) = (entry for entry in content["modules"] if entry["class"].endswith(":Linear"))
-        entry.update(fields)
+        ((number, kind),) = (
+            (number, kind)
+            for number, kind in enumerate(content["module_kinds"])
+            if kind["class"].endswith(":Linear")
+        )
+        (row,) = (row for row in content["modules"] if row[0] == number)
+        row += [[], [], {}][len(row) - 1 :]
+        for place, column in enumerate(MODULE_COLUMNS):
+            if column in fields:
+                row[place] = fields[column]
+        kind.update({name: value for name, value in fields.items() if name not in MODULE_COLUMNS})
 
     stored.edit("modules.json", change)
 
@@ -283,20 +296,31 @@ def edit_linear(stored, **fields) -> None:
             "'_modules' cannot be the name of something that a Linear holds.",
         ),
         ({"attributes": {"weight": 1}}, "one name stands for two things that it holds."),
-        ({"parameters": {"a.b": 0}}, "'a.b' cannot be the name of something that a Linear holds."),
-        ({"parameters": {"weight": 99}}, "The number of a tensor is 99, which refers to nothing"),
-        ({"parameters": {"weight": True}}, "The number of a tensor is True, which refers to nothing"),
+        ({"parameters": ["a.b", "bias"]}, "'a.b' cannot be the name of something that a Linear holds."),
+        ({"parameters": ["bias", "bias"]}, "one name stands for two things that it holds."),
+        ({"parameters": ["weight"]}, "a module holds 2 tensors where its kind names 1."),
+        ({"parameters": [3, "bias"]}, "A name is a int where str was expected."),
+        ({"parameters": {"weight": 0}}, "The parameters of a module is a dict where list was expected."),
+        ({"held": [99, 0]}, "The number of a tensor is 99, which refers to nothing"),
+        ({"held": [True, 0]}, "The number of a tensor is True, which refers to nothing"),
+        ({"held": [0]}, "a module holds 1 tensors where its kind names 2."),
+        ({"held": 0}, "What a module holds is a int where list was expected."),
         (
-            {"children": {"self": 5}},
+            {"children": ["self"], "parts": [5]},
             "The number of a child is 5, which refers to nothing that comes earlier.",
         ),
         (
-            {"children": {"self": 0}},
+            {"children": ["self"], "parts": [0]},
             "The number of a child is 0, which refers to nothing that comes earlier.",
         ),
+        ({"children": ["self"]}, "a module has 0 children where its kind names 1."),
+        ({"parts": [None]}, "a module has 1 children where its kind names 0."),
         ({"training": 1}, "The training flag is a int where bool was expected."),
         ({"not_persistent": ["weight"]}, "a buffer that is not persistent does not exist."),
-        ({"graph": 0}, "A module has the unknown field 'graph'."),
+        ({"number": 7}, "The number of a kind of modules is 7, which refers to nothing"),
+        ({"number": "0"}, "The number of a kind of modules is '0', which refers to nothing"),
+        ({"graph": {"graph": 0}}, "a Linear has a graph."),
+        ({"surprise": 0}, "A kind of modules has the unknown field 'surprise'."),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
@@ -304,13 +328,15 @@ def test_broken_modules_are_refused(stored, fields, text):
     edit_linear(stored, **fields)
 
     message = stored.refusal()
-    assert message.startswith("Cannot load 'FILE': module 0 of the table: ")
+    assert message.startswith(
+        ("Cannot load 'FILE': module 0 of the table: ", "Cannot load 'FILE': kind 0 of modules: ")
+    )
     assert text in message
 
 
 def test_a_buffer_in_the_place_of_a_parameter(stored):
     def change(content) -> None:
-        root = content["modules"][-1]
+        root = content["module_kinds"][-1]
         root["parameters"] = root.pop("buffers")
 
     stored.edit("modules.json", change)
@@ -352,11 +378,7 @@ def test_a_root_without_a_graph(stored):
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
 def test_broken_tensors_are_refused(stored, fields, text):
-    def change(content) -> None:
-        (entry,) = (entry for entry in content["tensors"] if entry["weight"] == "linear.weight")
-        entry.update(fields)
-
-    stored.edit("modules.json", change)
+    stored.tensor("linear.weight", **fields)
 
     message = stored.refusal()
     assert message.startswith("Cannot load 'FILE': ")
@@ -365,14 +387,8 @@ def test_broken_tensors_are_refused(stored, fields, text):
 
 def test_a_huge_tensor_without_bytes_costs_no_memory(stored):
     def change(content) -> None:
-        entry = {
-            "kind": "tensor",
-            "dtype": "torch.float64",
-            "shape": [2**50],
-            "requires_grad": False,
-            "weight": None,
-        }
-        content["tensors"].append(entry)
+        content["tensor_kinds"].append(["tensor", "torch.float64", [2**50], False])
+        content["tensors"].append([len(content["tensor_kinds"]) - 1])
 
     stored.edit("modules.json", change)
     load(stored.path)
@@ -428,10 +444,6 @@ def test_weights_that_are_no_safetensors(stored, content, text, lazy):
 
 
 def test_a_weight_that_no_tensor_uses(stored):
-    def change(content) -> None:
-        (entry,) = (entry for entry in content["tensors"] if entry["weight"] == "scale")
-        entry["weight"] = None
-
-    stored.edit("modules.json", change)
+    stored.tensor("scale", weight=None)
 
     assert stored.refusal() == damaged("the weight 'scale' belongs to no tensor.", "FXP-S007")

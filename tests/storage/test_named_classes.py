@@ -139,7 +139,7 @@ def test_what_is_no_member_and_no_field_is_refused(tmp_path):
             "has no member 'GREEN'. Use the version of it that the file was written",
         ),
         ({"$enum": [ALLOW[3], "x"]}, "has no member 'x'."),
-        ({"$enum": [ALLOW[0], []]}, "has no member []."),
+        ({"$enum": [ALLOW[0], {"$list": []}]}, "has no member []."),
         ({"$enum": [ALLOW[0]]}, "a value has 1 parts where 2 were expected."),
         ({"$enum": ["os:system", "x"]}, "'os:system' is not among the functions that a file may name."),
         ({"$fields": [ALLOW[3], [["x", 1]]]}, "does not have the fields ['x']."),

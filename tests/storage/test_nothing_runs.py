@@ -64,10 +64,10 @@ def hostile(stored, tmp_path):
         {"region": [["antigravity:fly", []]]},
     ]
     nodes = json.loads(stored.members["graph.json"])["graphs"][0]["nodes"]
-    (original,) = (node for node in nodes if node["name"] == "relu")
+    (original,) = (row for row in nodes if row[1] == "relu")
     for number, fields in enumerate(attempts):
         stored.edit(
-            "graph.json", lambda content: content["graphs"][0]["nodes"].__setitem__(2, dict(original))
+            "graph.json", lambda content: content["graphs"][0]["nodes"].__setitem__(2, list(original))
         )
         stored.node("relu", **fields)
         path = tmp_path / f"hostile{number}.fxplug"

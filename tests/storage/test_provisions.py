@@ -60,7 +60,7 @@ def test_the_file_says_who_brought_what(path):
     data = stored_in(path)
 
     assert stored_in(path, "manifest.json")["plugins"] == {"mine": ["fxplug-mine", "1.0"]}
-    assert data["graphs"][0]["nodes"][2]["target"] == "@mine:cut"
+    assert data["graphs"][0]["nodes"][2][:3] == ["call_function", "cut", "@mine:cut"]
     assert data["graphs"][0]["lifted"] == {
         "_window_constant0": {"$constant": ["@mine:window", 0, {"$tuple": [2]}]}
     }
@@ -159,19 +159,16 @@ def _no_decoder(_):
     pytest.fail("a plugin was asked to decode what is no constant")
 
 
-def test_a_constant_where_no_file_has_one_is_refused(path, tampered):
-    def put_into_notes(data):
-        data["graphs"][0]["nodes"][0]["meta"] = {"x": {"$constant": ["@mine:window", 0, 1]}}
-
-    tampered(path, put_into_notes)
+def test_a_constant_where_no_file_has_one_is_refused(path, opened):
+    opened(path).node("cut", meta={"x": {"$constant": ["@mine:window", 0, 1]}})
 
     with pytest.raises(StorageError, match="not where one can be"):
         load(path, provisions=provisions())
 
 
 @pytest.mark.parametrize("name", ["@mine:eval", "@:cut", "@mine:cut:x", "@Mine:cut", "@mine:cut "])
-def test_a_name_that_nobody_brought_is_refused(path, name, tampered):
-    tampered(path, lambda data: data["graphs"][0]["nodes"][2].update(target=name))
+def test_a_name_that_nobody_brought_is_refused(path, name, opened):
+    opened(path).node("cut", target=name)
 
     with pytest.raises(StorageError):
         load(path, provisions=provisions())
@@ -232,12 +229,16 @@ def offering_both():
     "change",
     [
         {"target": "@mine:scaled", "args": ["EVIL"]},
-        {"target": "builtins:sorted", "args": [["EVIL"]], "kwargs": {"key": {"$name": "@mine:scaled"}}},
+        {
+            "target": "builtins:sorted",
+            "args": [{"$list": ["EVIL"]}],
+            "kwargs": {"key": {"$name": "@mine:scaled"}},
+        },
         {"region": [["@mine:scaled", ["EVIL"]]]},
     ],
 )
-def test_a_file_never_calls_the_constructor_of_a_class_that_a_plugin_names(path, change, tampered):
-    tampered(path, lambda data: data["graphs"][0]["nodes"][2].update(change))
+def test_a_file_never_calls_the_constructor_of_a_class_that_a_plugin_names(path, change, opened):
+    opened(path).node("cut", **change)
 
     with pytest.raises(
         StorageError, match=r"'@mine:scaled' is a class of modules\. A file may hold its instances"

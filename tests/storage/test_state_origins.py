@@ -44,7 +44,7 @@ def damage(trace, tmp_path, stored):
 
 
 def map_of(modules):
-    return modules["modules"][-1]["state_origins"]
+    return modules["modules"][-1][3]["state_origins"]
 
 
 def test_files_hold_plain_data(trace, tmp_path):
@@ -115,8 +115,8 @@ def test_a_recipe_reads_nothing_but_its_inputs(damage):
 
 def test_a_recipe_names_nothing_that_a_graph_may_not_name(damage):
     def change(graphs):
-        node = next(node for node in graphs["graphs"][-1]["nodes"] if node["op"] == "call_function")
-        node["target"] = "os:system"
+        row = next(row for row in graphs["graphs"][-1]["nodes"] if row[0] == "call_function")
+        row[2] = "os:system"
 
     assert "os:system" in damage(GRAPHS, change)
 

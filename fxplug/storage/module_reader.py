@@ -1,0 +1,270 @@
+"""The module tree of a file, put together again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fxplug.execute import POLICIES, GraphModule, GuardSet
+from fxplug.ir.guards import Guard
+from fxplug.passes.state_origins import NOTE
+from fxplug.storage.documents import MOST_OBJECTS, MOST_VALUES, check_count, count_values
+from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
+from fxplug.storage.modules import (
+    EMPTY_STATE,
+    GRAPH_MODULE,
+    MODULE_COLUMNS,
+    check_names,
+    check_parameter,
+    module_classes,
+)
+from fxplug.storage.state_origins import restore_origins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.ir import Graph
+    from fxplug.passes import StateOrigins
+    from fxplug.storage.tensors import TensorReader
+    from fxplug.storage.values import Decoder
+
+__all__ = ["ModuleReader"]
+
+_REQUIRED = frozenset({"class", "training"})
+_OPTIONAL = frozenset({"attributes", "parameters", "buffers", "not_persistent", "children"})
+_GRAPH_FIELDS = frozenset({"graph", "class_name", "meta"})
+_GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
+_GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
+_PARTS_OF_A_GUARD = 3
+_FRESH: list[tuple[str, Callable[[], Any]]] = [
+    (name, type(value)) for name, value in EMPTY_STATE.items() if isinstance(value, (dict, set))
+]
+"""What ``nn.Module.__init__`` makes anew for each module; it sets one after the other, past every property."""
+_PLAIN_SET_STATE = nn.Module.__setstate__
+_NO_PARTS: list[Any] = [None, [], [], {}]
+"""What stands for a part that a module's row leaves out. Never changed."""
+_UNCHANGING = frozenset({str, bool, int, float, type(None), bytes, torch.dtype, torch.device})
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What several modules of a file have in common."""
+
+    cls: type[nn.Module]
+    state: dict[str, Any]
+    """What is in each of them, in its order; `changing` and what every module has anew is put in its place."""
+    changing: dict[str, Any]
+    """Attributes as JSON, of which each module gets its own."""
+    parameters: list[str]
+    buffers: list[str]
+    not_persistent: frozenset[str]
+    children: list[str]
+    size: int
+    """How many values one more module of this kind takes."""
+
+
+def _is_unchanging(value: Any) -> bool:
+    """Return whether several modules may hold the same object, since nobody can change it."""
+    if type(value) is tuple:
+        return _UNCHANGING.issuperset(map(type, value))
+    return type(value) in _UNCHANGING
+
+
+class ModuleReader:
+    """Restores a module tree.
+
+    Args:
+        decoder: Turns JSON into attributes.
+        notes: Turns JSON into entries of ``module.meta``.
+        tensors: Holds parameters and buffers.
+        fetch_graph: Returns the graph with a number.
+    """
+
+    def __init__(
+        self, decoder: Decoder, notes: Decoder, tensors: TensorReader, fetch_graph: Callable[[Any], Graph]
+    ) -> None:
+        self._decoder = decoder
+        self._notes = notes
+        self._tensors = tensors
+        self._fetch_graph = fetch_graph
+        self._modules: list[nn.Module] = []
+        self._values = 0
+
+    def graph_modules(self) -> list[GraphModule]:
+        """Return the graph modules that were restored."""
+        return [module for module in self._modules if isinstance(module, GraphModule)]
+
+    def restore(self, kinds: Any, rows: Any) -> nn.Module:
+        """Return the last module of the table, which is the root, with everything below it.
+
+        Args:
+            kinds: What modules have in common, as JSON.
+            rows: The table, as JSON.
+
+        Raises:
+            Refusal: A table is damaged, or names a class that is not torch's.
+        """
+        known: list[_Kind] = []
+        for number, entry in enumerate(checked(kinds, list, "The table of kinds of modules")):
+            try:
+                known.append(self._kind(entry))
+            except Refusal as refusal:
+                raise refusal.within(f"kind {number} of modules") from None
+        check_count(len(checked(rows, list, "The table of modules")), MOST_OBJECTS, "modules")
+        for number, row in enumerate(rows):
+            try:
+                self._modules.append(self._restore(known, row))
+            except Refusal as refusal:
+                raise refusal.within(f"module {number} of the table") from None
+        if not self._modules:
+            raise Refusal("it holds no module. The file is damaged.")
+        return self._modules[-1]
+
+    def _kind(self, entry: Any) -> _Kind:
+        fields = entry_fields(entry, "A kind of modules", _REQUIRED, _OPTIONAL)
+        name = fields["class"]
+        is_graph = name == GRAPH_MODULE
+        kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
+        names = [
+            [
+                checked(one, str, "A name")
+                for one in checked(fields.get(field, []), list, f"The {field} of a module")
+            ]
+            for field in ("parameters", "buffers", "not_persistent", "children")
+        ]
+        parameters, buffers, not_persistent, children = names
+        attributes = checked(fields.get("attributes", {}), dict, "The attributes of a module")
+        check_names(kind, (*parameters, *buffers, *children, *attributes))
+        if not set(buffers).issuperset(not_persistent):
+            raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
+        training = checked(fields["training"], bool, "The training flag")
+        state = {name: self._decoder.decode(value) for name, value in attributes.items()}
+        changing = {name: attributes[name] for name, value in state.items() if not _is_unchanging(value)}
+        return _Kind(
+            kind,
+            {**EMPTY_STATE, "training": training, **state},
+            changing,
+            parameters,
+            buffers,
+            frozenset(not_persistent),
+            children,
+            count_values(attributes),
+        )
+
+    def _restore(self, kinds: list[_Kind], data: Any) -> nn.Module:
+        row: list[Any] = checked(data, list, "A module")
+        if not 1 <= len(row) <= len(MODULE_COLUMNS):
+            raise Refusal(
+                f"A module has {len(row)} parts, not 1 to {len(MODULE_COLUMNS)}. The file is damaged."
+            )
+        number, held, parts, graph = row + _NO_PARTS[len(row) :]
+        kind = kinds[places(number, len(kinds), "The number of a kind of modules")]
+        self._values += kind.size
+        check_count(self._values, MOST_VALUES, "values in modules")
+        # Deprecated classes warn in their own __new__, which is for people who write such code.
+        module = object.__new__(kind.cls)
+        state = vars(module)
+        self._fill(state, kind, held, parts)
+        if kind.cls is GraphModule:
+            fields = entry_fields(graph, "The graph of a module", _GRAPH_FIELDS, _GRAPH_OPTIONAL)
+            state.update(self._graph_state(fields))
+        elif graph != {}:
+            raise Refusal(f"a {kind.cls.__name__} has a graph. The file is damaged.")
+        if kind.cls.__setstate__ is _PLAIN_SET_STATE:
+            return module
+        try:
+            # What came with newer versions of torch is added by the class.
+            module.__setstate__(state.copy())
+        except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            raise Refusal(
+                f"{kind.cls.__name__} does not take its state: {error!r}. The file is damaged."
+            ) from error
+        return module
+
+    def _class_named(self, name: str) -> type[nn.Module]:
+        """Return a class of torch, one that a plugin brings, or one that the caller allows."""
+        targets = self._decoder.targets
+        provision = targets.provision
+        kind: Any = provision.resolve(name) if provision.is_name(name) else module_classes().get(name)
+        if kind is None:
+            kind = targets.allowed(name)
+        if kind is None:
+            raise Refusal(
+                f"the class {name!r} is not one that torch.nn.modules of torch {torch.__version__} ships. If you know "
+                f"what it does and trust the file, allow it: load(..., allow=[{name!r}]).",
+                Codes.NOT_ALLOWED,
+            )
+        if not isinstance(kind, type) or not issubclass(kind, nn.Module):
+            raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
+        return kind
+
+    def _fill(self, state: dict[str, Any], kind: _Kind, held: Any, parts: Any) -> None:
+        """Put all that is in a module of a kind into `state`: what is its own is made anew."""
+        state.update(kind.state)
+        for name, make in _FRESH:
+            state[name] = make()
+        for name, value in kind.changing.items():
+            state[name] = self._decoder.decode(value)
+        tensors = checked(held, list, "What a module holds")
+        count = len(kind.parameters)
+        if len(tensors) != count + len(kind.buffers):
+            raise Refusal(
+                f"a module holds {len(tensors)} tensors where its kind names {count + len(kind.buffers)}. The file is "
+                "damaged."
+            )
+        if tensors:
+            fetch = self._tensors.fetch
+            found = [None if number is None else fetch(number) for number in tensors]
+            for name, parameter in zip(kind.parameters, found, strict=False):
+                check_parameter(name, parameter)
+                state["_parameters"][name] = parameter
+            if kind.buffers:
+                state["_buffers"].update(zip(kind.buffers, found[count:], strict=True))
+                state["_non_persistent_buffers_set"].update(kind.not_persistent)
+        children = checked(parts, list, "The children of a module")
+        if len(children) != len(kind.children):
+            raise Refusal(
+                f"a module has {len(children)} children where its kind names {len(kind.children)}. The file is damaged."
+            )
+        if children:
+            state["_modules"].update(zip(kind.children, map(self._child, children), strict=True))
+
+    def _child(self, number: Any) -> nn.Module | None:
+        return (
+            None
+            if number is None
+            else self._modules[places(number, len(self._modules), "The number of a child")]
+        )
+
+    def _graph_state(self, fields: dict[str, Any]) -> dict[str, Any]:
+        notes = checked(fields["meta"], dict, "The notes of a module")
+        return {
+            "_graph": self._fetch_graph(fields["graph"]),
+            "_compiled": None,
+            "_class_name": checked(fields["class_name"], str, "The class name of a graph module"),
+            "meta": {
+                **{name: self._notes.decode(value) for name, value in notes.items()},
+                **({NOTE: self._origins(fields["state_origins"])} if "state_origins" in fields else {}),
+            },
+            **({"_guards": self._guards(fields["guards"])} if "guards" in fields else {}),
+        }
+
+    def _origins(self, data: Any) -> StateOrigins:
+        return restore_origins(data, self._decoder, self._fetch_graph)
+
+    def _guards(self, data: Any) -> GuardSet:
+        fields = entry_fields(data, "The guards of a module", _GUARD_FIELDS, frozenset())
+        rows = [
+            [checked(part, str, "A guard") for part in checked(row, list, "A guard")]
+            for row in checked(fields["guards"], list, "The list of guards")
+        ]
+        graph = None if fields["graph"] is None else self._fetch_graph(fields["graph"])
+        if any(len(row) != _PARTS_OF_A_GUARD for row in rows) or fields["on_failure"] not in POLICIES:
+            raise Refusal("its guards are not what guards can be. The file is damaged.")
+        answers = graph.output_node().args[0] if graph is not None else ()
+        if graph is not None and not (isinstance(answers, tuple) and len(answers) == len(rows)):
+            raise Refusal("it does not have one guard for each answer. The file is damaged.")
+        return GuardSet(graph, tuple(Guard(*row) for row in rows), fields["on_failure"])
