@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from fxplug.capture.pytrees import InputTrees, OutputTree
 from fxplug.codegen.formatting import dotted
 from fxplug.semantics.internals import unflatten_tree
+from fxplug.storage.export.fused_layers import write_fused_calls
 from fxplug.storage.export.names import Names, UnreachableError
 from fxplug.storage.export.variables import Line, Writer
 from fxplug.storage.faults import Refusal
@@ -38,6 +39,10 @@ class Paths(Protocol):
 
     def holds(self, parts: list[str]) -> bool:
         """Return whether a module holds what is at a path, so that reading it again gives the same."""
+        ...
+
+    def find(self, parts: list[str]) -> Any:
+        """Return the module or tensor at a path, None where there is none."""
         ...
 
 
@@ -84,8 +89,9 @@ def read_program(
     plain = copy.deepcopy(graph)
     for node in plain.nodes:
         node.type = None  # Annotations are read from the graph itself.
+    write_fused_calls(plain, paths.find)
     code = plain.python_code("self")
-    reader = _Reader(graph, code, names, paths)
+    reader = _Reader(plain, code, names, paths)
     statements = list(reader.statements())
     function = reader.function
     _annotate(function, graph, names)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fxplug_quant.affine import Affine, affine_of, quantize
+from fxplug_quant.affine import Affine, affine_of, quantize, weight_scale
 from fxplug_quant.engine import (
     Weights,
     activation_levels,
@@ -20,7 +20,6 @@ from fxplug_quant.engine import (
 )
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.inference import expect_floating, without_backward
-from fxplug_quant.observers import weight_scale
 from fxplug_quant.packing import Packing, PackingModule, tensors_of
 
 __all__ = ["DynamicInt8Linear", "FloatToFloat", "WeightInt8Linear", "rounded_weight", "state_of"]
