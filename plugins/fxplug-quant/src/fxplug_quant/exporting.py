@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import metadata, resources
 
 __all__ = ["layers_alone"]
@@ -78,7 +79,7 @@ def layers_alone() -> dict[str, str]:
 
 def _text(name: str) -> str:
     source = resources.files(_PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
-    return source.replace(f"from {_PACKAGE}.", "from .")
+    return re.sub(r" +# noqa: .*", "", source.replace(f"from {_PACKAGE}.", "from ."))
 
 
 def _init(known: dict[str, str]) -> str:
