@@ -47,16 +47,16 @@ class _Keeping(Backend):
     def __init__(self, level: int = 1) -> None:
         self.options = _Options(level)
 
-    def supports(self, node: Any, context: Any) -> Support:  # noqa: ARG002 - it takes everything
+    def supports(self, node: Any, context: Any) -> Support:
         return Support(True, "")
 
-    def compile(self, subgraph: Any, example_inputs: Any, options: Any) -> Any:  # noqa: ARG002 - it has no choice
+    def compile(self, subgraph: Any, example_inputs: Any, options: Any) -> Any:
         return _Engine(copy.deepcopy(subgraph))
 
     def environment(self) -> dict[str, str]:
         return {"keeping": "1"}
 
-    def artefact(self, engine: Any) -> bytes:  # noqa: ARG002 - all are alike
+    def artefact(self, engine: Any) -> bytes:
         return bytes(range(100))
 
     def restore(self, artefact: bytes) -> Any:

@@ -2,10 +2,10 @@
 
     python tools/fuzz_storage.py --count 100000 --seed 1 --keep tests/storage/corpus
     python tools/fuzz_storage.py --count 3000 --seed 5 --kinds tests/storage/corpus  # one file for each kind of refusal
-    python tools/fuzz_storage.py --count 100000 --progress fuzz.json  # run it again, and it goes on where it was
+    python tools/fuzz_storage.py --count 100000 --progress fuzz.json  # the same call goes on where this one was stopped
 
-Every file is one of those of tools/fuzz_seeds.py (golden files, and modules that are guarded, fused, lowered and, where
-fxplug-quant is installed, quantized) with a few mutations: of its bytes, of the archive, or, mostly, of what its JSON
+Every file is one of those of tools/fuzz_seeds.py (golden files, and modules that are guarded, fused, lowered and,
+where fxplug-quant is installed, quantized) with a few mutations: of its bytes, of the archive, or, mostly, of what its JSON
 members say, with checksums made right again, as somebody who means harm would. Loading it, as a whole, lazily or without
 its engines, or summarizing it, must end in a ``StorageError`` or well. Python's audit events are watched meanwhile: no import, no process, no socket, no code, and no file
 but the one that is loaded. Memory and time are bounded. A file on which any of this fails is kept, and makes the script
@@ -406,7 +406,14 @@ def _scratch() -> str | None:
 
 def _total(progress: Path | None, seed: int) -> dict[str, Any]:
     """Return what an earlier run has found, or nothing."""
-    total: dict[str, Any] = {"seed": seed, "number": 0, "loaded": 0, "refused": 0, "failures": [], "seconds": 0.0}
+    total: dict[str, Any] = {
+        "seed": seed,
+        "number": 0,
+        "loaded": 0,
+        "refused": 0,
+        "failures": [],
+        "seconds": 0.0,
+    }
     total |= {"longest": [0.0, 0], "memory": 0, "seeds": []}
     if progress is None or not progress.exists():
         return total
@@ -441,7 +448,16 @@ def _run_some(total: dict[str, Any], count: int, folder: Path, keep: Path | None
     """Load as many files as one process does, and add what was found."""
     number, seed = total["number"], total["seed"]
     end = min(number + PER_PROCESS, count)
-    command = [sys.executable, __file__, "--work", f"{number}:{end}", "--seed", str(seed), "--folder", str(folder)]
+    command = [
+        sys.executable,
+        __file__,
+        "--work",
+        f"{number}:{end}",
+        "--seed",
+        str(seed),
+        "--folder",
+        str(folder),
+    ]
     if kinds is not None:
         kinds.mkdir(parents=True, exist_ok=True)
         command += ["--kinds", str(kinds.resolve())]
@@ -458,7 +474,9 @@ def _run_some(total: dict[str, Any], count: int, folder: Path, keep: Path | None
     if not marker.exists():
         raise SystemExit(f"No file was loaded: {result.stderr[-3000:]}")
     number = int(marker.read_text())
-    total["failures"].append(f"file {number} of seed {seed}, exit {result.returncode}: {result.stderr[-1500:]}")
+    total["failures"].append(
+        f"file {number} of seed {seed}, exit {result.returncode}: {result.stderr[-1500:]}"
+    )
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         shutil.copy(folder / "current.fxplug", keep / f"seed{seed}-{number}.fxplug")
@@ -474,7 +492,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="where files on which something goes wrong are kept")
     parser.add_argument("--kinds", type=Path, help="where one file of each kind of refusal is kept")
-    parser.add_argument("--progress", type=Path, help="where it is noted how far it came; it goes on from there")
+    parser.add_argument(
+        "--progress", type=Path, help="where it is noted how far it came; it goes on from there"
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -35,9 +35,7 @@ def plain_layer(module: nn.Module) -> nn.Module:
     if kind is None:
         return module
     if kind is nn.Linear:
-        plain = nn.Linear(
-            layer.in_features, layer.out_features, bias=module.bias is not None, device="meta"
-        )
+        plain = nn.Linear(layer.in_features, layer.out_features, bias=module.bias is not None, device="meta")
     else:
         geometry = {name: getattr(layer, name) for name in _GEOMETRY}
         sizes = (layer.in_channels, layer.out_channels, layer.kernel_size)
@@ -97,7 +95,9 @@ def _write(graph: Graph, node: Node, layer: FusedLayer) -> None:
     graph.erase_node(node)
 
 
-def _steps(path: str, layer: FusedLayer, other: Any) -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
+def _steps(
+    path: str, layer: FusedLayer, other: Any
+) -> Iterator[tuple[str, Any, tuple[Any, ...], dict[str, Any]]]:
     """Yield opcode, target, further arguments and keywords of each call; the first argument is the value so far."""
     yield "call_module", path, (), {}
     if layer.add:

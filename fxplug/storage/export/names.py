@@ -153,7 +153,7 @@ class Names:
     def _relative_lines(self, used: set[str]) -> list[str]:
         found = {"checks": self.checks, **self._relative}
         lines: list[str] = []
-        for module in sorted(found, key=lambda name: ("." if name == "" else name)):
+        for module in sorted(found, key=lambda name: "." if name == "" else name):
             names = sorted(found[module] if module == "checks" else found[module] & used)
             line = f"from .{module} import {', '.join(names)}"
             if names and len(line) > _WIDTH:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -21,6 +21,9 @@ import fxplug_quant
 from fxplug.errors import StorageError
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_quant import plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Steps(nn.Module):
@@ -39,7 +42,9 @@ class Steps(nn.Module):
         a = functional.max_pool2d(self.second(x), 2)
         b = functional.max_pool2d(torch.relu(self.third(x) + x), 2)
         joined = torch.cat([torch.relu(a), a * b, a + b], 1)
-        return self.head(functional.adaptive_avg_pool2d(self.fourth(joined), 1).flatten(1)), functional.gelu(a)
+        return self.head(functional.adaptive_avg_pool2d(self.fourth(joined), 1).flatten(1)), functional.gelu(
+            a
+        )
 
 
 class Upwards(nn.Module):
@@ -131,13 +136,14 @@ def described(module: fxplug.GraphModule) -> dict[str, object]:
         "guards": [(guard.text, guard.line, guard.source) for guard in module.guards],
         "origins": [[origin.to_data() for origin in node.origins] for node in module.graph.nodes],
         "regions": [node.region for node in module.graph.nodes],
-        "notes": [{key: note for key, note in node.meta.items() if key == "note"} for node in module.graph.nodes],
+        "notes": [
+            {key: note for key, note in node.meta.items() if key == "note"} for node in module.graph.nodes
+        ],
         "note": module.meta["note"],
         "modules": [(name, type(part), part.training) for name, part in module.named_modules()],
         "buffers": [name for name, _ in module.named_buffers()],
         "state": [
-            (name, value.dtype, value.shape, value.stride())
-            for name, value in module.state_dict().items()
+            (name, value.dtype, value.shape, value.stride()) for name, value in module.state_dict().items()
         ],
     }
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxplug.errors import ConfigError, UnknownNameError
-from fxplug_quant.affine import SMALLEST_SCALE, Affine, affine_of
+from fxplug_quant.affine import Affine, affine_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
