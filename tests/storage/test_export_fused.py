@@ -248,7 +248,7 @@ def fail():
     [
         (fail, "it raised RuntimeError: no licence"),
         (lambda: ["x"], "it returned no dict with an '__init__.py'"),
-        (lambda: {"layers.py": ""}, "it returned no dict with an '__init__.py'"),
+        (lambda: {"layers.py": ""}, "no dict with an '__init__.py'"),
         (lambda: {"__init__.py": TEXT, "../x.py": ""}, "'../x.py' is not the name of a file of Python"),
         (lambda: {"__init__.py": TEXT, "x.txt": ""}, "'x.txt' is not the name of a file of Python"),
         (lambda: {"__init__.py": b""}, "'__init__.py' is not the name of a file of Python, or has no text"),
