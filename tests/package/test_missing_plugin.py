@@ -60,7 +60,7 @@ def written(full_environment, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def without_quant(full_environment, files, written) -> Iterator[object]:  # noqa: ARG001 - written needs the plugin
+def without_quant(full_environment, files, written) -> Iterator[object]:
     """The environment while the plugin is not installed in it."""
     (wheel,) = files.glob(f"{NAME.replace('-', '_')}-*.whl")
     full_environment.python("-m", "pip", "uninstall", "--yes", NAME)

@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 import fxplug
 from fxplug.execute import GraphModule
-from fxplug.execute.fused import ACTIVATIONS, FUSED_MODULES, FusedConv1d, FusedConv2d, FusedConv3d, FusedLinear
+from fxplug.execute.fused import (
+    ACTIVATIONS,
+    FUSED_MODULES,
+    FusedConv1d,
+    FusedConv2d,
+    FusedConv3d,
+    FusedLinear,
+)
 from fxplug.ir import Graph
 from fxplug.storage import ProvidedTarget, Provisions, StorageTargetRecord
 from fxplug.storage.export import ExportError, export_package
@@ -147,7 +154,9 @@ def test_a_fused_layer_that_other_code_calls_is_refused(tmp_path, part):
     with pytest.raises(ExportError) as caught:
         fxplug.export_python(graph_module({"holder": part}, ("holder", (0,))), tmp_path / "out")
 
-    assert "node 'holder' uses 'holder', in which layers are fused with what follows them" in str(caught.value)
+    assert "node 'holder' uses 'holder', in which layers are fused with what follows them" in str(
+        caught.value
+    )
     assert caught.value.code == "FXP-S020"
     assert not (tmp_path / "out").exists()
 
@@ -158,6 +167,19 @@ def test_a_graph_module_inside_writes_its_own(exported):
     x = torch.randn(2, 3)
 
     assert torch.equal(exported(module)[0].load()(x), module(x))
+
+
+def test_an_operator_that_fxplug_registers_is_refused(tmp_path):
+    graph = Graph()
+    steps = torch.ops.fxplug.quantize_per_tensor.default
+    graph.output(graph.call_function(steps, (graph.placeholder("x"), 0.5, 0, 0, 255, torch.uint8)))
+    with pytest.raises(ExportError) as caught:
+        fxplug.export_python(GraphModule(nn.Module(), graph), tmp_path / "out")
+
+    assert str(caught.value).startswith(
+        "Cannot export the module as Python: node 'quantize_per_tensor_default' uses a value that is the operator "
+        "fxplug.quantize_per_tensor.default, which fxplug registers and torch alone does not have."
+    )
 
 
 # -- what plugins bring
@@ -209,9 +231,7 @@ def test_what_a_plugin_gives_stands_beside_the_program(exported):
 
 
 def test_a_name_that_the_program_has_already_is_reached_through_the_package(exported):
-    package, text = exported(
-        shifted(), class_name="Shift", provisions=brought(lambda: {"__init__.py": TEXT})
-    )
+    package, text = exported(shifted(), class_name="Shift", provisions=brought(lambda: {"__init__.py": TEXT}))
 
     assert "from . import sample_layers\n" in text
     assert torch.equal(package.load()(torch.ones(2)), torch.full((2,), 3.0))
@@ -261,7 +281,9 @@ def test_a_package_that_does_not_stand_alone_is_refused(tmp_path, make, reason):
     with pytest.raises(ExportError) as caught:
         export_package(shifted(), tmp_path / "out", provisions=brought(make))
 
-    assert "'python' of the storage target 'shift' gives no package that needs torch alone: " in str(caught.value)
+    assert "'python' of the storage target 'shift' gives no package that needs torch alone: " in str(
+        caught.value
+    )
     assert reason in str(caught.value)
     assert "Report it to the authors of fxplug-sample 1.0." in str(caught.value)
     assert not (tmp_path / "out").exists()

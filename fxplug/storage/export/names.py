@@ -120,6 +120,7 @@ class Names:
             return dotted(known)
         if isinstance(value, (types.ModuleType, enum.Enum)):
             return self.reference(value)
+        _refuse_own_operator(value)
         self.name(path[0])
         return dotted(".".join(path))
 
@@ -246,6 +247,7 @@ class Names:
         return dotted(path)
 
     def _operator(self, value: Any) -> ast.expr:
+        _refuse_own_operator(value)
         path = f"torch.ops.{value}"
         found: Any = torch
         for part in path.split(".")[1:]:
@@ -345,6 +347,13 @@ class Names:
                 return None
             found = ast.BinOp(found, ast.BitOr(), part)
         return found
+
+
+def _refuse_own_operator(value: Any) -> None:
+    if isinstance(value, (OpOverload, OpOverloadPacket)) and str(value).partition(".")[0] == _OWN:
+        raise UnreachableError(
+            f"is the operator {value}, which fxplug registers and torch alone does not have"
+        )
 
 
 class _Fixed(ast.NodeTransformer):

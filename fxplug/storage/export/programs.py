@@ -234,7 +234,7 @@ class _Reader(ast.NodeTransformer):
             for part in path[1:]:
                 value = getattr(value, part)
             # What torch.ops holds is found there alone.
-            return self._names.at(path, value) if is_library else self._refer(value)
+            return self._found(lambda: self._names.at(path, value)) if is_library else self._refer(value)
         node.value = self.visit(node.value)
         return node
 
@@ -245,8 +245,11 @@ class _Reader(ast.NodeTransformer):
         return self._refer(self._code.globals[node.id])
 
     def _refer(self, value: Any) -> ast.expr:
+        return self._found(lambda: self._names.value(value))
+
+    def _found(self, find: Callable[[], ast.expr]) -> ast.expr:
         try:
-            return self._names.value(value)
+            return find()
         except UnreachableError as error:
             where = "" if self._node is None else f"node {self._node.name!r} uses a value that "
             raise Refusal(
