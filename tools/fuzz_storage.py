@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fuzz_seeds
+import torch
 
 import fxplug
 from fxplug.errors import StorageError
@@ -338,6 +339,7 @@ def _work(numbers: range, seed: int, folder: Path, kinds: Path | None) -> None:
         for path in paths:  # What is made once is made before anything is watched.
             for way in range(len(_WAYS)):
                 _WAYS[way](path, plugins)
+    repr(torch.ones(1))  # The first text of a tensor makes torch import a module of its own.
     path = folder / "current.fxplug"
     watch = _Watch(path)
     refused, longest = 0, (0.0, 0)

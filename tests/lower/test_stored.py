@@ -248,6 +248,8 @@ def test_engines_are_one_of_three(path):
         ("backend", 3),
         ("options", []),
         ("on_mismatch", "sideways"),
+        ("on_mismatch", torch.ones(2)),
+        ("partition", torch.ones(2)),
         ("environment", {"quick-engine": 1}),
     ],
 )
