@@ -61,7 +61,8 @@ class StoredEngine(nn.Module):
         for name in _WORDS:
             checked(facts[name], str, f"The {name} of an engine")
         for version in checked(facts["environment"], dict, "The environment of an engine").values():
-            checked(version, str, "A version in the environment of an engine")
+            if not isinstance(version, (str, int, float, type(None))):
+                raise Refusal("a version in the environment of an engine is no text. The file is damaged.")
         return facts
 
     def content(self) -> bytes | None:

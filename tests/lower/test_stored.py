@@ -251,6 +251,7 @@ def test_engines_are_one_of_three(path):
         ("on_mismatch", torch.ones(2)),
         ("partition", torch.ones(2)),
         ("environment", {"quick-engine": 1}),
+        ("environment", {"quick-engine": torch.ones(2)}),
     ],
 )
 def test_what_was_tampered_with_is_refused(path, tmp_path, field, value):
