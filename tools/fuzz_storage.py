@@ -2,12 +2,14 @@
 
     python tools/fuzz_storage.py --count 100000 --seed 1 --keep tests/storage/corpus
     python tools/fuzz_storage.py --count 3000 --seed 5 --kinds tests/storage/corpus  # one file for each kind of refusal
+    python tools/fuzz_storage.py --count 100000 --progress fuzz.json  # the same call goes on where this one was stopped
 
-Every file is one of the golden files with a few mutations: of its bytes, of the archive, or, mostly, of what its JSON
-members say, with checksums made right again, as somebody who means harm would. Loading it must end in a module or in a
-``StorageError``. Python's audit events are watched meanwhile: no import, no process, no socket, no code, and no file
-but the one that is loaded. Memory and time are bounded. A file on which any of this fails is kept, and makes the script
-end with 1.
+Every file is one of those of tools/fuzz_seeds.py (golden files, and modules that are guarded, fused, lowered and,
+where fxplug-quant is installed, quantized) with a few mutations: of its bytes, of the archive, or, mostly, of what its
+JSON members say, with checksums made right again, as somebody who means harm would. Loading it, as a whole, lazily or
+without its engines, or summarizing it, must end well or in a ``StorageError``. Python's audit events are watched
+meanwhile: no import, no process, no socket, no code, and no file but the one that is loaded. Memory and time are
+bounded. A file on which any of this fails is kept, and makes the script end with 1.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import hashlib
-import importlib
 import io
 import json
+import os
 import random
 import re
 import resource
@@ -29,19 +31,29 @@ import time
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import fuzz_seeds
+import torch
+
+import fxplug
 from fxplug.errors import StorageError
-from fxplug.storage import load
+from fxplug.storage import summarize
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-GOLDEN = CHECKOUT / "tests" / "storage" / "golden"
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fxplug.plugins import PluginManager
+
 MEMBERS = ("manifest.json", "graph.json", "modules.json", "weights.safetensors")
 PER_PROCESS = 5_000
-LONGEST = 30
+LONGEST = 60
+"""Seconds for so many files as follow:"""
+PER_ALARM = 100
 MOST_MEMORY = 400  # MiB beyond what was in use before the first file.
 
-HARMLESS = frozenset({"mmap.__new__", "builtins.id"})
+# Memory of tensors is looked at through the last, and options of backends are checked by the one before it.
+HARMLESS = frozenset({"mmap.__new__", "builtins.id", "sys._getframe", "ctypes.cdata"})
 
 NASTY: list[Any] = [
     *(
@@ -320,27 +332,32 @@ class _Watch:
 
 def _work(numbers: range, seed: int, folder: Path, kinds: Path | None) -> None:
     """Load the files with these numbers in this process; the one at hand is always ``current.fxplug``."""
-    sys.path.insert(0, str(GOLDEN.parent))
-    provisions = importlib.import_module("golden_module").provisions
-    seeds = [_members(path) for path in sorted(GOLDEN.glob("*.fxplug"))]
-    for golden in sorted(GOLDEN.glob("*.fxplug")):  # What is made once is made before anything is watched.
-        load(golden, provisions=provisions)
+    plugins = fuzz_seeds.manager()
+    with tempfile.TemporaryDirectory() as name:
+        paths = fuzz_seeds.write_seeds(Path(name), plugins)
+        seeds = [_members(path) for path in paths]
+        for path in paths:  # What is made once is made before anything is watched.
+            for way in range(len(_WAYS)):
+                _WAYS[way](path, plugins)
+    repr(torch.ones(1))  # The first text of a tensor makes torch import a module of its own.
     path = folder / "current.fxplug"
     watch = _Watch(path)
     refused, longest = 0, (0.0, 0)
-    for number in numbers:
-        path.write_bytes(mutated(random.Random(f"{seed}:{number}"), seeds))
-        (folder / "number").write_text(str(number))
-        faulthandler.dump_traceback_later(LONGEST, exit=True)
-        started = time.process_time()
-        watch.start()
-        message = _outcome(path, lazy=number % 4 == 0, provisions=provisions)
-        watch.check(number)
-        longest = max(longest, (time.process_time() - started, number))
-        faulthandler.cancel_dump_traceback_later()
-        refused += bool(message)
-        if kinds is not None and message:
-            shutil.copy(path, kinds / f"{_kind(message)}.fxplug")
+    with (folder / "number").open("wb", buffering=0) as marker:
+        for number in numbers:
+            if number % PER_ALARM == 0 or number == numbers.start:
+                faulthandler.dump_traceback_later(LONGEST, exit=True)
+            path.write_bytes(mutated(random.Random(f"{seed}:{number}"), seeds))
+            os.pwrite(marker.fileno(), b"%12d" % number, 0)
+            started = time.process_time()
+            watch.start()
+            message = _outcome(path, number, plugins)
+            watch.check(number)
+            longest = max(longest, (time.process_time() - started, number))
+            refused += bool(message)
+            if kinds is not None and message:
+                shutil.copy(path, kinds / f"{_kind(message)}.fxplug")
+    faulthandler.cancel_dump_traceback_later()
     others = {entry.name for entry in folder.iterdir()} - {"current.fxplug", "number"}
     if others:
         raise SystemExit(f"files were made: {others}")
@@ -349,14 +366,23 @@ def _work(numbers: range, seed: int, folder: Path, kinds: Path | None) -> None:
         "refused": refused,
         "longest": (round(longest[0], 3), longest[1]),
         "memory": watch.grown(),
+        "seeds": [entry.stem for entry in paths],
     }
     sys.stdout.write(json.dumps(result) + "\n")
 
 
-def _outcome(path: Path, **options: Any) -> str:
+_WAYS: tuple[Callable[[Path, PluginManager], object], ...] = (
+    lambda path, plugins: fxplug.load(path, manager=plugins, lazy=True),
+    lambda path, plugins: fxplug.load(path, manager=plugins),
+    lambda path, plugins: fxplug.load(path, manager=plugins, engines="eager"),
+    lambda path, plugins: (summarize(path), fxplug.load(path, manager=plugins)),
+)
+
+
+def _outcome(path: Path, number: int, plugins: PluginManager) -> str:
     """Return the message with which a file is refused, empty when it is loaded."""
     try:
-        load(path, **options)
+        _WAYS[number % len(_WAYS)](path, plugins)
     except StorageError as error:
         return error.message
     return ""
@@ -374,52 +400,91 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def run(count: int, seed: int, keep: Path | None, kinds: Path | None = None) -> int:
+def _scratch() -> str | None:
+    """Return where files cost the least: memory, where the system has a folder for it."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and os.access(memory, os.W_OK) else None
+
+
+def _total(progress: Path | None, seed: int) -> dict[str, Any]:
+    """Return what an earlier run has found, or nothing."""
+    total: dict[str, Any] = {
+        "seed": seed,
+        "number": 0,
+        "loaded": 0,
+        "refused": 0,
+        "failures": [],
+        "seconds": 0.0,
+    }
+    total |= {"longest": [0.0, 0], "memory": 0, "seeds": []}
+    if progress is None or not progress.exists():
+        return total
+    known = json.loads(progress.read_text(encoding="utf-8"))
+    if known["seed"] != seed:
+        raise SystemExit(f"{progress} is of seed {known['seed']}, not {seed}: name another file.")
+    return known
+
+
+def run(count: int, seed: int, keep: Path | None, kinds: Path | None, progress: Path | None) -> int:
     """Load so many damaged files, in processes of their own; return on how many something went wrong."""
-    total: dict[str, Any] = {"loaded": 0, "refused": 0, "longest": [0.0, 0], "memory": 0}
-    failures: list[str] = []
-    number = 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        while number < count:
-            end = min(number + PER_PROCESS, count)
-            command = [
-                sys.executable,
-                __file__,
-                "--work",
-                f"{number}:{end}",
-                "--seed",
-                str(seed),
-                "--folder",
-                name,
-            ]
-            if kinds is not None:
-                kinds.mkdir(parents=True, exist_ok=True)
-                command += ["--kinds", str(kinds.resolve())]
-            result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
-            if result.returncode == 0:
-                found = json.loads(result.stdout)
-                for key in ("loaded", "refused"):
-                    total[key] += found[key]
-                for key in ("longest", "memory"):
-                    total[key] = max(total[key], found[key])
-                number = end
-                continue
-            number = int((folder / "number").read_text())
-            failures.append(
-                f"file {number} of seed {seed}, exit {result.returncode}: {result.stderr[-1500:]}"
-            )
-            if keep is not None:
-                keep.mkdir(parents=True, exist_ok=True)
-                shutil.copy(folder / "current.fxplug", keep / f"seed{seed}-{number}.fxplug")
-            number += 1
-    for failure in failures:
+    total = _total(progress, seed)
+    with tempfile.TemporaryDirectory(dir=_scratch()) as name:
+        while total["number"] < count:
+            started = time.monotonic()
+            _run_some(total, count, Path(name), keep, kinds)
+            total["seconds"] = round(total["seconds"] + time.monotonic() - started, 1)
+            if progress is not None:
+                progress.write_text(json.dumps(total), encoding="utf-8")
+    for failure in total["failures"]:
         sys.stdout.write(f"{failure}\n")
     sys.stdout.write(
-        f"{number} files: {total['loaded']} loaded, {total['refused']} refused, {len(failures)} went wrong; the "
-        f"longest took {total['longest'][0]} s (file {total['longest'][1]}), memory grew by {total['memory']} MiB\n"
+        f"{total['number']} files: {total['loaded']} loaded, {total['refused']} refused, {len(total['failures'])} went "
+        f"wrong; the longest took {total['longest'][0]} s (file {total['longest'][1]}), memory grew by "
+        f"{total['memory']} MiB; {total['number'] / max(total['seconds'], 0.1):.0f} files a second, made of "
+        f"{', '.join(total['seeds'])}\n"
     )
-    return len(failures)
+    return len(total["failures"])
+
+
+def _run_some(total: dict[str, Any], count: int, folder: Path, keep: Path | None, kinds: Path | None) -> None:
+    """Load as many files as one process does, and add what was found."""
+    number, seed = total["number"], total["seed"]
+    end = min(number + PER_PROCESS, count)
+    command = [
+        sys.executable,
+        __file__,
+        "--work",
+        f"{number}:{end}",
+        "--seed",
+        str(seed),
+        "--folder",
+        str(folder),
+    ]
+    if kinds is not None:
+        kinds.mkdir(parents=True, exist_ok=True)
+        command += ["--kinds", str(kinds.resolve())]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    if result.returncode == 0:
+        found = json.loads(result.stdout)
+        for key in ("loaded", "refused"):
+            total[key] += found[key]
+        for key in ("longest", "memory"):
+            total[key] = max(total[key], found[key])
+        total["number"], total["seeds"] = end, found["seeds"]
+        return
+    marker = folder / "number"
+    if not marker.exists():
+        raise SystemExit(f"No file was loaded: {result.stderr[-3000:]}")
+    number = int(marker.read_text())
+    total["failures"].append(
+        f"file {number} of seed {seed}, exit {result.returncode}: {result.stderr[-1500:]}"
+    )
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "current.fxplug", keep / f"seed{seed}-{number}.fxplug")
+    # Those before it went well; how many of them were loaded was not told.
+    total["number"] = number + 1
+    marker.unlink()
 
 
 def main() -> None:
@@ -429,13 +494,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="where files on which something goes wrong are kept")
     parser.add_argument("--kinds", type=Path, help="where one file of each kind of refusal is kept")
+    parser.add_argument(
+        "--progress", type=Path, help="where it is noted how far it came; it goes on from there"
+    )
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         first, _, end = options.work.partition(":")
         _work(range(int(first), int(end)), options.seed, options.folder, options.kinds)
-    elif run(options.count, options.seed, options.keep, options.kinds):
+    elif run(options.count, options.seed, options.keep, options.kinds, options.progress):
         raise SystemExit(1)
 
 

@@ -47,5 +47,6 @@ def export(context: click.Context, model: str, folder: str, config: Path | None,
         inputs = example_inputs(context, examples, example_from)
         module = in_wanted_mode(module, training=options["training"])
         module = capture(module, inputs, mode=options["mode"], manager=manager)
-    export_python(module, folder, class_name=options["class_name"], overwrite=options["overwrite"])
+    names = {name: options[name] for name in ("class_name", "overwrite")}
+    export_python(module, folder, **names, manager=manager)
     click.echo(f"Written to {folder}: model.py, and weights.pt, which load() reads.")

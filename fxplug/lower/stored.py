@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from torch import nn
@@ -109,7 +109,7 @@ def restored_partition(stored: StoredEngine, maker: Backend, engines: Engines) -
         engine,
         stored.program,
         _profile_of(facts["profile"]),
-        cast("OnMismatch", facts["on_mismatch"]),
+        _mismatch_of(facts["on_mismatch"]),
         origin,
     )
 
@@ -229,11 +229,24 @@ def _example_of(data: Any) -> Any:
     ((kind, content),) = cast("dict[str, Any]", data).items()
     if kind == "tensor":
         dtype, sizes, strides, device = content
-        return TensorExample(dtype, tuple(sizes), tuple(strides), torch.device(device))
+        return TensorExample(dtype, tuple(sizes), tuple(strides), _device_of(device))
     if kind in {"tuple", "list"}:
         parts = list(map(_example_of, content))
         return tuple(parts) if kind == "tuple" else parts
     return content
+
+
+def _mismatch_of(word: Any) -> OnMismatch:
+    if word not in get_args(OnMismatch):
+        raise ValueError(f"on_mismatch is {word!r}")
+    return word
+
+
+def _device_of(name: Any) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as error:  # What torch says of a name that is none.
+        raise ValueError(str(error).partition("\n")[0]) from None
 
 
 def _zeros(value: Any) -> Any:

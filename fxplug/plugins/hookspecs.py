@@ -608,7 +608,8 @@ def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord] | None:
     Returns:
         Records, or None for none. All are collected. A name must mean the same in all later versions. A file may call
             a function with any arguments: it must not read files, or run what it is handed. Of a class of modules,
-            files keep parameters, buffers, submodules and plain attributes.
+            files keep parameters, buffers, submodules and plain attributes. With `python`, `fxplug.export_python` puts
+            a package beside a program that needs neither the plugin nor fxplug.
 
     Order:
         Where several plugins have named one function, the first in order is written.

@@ -157,6 +157,8 @@ def _check_storage_target(record: StorageTargetRecord) -> None:
     title = _check_title(record)
     if not callable(record.target):
         raise Refused(f"the target of {title} is {record.target!r}, which cannot be called")
+    if record.python is not None and not callable(record.python):
+        raise Refused(f"'python' of {title} is {record.python!r}, which cannot be called")
 
 
 def _check_constant(record: ConstantRecord) -> None:

@@ -22,6 +22,7 @@ _FIELDS = frozenset(
     {"partition", "backend", "plugin", "distribution", "version", "options", "environment", "sha256"}
     | {"inputs", "profile", "on_mismatch"}
 )
+_WORDS = ("partition", "backend", "plugin", "distribution", "version", "sha256", "on_mismatch")
 _MARK = "about"
 
 
@@ -56,7 +57,13 @@ class StoredEngine(nn.Module):
         Raises:
             Refusal: They are not what they have to be.
         """
-        return entry_fields(getattr(self, _MARK, None), "An engine", _FIELDS, frozenset())
+        facts = entry_fields(getattr(self, _MARK, None), "An engine", _FIELDS, frozenset())
+        for name in _WORDS:
+            checked(facts[name], str, f"The {name} of an engine")
+        for version in checked(facts["environment"], dict, "The environment of an engine").values():
+            if not isinstance(version, (str, int, float, type(None))):
+                raise Refusal("a version in the environment of an engine is no text. The file is damaged.")
+        return facts
 
     def content(self) -> bytes | None:
         """Return the engine, None where it was not kept.

@@ -37,6 +37,10 @@ class StorageTargetRecord:
     given to an instance that was made without its constructor, as pickle does. A file cannot call the class."""
     summary: str = ""
     """One line for people."""
+    python: Callable[[], Mapping[str, str]] | None = None
+    """Returns a Python package in which the target has its own name and which needs torch alone: file name -> text,
+    with an ``__init__.py``. `fxplug.export_python` puts it beside a program that uses the target, under the name of
+    the plugin. None: an exported program imports the target from where it is defined."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,10 @@ class Provision:
 
     # -- functions
 
+    def offer_of(self, target: Any) -> ProvidedTarget | None:
+        """Return what a plugin has said of a function or class, None when none has."""
+        return next((offer for offer in self._provisions().targets if offer.record.target is target), None)
+
     @staticmethod
     def is_name(name: str) -> bool:
         """Return whether a name is one that plugins bring."""
@@ -111,10 +119,8 @@ class Provision:
 
     def name_of(self, target: Any) -> str | None:
         """Return the name that a plugin has given to a function, None when none has."""
-        for offer in self._provisions().targets:
-            if offer.record.target is target:
-                return self._used(offer)
-        return None
+        offer = self.offer_of(target)
+        return None if offer is None else self._used(offer)
 
     def resolve(self, name: str) -> Any:
         """Return the function that a plugin has named so.

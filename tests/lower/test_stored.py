@@ -240,7 +240,19 @@ def test_engines_are_one_of_three(path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("inputs", [{"tensor": [1]}]), ("profile", [{"colour": 1}]), ("backend", 3), ("options", [])],
+    [
+        ("inputs", [{"tensor": [1]}]),
+        ("inputs", [{"tensor": [torch.float32, [2], [1], "cp("]}]),
+        ("inputs", [{"tensor": [torch.float32, [2], [1], "nonsense"]}]),
+        ("profile", [{"colour": 1}]),
+        ("backend", 3),
+        ("options", []),
+        ("on_mismatch", "sideways"),
+        ("on_mismatch", torch.ones(2)),
+        ("partition", torch.ones(2)),
+        ("environment", {"quick-engine": 1}),
+        ("environment", {"quick-engine": torch.ones(2)}),
+    ],
 )
 def test_what_was_tampered_with_is_refused(path, tmp_path, field, value):
     stored = fxplug.storage.load(path)

@@ -26,12 +26,15 @@ from fxplug.semantics.internals import OpOverload, OpOverloadPacket
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fxplug.storage.export.provided import ProvidedPackages
+
 __all__ = ["Names", "UnreachableError"]
 
 _OWN = "fxplug"
 _CHECKS = {function: function.__name__ for function in (*checks.CHECKS, checks.same_value)}
 _ORIGINS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict", set: "set"}
 _DEEPEST = 50
+_WIDTH = 88
 _ANNOTATED = frozenset({"builtins", "torch"})
 
 
@@ -40,10 +43,13 @@ class Names:
 
     Args:
         taken: Names that no import may have: those of parameters.
+        provided: What plugins have given a form that needs torch alone.
     """
 
-    def __init__(self, taken: Iterable[str]) -> None:
+    def __init__(self, taken: Iterable[str], provided: ProvidedPackages) -> None:
         self._taken = frozenset(taken)
+        self._provided = provided
+        self._relative: dict[str, set[str]] = {}
         self._imports: dict[str, str] = {}
         self._used: set[str] = set()
         self.checks: set[str] = set()
@@ -109,11 +115,12 @@ class Names:
 
     def at(self, path: list[str], value: Any) -> ast.expr:
         """Return the expression for what is at a path of a library, by the short name if it has one."""
-        known = self._known(value)
+        known = self._known(value) or self._beside(value)
         if known is not None:
             return dotted(known)
         if isinstance(value, (types.ModuleType, enum.Enum)):
             return self.reference(value)
+        _refuse_own_operator(value)
         self.name(path[0])
         return dotted(".".join(path))
 
@@ -133,12 +140,27 @@ class Names:
                 continue
             module = statement.split()[1].partition(".")[0]
             groups[0 if module in sys.stdlib_module_names else 1].append(statement)
-        if self.checks:
-            groups[2].append(f"from .checks import {', '.join(sorted(self.checks))}")
-        ordered = [sorted(group, key=_import_order) for group in groups.values() if group]
+        groups[2] += self._relative_lines(used)
+        ordered = [
+            sorted(group, key=_import_order) if number < 2 else group
+            for number, group in groups.items()
+            if group
+        ]
         lines: list[str] = []
         for group in ordered:
             lines += [*([""] if lines else []), *group]
+        return lines
+
+    def _relative_lines(self, used: set[str]) -> list[str]:
+        found = {"checks": self.checks, **self._relative}
+        lines: list[str] = []
+        for module in sorted(found, key=lambda name: "." if name == "" else name):
+            names = sorted(found[module] if module == "checks" else found[module] & used)
+            line = f"from .{module} import {', '.join(names)}"
+            if names and len(line) > _WIDTH:
+                lines += [f"from .{module} import (", *(f"    {name}," for name in names), ")"]
+            elif names:
+                lines.append(line)
         return lines
 
     # -- values
@@ -207,7 +229,7 @@ class Names:
             return self._enumerator(value)
         if isinstance(value, torch.device):
             return ast.Call(dotted(f"{self.torch()}.device"), [ast.Constant(str(value))], [])
-        known = self._known(value)
+        known = self._known(value) or self._beside(value)
         if known is not None:
             return dotted(known)
         if getattr(value, "__module__", None) == checks.__name__ and value is checks.class_of:
@@ -225,6 +247,7 @@ class Names:
         return dotted(path)
 
     def _operator(self, value: Any) -> ast.expr:
+        _refuse_own_operator(value)
         path = f"torch.ops.{value}"
         found: Any = torch
         for part in path.split(".")[1:]:
@@ -254,6 +277,21 @@ class Names:
             self.torch()
             return str(value)
         return None
+
+    def _beside(self, value: Any) -> str | None:
+        """Return the name of what a plugin has put into a package beside the program."""
+        place = self._provided.place_of(value)
+        if place is None:
+            return None
+        package, name = place
+        known = self._relative.setdefault(package, set())
+        if name not in known and (name in self._taken or name in self._used or hasattr(builtins, name)):
+            self._relative.setdefault("", set()).add(package)
+            self._used.add(package)
+            return f"{package}.{name}"
+        known.add(name)
+        self._used.add(name)
+        return name
 
     def _module(self, value: types.ModuleType) -> ast.expr:
         if sys.modules.get(value.__name__) is not value:
@@ -309,6 +347,13 @@ class Names:
                 return None
             found = ast.BinOp(found, ast.BitOr(), part)
         return found
+
+
+def _refuse_own_operator(value: Any) -> None:
+    if isinstance(value, (OpOverload, OpOverloadPacket)) and str(value).partition(".")[0] == _OWN:
+        raise UnreachableError(
+            f"is the operator {value}, which fxplug registers and torch alone does not have"
+        )
 
 
 class _Fixed(ast.NodeTransformer):

@@ -22,13 +22,17 @@ from fxplug.ir import is_plain_name, printable
 from fxplug.storage.export.guards import CHECKS_FILE, check_program, guard_call
 from fxplug.storage.export.names import Names
 from fxplug.storage.export.programs import Program, parameter_names, read_program
+from fxplug.storage.export.provided import ProvidedPackages
 from fxplug.storage.export.tree import RESTORE, ModuleText, held_tensors, walk
 from fxplug.storage.faults import Refusal
 from fxplug.storage.folders import OutputFolder
+from fxplug.storage.provisions import Provision
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
+
+    from fxplug.storage.provisions import Provisions
 
 __all__ = ["ExportError", "export_package"]
 
@@ -86,6 +90,7 @@ def export_package(
     *,
     class_name: str | None = None,
     overwrite: bool = False,
+    provisions: Callable[[], Provisions] | None = None,
 ) -> None:
     """Write a graph module as a Python package; see `fxplug.export_python`, which this is.
 
@@ -94,6 +99,7 @@ def export_package(
         folder: Where.
         class_name: The class that the package defines.
         overwrite: Whether a package that stands there is replaced.
+        provisions: Returns what plugins bring; called when the module holds something that torch does not have.
 
     Raises:
         ExportError: Something cannot be written.
@@ -108,7 +114,7 @@ def export_package(
     _check_class_name(name)
     target = Path(folder)
     try:
-        files, tensors = _Package(module, name).files()
+        files, tensors = _Package(module, name, ProvidedPackages(Provision(provisions))).files()
     except Refusal as refusal:
         raise ExportError(f"Cannot export the module as Python: {refusal}") from refusal.__cause__
     except RecursionError as error:
@@ -140,6 +146,7 @@ def _write(target: Path, files: dict[str, str], tensors: dict[str, torch.Tensor]
         )
     with OutputFolder(target, _FILES, _FORMAT).writing() as place:
         for name, text in files.items():
+            (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_text(text, encoding="utf-8", newline="\n")
         try:
             torch.save(tensors, place / _WEIGHTS)
@@ -155,13 +162,15 @@ class _Package:
     Args:
         root: The module.
         class_name: Its class in the package.
+        provided: What plugins put beside it.
     """
 
-    def __init__(self, root: GraphModule, class_name: str) -> None:
+    def __init__(self, root: GraphModule, class_name: str, provided: ProvidedPackages) -> None:
         self._root = root
+        self._provided = provided
         modules = [part for _, part in walk(root) if isinstance(part, GraphModule)]
         taken = {name for part in modules for name in parameter_names(part.graph)}
-        self._names = Names(taken)
+        self._names = Names(taken, provided)
         self._class_names: dict[int, str] = {id(root): class_name}
         self._classes: list[list[str]] = []
         self._restores = False
@@ -183,6 +192,7 @@ class _Package:
         model = "\n".join(head) + f"\n\n\n{body}\n"
         needs = sorted(names.distributions)
         listed = ", ".join(needs)
+        mark = {"format": _FORMAT, "class": class_name, "imports": needs, "files": self._provided.folders()}
         note = f"\n{_wrapped(f'Besides torch, it imports {listed}.')}" if needs else ""
         files = {
             "__init__.py": _INIT.format(
@@ -193,7 +203,8 @@ class _Package:
                 needs=note,
             ),
             _MODEL: model,
-            _MARK: json.dumps({"format": _FORMAT, "class": class_name, "imports": needs}, indent=2) + "\n",
+            _MARK: json.dumps(mark, indent=2) + "\n",
+            **self._provided.files(),
         }
         if names.checks:
             files[_CHECKS] = CHECKS_FILE

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from fxplug.capture.pytrees import InputTrees, OutputTree
 from fxplug.codegen.formatting import dotted
 from fxplug.semantics.internals import unflatten_tree
+from fxplug.storage.export.fused_layers import write_fused_calls
 from fxplug.storage.export.names import Names, UnreachableError
 from fxplug.storage.export.variables import Line, Writer
 from fxplug.storage.faults import Refusal
@@ -38,6 +39,10 @@ class Paths(Protocol):
 
     def holds(self, parts: list[str]) -> bool:
         """Return whether a module holds what is at a path, so that reading it again gives the same."""
+        ...
+
+    def find(self, parts: list[str]) -> Any:
+        """Return the module or tensor at a path, None where there is none."""
         ...
 
 
@@ -84,8 +89,9 @@ def read_program(
     plain = copy.deepcopy(graph)
     for node in plain.nodes:
         node.type = None  # Annotations are read from the graph itself.
+    write_fused_calls(plain, paths.find)
     code = plain.python_code("self")
-    reader = _Reader(graph, code, names, paths)
+    reader = _Reader(plain, code, names, paths)
     statements = list(reader.statements())
     function = reader.function
     _annotate(function, graph, names)
@@ -228,7 +234,7 @@ class _Reader(ast.NodeTransformer):
             for part in path[1:]:
                 value = getattr(value, part)
             # What torch.ops holds is found there alone.
-            return self._names.at(path, value) if is_library else self._refer(value)
+            return self._found(lambda: self._names.at(path, value)) if is_library else self._refer(value)
         node.value = self.visit(node.value)
         return node
 
@@ -239,8 +245,11 @@ class _Reader(ast.NodeTransformer):
         return self._refer(self._code.globals[node.id])
 
     def _refer(self, value: Any) -> ast.expr:
+        return self._found(lambda: self._names.value(value))
+
+    def _found(self, find: Callable[[], ast.expr]) -> ast.expr:
         try:
-            return self._names.value(value)
+            return find()
         except UnreachableError as error:
             where = "" if self._node is None else f"node {self._node.name!r} uses a value that "
             raise Refusal(

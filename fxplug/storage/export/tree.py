@@ -15,11 +15,12 @@ from fxplug.execute.folder import given_state
 from fxplug.ir import is_plain_name
 from fxplug.semantics.internals import buffers_of, modules_of, parameters_of, persists
 from fxplug.storage.export.constructors import construct, own_attributes
+from fxplug.storage.export.fused_layers import plain_layer
 from fxplug.storage.export.names import Names, UnreachableError
 from fxplug.storage.faults import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from fxplug.storage.export.constructors import Construction
 
@@ -154,16 +155,20 @@ class ModuleText:
 
     def holds(self, parts: list[str]) -> bool:
         """Return whether a module holds what is at a path, so that reading it again gives the same."""
+        return any(parts[-1] in table for table in self._tables(parts))
+
+    def find(self, parts: list[str]) -> Any:
+        """Return the module or tensor at a path, None where there is none."""
+        return next((table[parts[-1]] for table in self._tables(parts) if parts[-1] in table), None)
+
+    def _tables(self, parts: list[str]) -> tuple[Mapping[str, Any], ...]:
+        """Return where the module that a path leads through keeps what it holds."""
         module: Any = self._root
-        *parents, name = parts
-        for part in parents:
+        for part in parts[:-1]:
             module = modules_of(module).get(part) if isinstance(module, nn.Module) else None
         if not isinstance(module, nn.Module):
-            return False
-        return any(
-            name in table
-            for table in (parameters_of(module), buffers_of(module), modules_of(module), vars(module))
-        )
+            return ()
+        return parameters_of(module), buffers_of(module), modules_of(module), vars(module)
 
     def _step(self, found: ast.expr, module: Any, part: str) -> ast.expr:
         if (
@@ -246,12 +251,13 @@ class ModuleText:
                 self._put((*path, *inner), self.path(known), is_module=True)
 
     def _add_extras(self, module: nn.Module, path: Path) -> None:
-        construction = None if isinstance(module, GraphModule) else construct(module)
+        made = plain_layer(module)
+        construction = None if isinstance(module, GraphModule) else construct(made)
         if construction is None:
             for name, child in modules_of(module).items() if not isinstance(module, GraphModule) else ():
                 self._add_extras(child, (*path, name))
             return
-        for name, value in construction.extra(module).items():
+        for name, value in construction.extra(made).items():
             if isinstance(value, torch.Tensor):
                 self._put((*path, name), self._tensor(value))
             else:
@@ -265,9 +271,10 @@ class ModuleText:
             _refuse_hooks(part, (*path, *inner))
             if inner and self._references[id(part)] > 1:
                 return None
-        construction = construct(module)
+        made = plain_layer(module)
+        construction = construct(made)
         if construction is not None:
-            return self._construction(construction, module, path)
+            return self._construction(construction, made, path)
         if _is_list(module) and not _tensors_of(module) and not own_attributes(module):
             children = modules_of(module)
             parts = [self._expression(child, (*path, name)) for name, child in children.items()]

@@ -19,6 +19,7 @@ __all__ = [
     "dequantize",
     "expect_quantized_tensors",
     "quantize",
+    "weight_scale",
 ]
 
 SMALLEST_SCALE = 1e-30
@@ -80,3 +81,11 @@ def expect_quantized_tensors() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
+
+
+def weight_scale(weight: Tensor, *, per_channel: bool = True) -> Tensor:
+    """Return the scale of symmetric int8 weights, one for each output channel; all are equal where one does for all."""
+    largest = weight.abs().flatten(1).amax(dim=1)
+    if not per_channel:
+        largest = largest.amax().expand_as(largest)
+    return (largest / 127).clamp_min(SMALLEST_SCALE).contiguous()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.passes import Pass, PassContext, PassResult
+from fxplug_quant.affine import weight_scale
 from fxplug_quant.calibration import run_observed
 from fxplug_quant.calls import read_calls
-from fxplug_quant.observers import ChannelMeans, Observer, weight_scale
+from fxplug_quant.observers import ChannelMeans, Observer
 from fxplug_quant.options import CorrectBiasOptions
 from fxplug_quant.static import data_of
 from fxplug_quant.weights import new_parameter, own_layers, put_weights, writing_weights

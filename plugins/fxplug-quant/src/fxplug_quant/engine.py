@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from fxplug.errors import UnknownNameError
 from fxplug_quant.affine import as_integers, as_quantized, expect_quantized_tensors
-from fxplug_quant.errors import QuantizationError
+from fxplug_quant.errors import QuantizationError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -1,10 +1,10 @@
-"""The error of this plugin."""
+"""The errors of this plugin, and those of fxplug that its layers raise."""
 
 from __future__ import annotations
 
-from fxplug.errors import FxplugError
+from fxplug.errors import ConfigError, FxplugError, UnknownNameError
 
-__all__ = ["QuantizationError"]
+__all__ = ["ConfigError", "QuantizationError", "UnknownNameError"]
 
 
 class QuantizationError(FxplugError, RuntimeError):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fxplug.errors import ConfigError
+from fxplug_quant.errors import ConfigError
 from fxplug_quant.inference import expect_floating, without_backward
 from fxplug_quant.packing import PackingModule
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fxplug_quant.activations import POST_OPERATIONS
-from fxplug_quant.affine import SMALLEST_SCALE, Affine, quantize
+from fxplug_quant.affine import SMALLEST_SCALE, Affine, quantize, weight_scale
 from fxplug_quant.engine import (
     FusedLinear,
     Weights,
@@ -22,7 +22,6 @@ from fxplug_quant.engine import (
 )
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.inference import expect_floating, without_backward
-from fxplug_quant.observers import weight_scale
 from fxplug_quant.packing import Packing, PackingModule, tensors_of
 
 __all__ = ["DynamicInt8Linear", "FloatToFloat", "WeightInt8Linear", "rounded_weight", "state_of"]

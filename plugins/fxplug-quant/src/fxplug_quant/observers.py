@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fxplug.errors import ConfigError, UnknownNameError
-from fxplug_quant.affine import SMALLEST_SCALE, Affine, affine_of
+from fxplug_quant.affine import Affine, affine_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,6 @@ __all__ = [
     "Observer",
     "Percentile",
     "make_observer",
-    "weight_scale",
 ]
 
 _BINS = 2048
@@ -268,11 +267,3 @@ def make_observer(text: str) -> Observer:
         f"Cannot observe with {text!r}: a number may follow percentile (above 50, at most 100) and moving-average "
         f"(above 0, at most 1). Give one of these, or the name alone."
     )
-
-
-def weight_scale(weight: Tensor, *, per_channel: bool = True) -> Tensor:
-    """Return the scale of symmetric int8 weights, one for each output channel; all are equal where one does for all."""
-    largest = weight.abs().flatten(1).amax(dim=1)
-    if not per_channel:
-        largest = largest.amax().expand_as(largest)
-    return (largest / 127).clamp_min(SMALLEST_SCALE).contiguous()

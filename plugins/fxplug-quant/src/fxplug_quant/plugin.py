@@ -27,6 +27,7 @@ from fxplug_quant.edges import (
     ReluOfSteps,
 )
 from fxplug_quant.equalization import Equalize
+from fxplug_quant.exporting import layers_alone
 from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
 from fxplug_quant.options import (
@@ -237,8 +238,8 @@ def _none(_: OperatorCall) -> int:
 
 @hookimpl
 def fxplug_register_storage_targets() -> Iterable[StorageTargetRecord]:
-    """Name int8 layers in files, so that a quantized module can be saved."""
-    return [StorageTargetRecord(name, kind) for name, kind in _LAYERS.items()]
+    """Name int8 layers in files, so that a quantized module can be saved, and give them to exported programs."""
+    return [StorageTargetRecord(name, kind, python=layers_alone) for name, kind in _LAYERS.items()]
 
 
 @hookimpl
