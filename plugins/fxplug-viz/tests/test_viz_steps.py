@@ -92,6 +92,36 @@ def test_what_is_kept_shares_tensors_with_the_module_and_is_another_graph(inputs
     assert all(step.shown.graph is not module.graph for step in heard.steps)
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, "float32[1, 3, 8, 8]"), ((2,), "float32[2, 3, 8, 8]")]
+)
+def test_shapes_are_those_of_the_inputs_that_passes_get_or_of_ones_own(inputs, given, expected):
+    heard = PassSteps(None if given is None else torch.randn(*given, 3, 8, 8))
+
+    fxplug.optimize(Model().eval(), inputs, passes=PASSES, measure=False, observer=heard)
+
+    graphs = embedded(heard.html())["graphs"]
+    assert [graph["nodes"][0]["s"] for graph in graphs] == [expected] * 3
+
+
+def test_without_inputs_there_are_no_shapes():
+    module = fxplug.symbolic_trace(Model().eval())
+    heard = PassSteps()
+
+    PluginManager(candidates=[]).resolve_pipeline(PASSES).run(module, None, [heard])
+
+    assert all("s" not in node for graph in embedded(heard.html())["graphs"] for node in graph["nodes"])
+
+
+def test_inputs_that_a_program_cannot_take_leave_the_page_without_shapes(inputs):
+    heard = PassSteps(torch.randn(1, 7))
+
+    fxplug.optimize(Model().eval(), inputs, passes=PASSES, measure=False, observer=heard)
+
+    assert [step.kind for step in heard.steps] == ["start", "unchanged", "changed", "changed"]
+    assert all("s" not in node for graph in embedded(heard.html())["graphs"] for node in graph["nodes"])
+
+
 def test_a_pass_that_fails_is_a_step_too(inputs):
     class Fails(fxplug.Pass):
         def run(self, module, context):
@@ -306,6 +336,11 @@ def test_optimize_leaves_a_page_with_the_steps(run_fxplug, tmp_path):
     assert data["title"] == "Sequential, pass by pass"
     assert '<a href="steps.html">' in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "`steps.html` shows the graph behind each pass." in (tmp_path / "out" / "report.md").read_text()
+    # No pass of these notes shapes; the example tells them.
+    assert [[node.get("s") for node in graph["nodes"]] for graph in data["graphs"]] == [
+        ["float32[1, 3, 8, 8]", *["float32[1, 4, 6, 6]"] * 4],
+        ["float32[1, 3, 8, 8]", *["float32[1, 4, 6, 6]"] * 3],
+    ]
 
 
 def test_view_runs_a_pipeline_or_passes(run_fxplug, tmp_path):

@@ -50,12 +50,13 @@ class PassSteps:
     share their tensors with the module; one in which graphs with more than 100,000 nodes would be kept stops copying.
 
     Args:
-        example_inputs: The inputs of the module; with them, the page shows dtypes and shapes at every step.
+        example_inputs: The inputs of the module, with which the page shows dtypes and shapes at every step; by default
+            those that the passes are given, if there are any.
 
     Example:
         ::
 
-            steps = PassSteps(inputs)
+            steps = PassSteps()
             fxplug.optimize(model, inputs, observer=steps)
             steps.view("steps.html")
     """
@@ -75,6 +76,8 @@ class PassSteps:
         told: Any = getattr(event, "pass_event", event)
         if told is None:
             return
+        if self._inputs is None:
+            self._inputs = told.example_inputs
         if not self.steps:
             self.steps.append(PassStep("", "start", "", self._copy(told.module)))
         if told.error is not None:
