@@ -102,6 +102,7 @@ def test_shapes_are_those_of_the_inputs_that_passes_get_or_of_ones_own(inputs, g
 
     graphs = embedded(heard.html())["graphs"]
     assert [graph["nodes"][0]["s"] for graph in graphs] == [expected] * 3
+    assert type(heard.steps[0].shown.conv.weight) is nn.Parameter
 
 
 def test_without_inputs_there_are_no_shapes():

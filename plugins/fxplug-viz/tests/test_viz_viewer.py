@@ -201,7 +201,7 @@ def test_overlays_colour_picture_tree_and_a_sortable_table(page, module, tmp_pat
     legend = page.text("#legend")
     assert "time" in legend
     assert "0 s" in legend
-    assert "1 nodes have no value" in legend
+    assert "1 node has no value" in legend
     low, high = page.app("['stem', 'output'].map((name) => app.colouring.colour(app.model.byName.get(name)))")
     assert low != high
     total = page.app("app.model.overlays[0].all.get(app.model.root)")

@@ -102,9 +102,12 @@ class PassSteps:
         if self._inputs is None:
             return still
         try:
-            return described_copy(still, *self._inputs)
+            described = described_copy(still, *self._inputs)
         except Exception:  # Without shapes then, as where there are no inputs.
             return still
+        for node, known in zip(still.graph.nodes, described.graph.nodes, strict=True):
+            node.meta.update(known.meta)
+        return still
 
     def html(self, *, title: str | None = None) -> str:
         """Return the page.

@@ -304,7 +304,7 @@ class Picture {
     const { width, height } = this.scene;
     const scale = Math.max(0.0005, Math.min(1.2, 0.94 * Math.min(this.width / width, this.height / height)));
     // A picture that is long and thin is read from its beginning.
-    const readable = Math.max(scale, Math.min(0.55, (0.94 * this.width) / width));
+    const readable = Math.max(scale, Math.min(0.9, (0.94 * this.width) / width));
     const top = readable * height > this.height ? 16 : (this.height - readable * height) / 2;
     this.moveTo(vendor.zoomIdentity.translate((this.width - readable * width) / 2, top).scale(readable));
   }
