@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import fxplug
@@ -15,6 +17,7 @@ from fxplug.errors import ConfigError, StorageError
 from fxplug.passes import PassEvent, Pipeline, PipelineStep
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_viz import PassSteps, diff, plugin, view_diff
+from fxplug_viz.pass_steps import diff_html
 
 
 class Model(nn.Module):
@@ -272,6 +275,31 @@ def test_no_name_is_interpreted_on_a_page_with_steps(page, tmp_path):
         page.app(f"await app.select({at}, {{ move: true }})")
     page.page.keyboard.press("p")
     page.wait("fxplugView.app.shownStep === 0")
+
+
+HOSTILE = st.text(
+    st.sampled_from("<>/&!-\"'{}%|\\\\;scriptSCRIPT\n\x00 \U0001f389\u2028\ud83c"), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(HOSTILE, min_size=1, max_size=3), st.lists(HOSTILE, min_size=1, max_size=3), HOSTILE)
+def test_no_name_leaves_its_place_in_pages_of_steps_and_differences(before, after, said):
+    first, second = named_graph(*before), named_graph(*after)
+    heard = PassSteps()
+    for graph, name in ((first, before[0]), (second, after[0])):
+        module = fxplug.GraphModule(nn.Module(), graph)
+        heard(PassEvent(name, "own", 0, 1, module, result=fxplug.PassResult(modified=True, summary=said)))
+    pages = [heard.html(title=said), diff_html(diff(first, second), title=said)]
+
+    for html in pages:
+        text = html.partition('id="data">')[2].partition("</script>")[0]
+        assert "<" not in text
+        assert ">" not in text
+        assert html.count("<script") == 4
+    data = embedded(pages[0])
+    assert [step["title"] for step in data["steps"]] == ["as captured", before[0], after[0]]
+    assert data["steps"][1]["note"].startswith(said)
 
 
 def test_empty_graphs_have_a_page_with_steps(page, tmp_path):

@@ -319,6 +319,26 @@ def test_the_browser_shows_every_name_as_it_is(page, tmp_path):
     page.page.click("#show-table")
 
 
+def test_the_browser_shows_every_word_of_a_table_as_it_is(page, tmp_path):
+    graph = graph_of_names(["f"] * len(NASTY))
+    names = [node.name for node in graph.nodes][1:-1]
+    words = dict(zip(names, NASTY, strict=True))
+    numbers = dict.fromkeys(names, 1.0)
+    path = view(graph, tmp_path / "table.html", {NASTY[0]: words, NASTY[2]: {"x": numbers["f"], **numbers}})
+    page.open(path)
+    page.page.click("#show-table")
+
+    for title in (NASTY[0], NASTY[2]):
+        page.page.select_option("#overlay", label=title)
+        assert title in page.page.locator("#legend").text_content()
+        assert page.page.get_by_role("columnheader", name=title).count() == 1
+    cells = page.page.locator("#table .row span").all_text_contents()
+    shown = [cell for cell in cells if cell.startswith(("</script>", "<!--", "<img", "{{ 7"))]
+    assert shown == [NASTY[0], NASTY[1], NASTY[2], NASTY[4]]
+    assert page.page.locator("script").count() == 4
+    assert page.page.locator("img").count() == 0
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

@@ -152,7 +152,7 @@ class PassSteps:
             The path.
 
         Raises:
-            ConfigError: It has heard of no pass.
+            ConfigError: It has heard of no pass, or the path has the name of a picture.
             StorageError: The file cannot be written.
         """
         write_page(Path(path), self.html(title=title))
@@ -199,6 +199,7 @@ def view_diff(difference: GraphDifference, path: str | os.PathLike[str], *, titl
         The path.
 
     Raises:
+        ConfigError: The path has the name of a picture.
         StorageError: The file cannot be written.
 
     Example:

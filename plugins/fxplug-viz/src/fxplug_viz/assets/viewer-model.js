@@ -120,10 +120,16 @@ class Model {
   unfoldSome(limit) {
     let shown = this.children[this.root].length;
     const queue = [...this.children[this.root]];
+    // Nobody would understand why the last of several sections is unfolded, and not the first.
+    const full = new Set();
     while (queue.length) {
       const id = queue.shift();
       if (!this.isGroup(id) || this.group(id).k === "repeat") continue;
-      if (shown + this.children[id].length - 1 > limit) continue;
+      const isSection = this.group(id).k === "section";
+      if (shown + this.children[id].length - 1 > limit || (isSection && full.has(this.parents[id]))) {
+        full.add(this.parents[id]);
+        continue;
+      }
       shown += this.children[id].length - 1;
       this.expanded.add(id);
       queue.push(...this.children[id]);

@@ -53,7 +53,7 @@ class Picture {
     };
     for (let id = 0; id < model.parents.length; id += 1) {
       const badge = model.repeats(id) ? 64 : model.isGroup(id) ? 22 : 0;
-      const width = Math.max(measure(TITLE_FONT, model.label(id)) + badge, measure(NOTE_FONT, model.note(id)));
+      const width = Math.max(measure(TITLE_FONT, model.label(id)) + badge, measure(NOTE_FONT, model.note(id)) + (model.repeats(id) ? 8 : 0));
       sizes[2 * id] = Math.min(300, Math.max(80, Math.ceil(width) + 24));
       sizes[2 * id + 1] = (model.note(id) ? 44 : 30) + (model.repeats(id) ? 8 : 0);
     }
@@ -144,7 +144,7 @@ class Picture {
     const { context, colours, transform } = this;
     context.fillStyle = colours.group;
     context.strokeStyle = id === this.selected ? colours.accent : colours["group-line"];
-    context.lineWidth = id === this.selected ? Math.max(3, 2 / transform.k) : 1;
+    context.lineWidth = id === this.selected ? Math.max(3, 2 / transform.k) : Math.max(1, 0.5 / transform.k);
     this.rounded(minX, minY, maxX - minX, maxY - minY, 8);
     context.fill();
     context.stroke();
@@ -217,7 +217,9 @@ class Picture {
     context.strokeStyle = isSelected ? colours.accent : colours["box-line"];
     context.lineWidth = isSelected ? Math.max(3, 2.5 / transform.k) : 1;
     if (far && !isSelected) {
-      context.fillRect(minX, minY, width, height);
+      // A picture of a thousand boxes above each other is a line; it stays in sight.
+      const seen = Math.max(width, 3 / transform.k);
+      context.fillRect(minX + (width - seen) / 2, minY, seen, height);
       return;
     }
     if (repeats) {
@@ -251,7 +253,7 @@ class Picture {
     if (note) {
       context.font = NOTE_FONT;
       context.globalAlpha = 0.8;
-      context.fillText(this.fitted(NOTE_FONT, note, width - 24), minX + 12, middle + 9);
+      context.fillText(this.fitted(NOTE_FONT, note, width - (repeats ? 32 : 24)), minX + 12, middle + 9);
       context.globalAlpha = 1;
     }
   }
