@@ -156,7 +156,7 @@ class _Overlay:
         elif change.kind != "same" and change.details:
             rows += [[detail] for detail in change.details]
         attributes = [
-            f"label={record(rows, self.options.longest)}",
+            f"label={record(rows, self.options.longest, self.options.direction)}",
             f'fillcolor="{CHANGE_COLOURS[change.kind]}"',
         ]
         if change.kind == "removed":

@@ -207,7 +207,7 @@ class _Picture:
             node, self.module, brief=self.is_brief, constants="constants" not in self.options.hide
         )
         attributes = [
-            f"label={record(rows, self.options.longest)}",
+            f"label={record(rows, self.options.longest, self.options.direction)}",
             f'fillcolor="{self.colouring.colour(node)}"',
         ]
         source = source_text(node)

@@ -81,8 +81,8 @@ def write_page(path: Path, text: str) -> None:
     """
     if path.suffix.lower() in _PICTURES:
         raise ConfigError(
-            f"Cannot write a page to {str(path)!r}: the name is that of a picture, and a browser would not open it. Let "
-            f"it end in .html; 'fxplug draw' and 'fxplug_viz.draw' make pictures."
+            f"Cannot write a page to {str(path)!r}: the name is that of a picture, and a browser would not open it. "
+            f"Let it end in .html; 'fxplug draw' and 'fxplug_viz.draw' make pictures."
         )
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
