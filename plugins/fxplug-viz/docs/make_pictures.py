@@ -56,7 +56,7 @@ def run_snippets(folder: Path) -> list[tuple[str, str]]:
                 continue
             source = "\n" * text.count("\n", 0, fence.start(2)) + fence[2]
             with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(compile(source, PAGE.name, "exec", dont_inherit=True), namespace)
+                exec(compile(source, PAGE.name, "exec", dont_inherit=True), namespace)  # noqa: S102 - the page's own
             behind = fences[number + 1] if number + 1 < len(fences) else None
             if behind is not None and behind[1] == "text":
                 outputs.append((printed.getvalue(), behind[2]))
@@ -119,7 +119,7 @@ def main() -> None:
         folder = Path(name)
         for printed, said in run_snippets(folder):
             if printed != said:
-                print(f"The page says otherwise than what was printed:\n{printed}")
+                raise SystemExit(f"The page says otherwise than what was printed:\n{printed}")
         for path in folder.glob("*.svg"):
             shutil.copy(path, PICTURES / path.name)
         PAGES_FILE.write_text(json.dumps(digests(folder), indent=2) + "\n", encoding="utf-8")

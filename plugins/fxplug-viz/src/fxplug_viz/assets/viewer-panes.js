@@ -85,7 +85,8 @@ class Tree {
       isGroup && value ? null : element("span", { class: "note" }, printable((isGroup ? model.note(id) : model.nameIn(id)).slice(0, 200))),
       value ? element("span", { class: "value" }, value) : null,
     );
-    row.title = printable([model.name(id), model.label(id), model.note(id)].filter((text, place, all) => all.indexOf(text) === place).join("\n").slice(0, 600));
+    const told = isGroup ? [model.name(id), model.note(id)] : [model.nodes[id].n, model.nodes[id].t, model.nodes[id].s];
+    row.title = [...new Set(told.filter(Boolean).map((text) => printable(text.slice(0, 200))))].join("\n");
     row.style.paddingLeft = `${6 + depth * 14}px`;
     row.addEventListener("click", (event) => {
       const isTwist = event.target.classList.contains("twist");

@@ -181,7 +181,10 @@ class Picture {
     const far = transform.k < 0.3;
     const shape = vendor.line().curve(vendor.curveBasis).context(context);
     const groups = { line: [], input: [], user: [] };
+    // What is smaller than this is no line.
+    const least = far ? 1.5 / transform.k : 0;
     for (const edge of edges) {
+      if (far && edge.maxX - edge.minX < least && edge.maxY - edge.minY < least) continue;
       groups[edge.to === this.selected ? "input" : edge.from === this.selected ? "user" : "line"].push(edge);
     }
     for (const [name, list] of Object.entries(groups)) {
@@ -214,14 +217,14 @@ class Picture {
     const isSelected = id === this.selected;
     const far = transform.k < 0.3;
     context.fillStyle = fill;
-    context.strokeStyle = isSelected ? colours.accent : colours["box-line"];
-    context.lineWidth = isSelected ? Math.max(3, 2.5 / transform.k) : 1;
     if (far && !isSelected) {
       // A picture of a thousand boxes above each other is a line; it stays in sight.
       const seen = Math.max(width, 3 / transform.k);
       context.fillRect(minX + (width - seen) / 2, minY, seen, height);
       return;
     }
+    context.strokeStyle = isSelected ? colours.accent : colours["box-line"];
+    context.lineWidth = isSelected ? Math.max(3, 2.5 / transform.k) : 1;
     if (repeats) {
       for (const offset of [8, 4]) {
         this.rounded(minX + offset, minY + offset, width - 8, height - 8, 6);
