@@ -18,6 +18,9 @@ __all__ = ["represent"]
 _NOTEBOOK_FORMATS = {"svg": "image/svg+xml", "html": "text/html"}
 """Formats that a notebook is offered, and what it calls them."""
 
+_MOST_DRAWN = 2000
+"""Nobody waits in a notebook for a picture of more nodes; a page can show them in other ways."""
+
 
 def represent(
     module: GraphModule,
@@ -69,7 +72,10 @@ def _for_notebooks(value: GraphModule | Graph) -> dict[str, str | bytes]:
     shown: dict[str, str | bytes] = {}
     try:
         module = _module_of(value) if isinstance(value, Graph) else value
+        is_large = len(module.graph.nodes) > _MOST_DRAWN
         for name, mime in _NOTEBOOK_FORMATS.items():
+            if is_large and name == "svg":
+                continue
             answer = plugins.represent(module, name)
             if answer is not None:
                 shown[mime] = answer

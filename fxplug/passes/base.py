@@ -233,3 +233,5 @@ class PassEvent:
     """Memory of parameters and buffers when the pass started, each memory counted once."""
     bytes_after: int = 0
     """Memory of parameters and buffers when it ended; 0 at the start."""
+    example_inputs: tuple[Any, ...] | None = field(default=None, compare=False, repr=False)
+    """The inputs that passes are given, the tensors themselves: to be read, never changed. None: there are none."""

@@ -186,7 +186,10 @@ class Pipeline:
     ) -> PassReport:
         step, total = self._limited(self.steps[index]), len(self.steps)
         nodes = len(module.graph.nodes)
-        event = PassEvent(step.name, self.name, index, total, module, nodes, bytes_before=size)
+        inputs = context.example_inputs
+        event = PassEvent(
+            step.name, self.name, index, total, module, nodes, bytes_before=size, example_inputs=inputs
+        )
         for observer in observers:
             observer(event)
         run = StepRun(step, module, context, verifier, size)

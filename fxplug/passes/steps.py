@@ -171,6 +171,7 @@ class StepRun:
             self.changes,
             self.bytes_before,
             self.bytes_after,
+            self.context.example_inputs,
         )
 
     def report(self, result: PassResult | None) -> PassReport:

@@ -515,6 +515,21 @@ def test_all_observers_hear_every_event(module):
     assert len(first) == 2
 
 
+def test_observers_are_told_the_inputs_of_the_passes(module):
+    given, events = (torch.zeros(2, 3),), []
+
+    def nothing(module):
+        return UNCHANGED
+
+    pipeline(nothing).run(module, None, [events.append])
+    pipeline(nothing).run(module, given, [events.append])
+
+    assert [event.example_inputs for event in events[:2]] == [None, None]
+    assert all(event.example_inputs[0] is given[0] for event in events[2:])
+    assert "tensor(" not in repr(events[2])
+    assert events[0] == events[2]
+
+
 def test_verification_error_keeps_its_findings(module):
     with pytest.raises(PassError) as caught:
         pipeline(dangling).run(module)

@@ -161,6 +161,21 @@ def test_a_title_and_a_direction_can_be_given():
     assert 'rankdir="LR"' in text
 
 
+@needs_graphviz
+@pytest.mark.parametrize("direction", ["TB", "LR"])
+def test_rows_stand_below_each_other_in_both_directions(direction):
+    graph = fxplug.Graph()
+    graph.call_method("join", (graph.placeholder("x"), "and"))
+
+    picture = render(dot_text(graph, direction=direction))
+
+    (node,) = [group for group in picture.iter(f"{SVG}g") if group.findtext(f"{SVG}title") == "join"]
+    places = [(float(text.get("x")), float(text.get("y"))) for text in node.iter(f"{SVG}text")]
+    assert len(places) == 4
+    assert [y for _, y in places] == sorted({y for _, y in places})
+    assert max(x for x, _ in places) - min(x for x, _ in places) < 2
+
+
 def test_an_empty_graph_says_so():
     assert "There are no nodes." in dot_text(fxplug.Graph())
 
@@ -328,8 +343,12 @@ def test_a_long_graph_is_broken_into_columns_and_keeps_every_edge():
 
     assert 'constraint="false"' in wrapped
     assert 'constraint="false"' not in straight
-    plain = re.compile(r' \[constraint="false", style="dashed"\]')
-    assert sorted(plain.sub("", line) for line in statements(wrapped)) == sorted(statements(straight))
+    plain = re.compile(r' \[constraint="false", weight="0", style="dashed"\]')
+    shown = [plain.sub("", line) for line in statements(wrapped)]
+    points = [line for line in shown if "column " in line]
+    assert sorted(line for line in shown if line not in points) == sorted(statements(straight))
+    assert points
+    assert all('style="invis"' in line for line in points)
 
 
 # -- escaping ---------------------------------------------------------------------------------------------------

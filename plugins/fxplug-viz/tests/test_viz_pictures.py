@@ -14,7 +14,8 @@ import pytest
 
 import fxplug
 from fxplug.analyze import propagate_shapes
-from fxplug_viz import DrawingError, GraphDrawer, diff, draw, draw_diff, view_diff
+from fxplug_viz import DrawingError, DrawOptions, GraphDrawer, diff, draw, draw_diff, view_diff
+from fxplug_viz.selection import columns_of, shown_edges
 
 SVG = "{http://www.w3.org/2000/svg}"
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -57,6 +58,22 @@ def test_every_node_and_edge_is_in_the_svg_once(traced, tmp_path, settings):
 
     assert titles(path, "node") == Counter(node.name for node in traced.graph.nodes)
     assert titles(path, "edge") == edges_of(traced.graph)
+
+
+def test_columns_stand_in_the_order_of_the_program(traced, tmp_path):
+    path = draw(traced, tmp_path / "model.svg", wrap=True)
+
+    groups = [group for group in ET.parse(path).iter(f"{SVG}g") if group.get("class") == "node"]
+    places = {
+        group.findtext(f"{SVG}title"): float(next(group.iter(f"{SVG}text")).get("x", "nan"))
+        for group in groups
+    }
+    nodes = list(traced.graph.nodes)
+    length = DrawOptions(wrap=True).column_length(len(nodes))
+    columns = columns_of(nodes, shown_edges(nodes, ()), length)
+    middles = [sum(places[node.name] for node in column) / len(column) for column in columns]
+    assert len(columns) > 1
+    assert middles == sorted(middles)
 
 
 def test_real_models_are_drawn_as_png_and_pdf(traced, tmp_path):

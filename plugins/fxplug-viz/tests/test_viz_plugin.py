@@ -67,6 +67,25 @@ def test_notebooks_show_modules_and_graphs_as_pictures(manager, monkeypatch):
     assert ">call_module: part</text>" in alone._repr_svg_()
 
 
+def test_a_notebook_shows_a_large_module_as_a_tree_and_draws_nothing(manager, monkeypatch):
+    monkeypatch.setattr("fxplug.api.representation.default_manager", lambda: manager)
+    monkeypatch.setattr("fxplug_viz.notebook.render", lambda *_: pytest.fail("a picture was made"))
+
+    def chain(x):
+        for _ in range(2000):
+            x = x + "<b>"
+        return x
+
+    module = fxplug.symbolic_trace(chain, manager=manager)
+
+    assert module._repr_svg_() is None
+    assert module.graph._repr_svg_() is None
+    assert module._repr_html_().startswith("<div ")
+    assert "&lt;b&gt;" in module._repr_html_()
+    assert "<b>" not in module._repr_html_()
+    assert sorted(module._repr_mimebundle_()) == ["text/html", "text/plain"]
+
+
 def test_without_graphviz_a_notebook_says_so_and_shows_text(manager, monkeypatch):
     monkeypatch.setattr("fxplug.api.representation.default_manager", lambda: manager)
     monkeypatch.setenv("PATH", "")
@@ -213,6 +232,41 @@ def test_diff_tells_what_became_of_a_model(run_fxplug, reference, saved, tmp_pat
     assert result.exit_code == 0, result.output
     assert result.stdout == f"4 nodes -> 4 nodes: 4 same\nWrote {tmp_path / 'diff.dot'}.\n"
     assert "4 same</FONT>" in (tmp_path / "diff.dot").read_text()
+
+
+OTHER = """
+import torch
+
+class Other(torch.nn.Module):
+    def forward(self, left, right):
+        return torch.cumsum(left @ right, 0)
+"""
+
+
+def test_diff_of_programs_with_nothing_in_common_has_every_node(run_fxplug, saved, tmp_path):
+    (tmp_path / "other.py").write_text(OTHER)
+    other = f"{tmp_path / 'other.py'}:Other"
+
+    result = run_fxplug("diff", saved, other, "--out", tmp_path / "diff.html")
+
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    # The last calls stand in the same place, in front of the output.
+    assert lines[0] == "4 nodes -> 5 nodes: 1 same, 1 changed, 3 added, 2 removed"
+    assert [line.split()[0] for line in lines[1:-1]] == ["removed"] * 2 + ["added"] * 3 + ["changed"]
+    assert run_fxplug("diff", other, saved, "--out", tmp_path / "diff.dot").exit_code == 0
+    assert '"before: matmul" [label=' in (tmp_path / "diff.dot").read_text()
+
+
+def test_diff_and_view_refuse_names_that_say_something_else(run_fxplug, saved, tmp_path):
+    result = run_fxplug("diff", saved, saved, "--out", tmp_path / "diff.gif")
+    assert result.exit_code == 2
+    assert ".pdf, .html, or name the format" in result.output
+
+    result = run_fxplug("view", saved, "--out", tmp_path / "model.svg")
+    assert result.exit_code == 2
+    assert "model.svg': the name is that of a picture, and a browser would not open it." in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["module.fxplug"]
 
 
 def test_diff_gives_data_to_programs(run_fxplug, saved):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import fxplug
@@ -141,6 +143,58 @@ def test_nothing_in_a_report_is_interpreted(optimised):
     assert str(page).count("<script>alert(1)</script>{{ 7 * 7 }}\"'&amp; 🎉") >= 6
     assert "(8,000 more characters)" in str(page)
     assert "not a number" in str(page)
+
+
+def hostile_everywhere(value, text):
+    """Return the data of a report with a text in place of every text."""
+    if isinstance(value, dict):
+        return {key: hostile_everywhere(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return [hostile_everywhere(each, text) for each in value]
+    return text if isinstance(value, str) else value
+
+
+@pytest.fixture(scope="module")
+def data_of_a_report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "small.py").write_text(MODEL)
+    result = CliRunner().invoke(
+        fxplug.cli.main,
+        [
+            "optimize",
+            f"{folder / 'small.py'}:build",
+            "--example",
+            "1x3x8x8",
+            "--out",
+            str(folder / "out"),
+            "--runs",
+            "1",
+        ],
+    )
+    assert result.exit_code == 0, result.output
+    data = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
+    data["warnings"] = ["warning"]
+    data["backend"] = {
+        "name": "engine", "runs_the_module": False, "fallback": "too small", "coverage": 0.25,
+        "unsupported": [{"node": "n", "target": "t", "reason": "no converter", "source": "m.py:1"}],
+        "partitions": [{"name": "p", "backend": "engine", "nodes": ["a"], "compute_nodes": 1, "transfer_bytes": 1,
+                        "fallback": "broke"}],
+    }  # fmt: skip
+    return data
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=st.text(st.sampled_from("<>/&!-\"'{}%#scriptSCRIPT\n\x00 🎉\u2028"), min_size=1, max_size=40))
+def test_no_text_of_a_report_is_interpreted(data_of_a_report, text):
+    plain = Text(
+        report_html(ReportContext(fxplug.symbolic_trace(nn.ReLU()), (torch.ones(1),), data_of_a_report))
+    )
+
+    data = hostile_everywhere(data_of_a_report, text)
+    html = report_html(ReportContext(fxplug.symbolic_trace(nn.ReLU()), (torch.ones(1),), data))
+
+    assert Text(html).tags == plain.tags
+    assert "{{" not in html or "{{" in text
 
 
 def test_guards_and_a_backend_are_reported(optimised):

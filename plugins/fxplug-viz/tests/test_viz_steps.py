@@ -7,6 +7,8 @@ import json
 import pytest
 import torch
 from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import fxplug
@@ -15,6 +17,7 @@ from fxplug.errors import ConfigError, StorageError
 from fxplug.passes import PassEvent, Pipeline, PipelineStep
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_viz import PassSteps, diff, plugin, view_diff
+from fxplug_viz.pass_steps import diff_html
 
 
 class Model(nn.Module):
@@ -90,6 +93,37 @@ def test_what_is_kept_shares_tensors_with_the_module_and_is_another_graph(inputs
     assert heard.steps[0].shown.bn is not None
     assert "bn" not in {node.name for node in heard.steps[-1].shown.graph.nodes}
     assert all(step.shown.graph is not module.graph for step in heard.steps)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(None, "float32[1, 3, 8, 8]"), ((2,), "float32[2, 3, 8, 8]")]
+)
+def test_shapes_are_those_of_the_inputs_that_passes_get_or_of_ones_own(inputs, given, expected):
+    heard = PassSteps(None if given is None else torch.randn(*given, 3, 8, 8))
+
+    fxplug.optimize(Model().eval(), inputs, passes=PASSES, measure=False, observer=heard)
+
+    graphs = embedded(heard.html())["graphs"]
+    assert [graph["nodes"][0]["s"] for graph in graphs] == [expected] * 3
+    assert type(heard.steps[0].shown.conv.weight) is nn.Parameter
+
+
+def test_without_inputs_there_are_no_shapes():
+    module = fxplug.symbolic_trace(Model().eval())
+    heard = PassSteps()
+
+    PluginManager(candidates=[]).resolve_pipeline(PASSES).run(module, None, [heard])
+
+    assert all("s" not in node for graph in embedded(heard.html())["graphs"] for node in graph["nodes"])
+
+
+def test_inputs_that_a_program_cannot_take_leave_the_page_without_shapes(inputs):
+    heard = PassSteps(torch.randn(1, 7))
+
+    fxplug.optimize(Model().eval(), inputs, passes=PASSES, measure=False, observer=heard)
+
+    assert [step.kind for step in heard.steps] == ["start", "unchanged", "changed", "changed"]
+    assert all("s" not in node for graph in embedded(heard.html())["graphs"] for node in graph["nodes"])
 
 
 def test_a_pass_that_fails_is_a_step_too(inputs):
@@ -243,6 +277,31 @@ def test_no_name_is_interpreted_on_a_page_with_steps(page, tmp_path):
     page.wait("fxplugView.app.shownStep === 0")
 
 
+HOSTILE = st.text(
+    st.sampled_from("<>/&!-\"'{}%|\\\\;scriptSCRIPT\n\x00 \U0001f389\u2028\ud83c"), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(HOSTILE, min_size=1, max_size=3), st.lists(HOSTILE, min_size=1, max_size=3), HOSTILE)
+def test_no_name_leaves_its_place_in_pages_of_steps_and_differences(before, after, said):
+    first, second = named_graph(*before), named_graph(*after)
+    heard = PassSteps()
+    for graph, name in ((first, before[0]), (second, after[0])):
+        module = fxplug.GraphModule(nn.Module(), graph)
+        heard(PassEvent(name, "own", 0, 1, module, result=fxplug.PassResult(modified=True, summary=said)))
+    pages = [heard.html(title=said), diff_html(diff(first, second), title=said)]
+
+    for html in pages:
+        text = html.partition('id="data">')[2].partition("</script>")[0]
+        assert "<" not in text
+        assert ">" not in text
+        assert html.count("<script") == 4
+    data = embedded(pages[0])
+    assert [step["title"] for step in data["steps"]] == ["as captured", before[0], after[0]]
+    assert data["steps"][1]["note"].startswith(said)
+
+
 def test_empty_graphs_have_a_page_with_steps(page, tmp_path):
     page.open(view_diff(diff(fxplug.Graph(), fxplug.Graph()), tmp_path / "empty.html"))
 
@@ -306,6 +365,11 @@ def test_optimize_leaves_a_page_with_the_steps(run_fxplug, tmp_path):
     assert data["title"] == "Sequential, pass by pass"
     assert '<a href="steps.html">' in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "`steps.html` shows the graph behind each pass." in (tmp_path / "out" / "report.md").read_text()
+    # No pass of these notes shapes; the example tells them.
+    assert [[node.get("s") for node in graph["nodes"]] for graph in data["graphs"]] == [
+        ["float32[1, 3, 8, 8]", *["float32[1, 4, 6, 6]"] * 4],
+        ["float32[1, 3, 8, 8]", *["float32[1, 4, 6, 6]"] * 3],
+    ]
 
 
 def test_view_runs_a_pipeline_or_passes(run_fxplug, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +68,18 @@ def test_a_terminal_gets_the_same_lines():
         for line in screen.file.getvalue().splitlines()
     ]
     assert lines == EXPECTED.splitlines()
+
+
+@pytest.mark.parametrize("width", [12, 30])
+def test_in_a_narrow_terminal_every_node_keeps_to_one_line(width):
+    screen = Console(file=io.StringIO(), width=width, markup=False, highlight=False, emoji=False)
+
+    screen.print(rich_tree(traced()))
+
+    lines = screen.file.getvalue().splitlines()
+    assert len(lines) == len(EXPECTED.splitlines())
+    assert max(map(len, lines)) <= width
+    assert sum(line.rstrip().endswith("…") for line in lines) >= 6
 
 
 def test_an_empty_graph_is_one_line():

@@ -201,7 +201,7 @@ def test_overlays_colour_picture_tree_and_a_sortable_table(page, module, tmp_pat
     legend = page.text("#legend")
     assert "time" in legend
     assert "0 s" in legend
-    assert "1 nodes have no value" in legend
+    assert "1 node has no value" in legend
     low, high = page.app("['stem', 'output'].map((name) => app.colouring.colour(app.model.byName.get(name)))")
     assert low != high
     total = page.app("app.model.overlays[0].all.get(app.model.root)")
@@ -248,6 +248,8 @@ def test_ten_thousand_nodes_can_be_used(page, tmp_path):
     page.open(view(graph, tmp_path / "large.html"))
 
     assert len(page.visible()) < 100
+    # Of sections beside each other, none is unfolded alone.
+    assert page.rows() == ["nodes 1 … 3600", "nodes 3601 … 7200", "nodes 7201 … 10000"]
     page.app("await app.select(app.model.byName.get('add_7000'), { move: true })")
     assert page.text("#details h2") == "add_7000"
     assert page.page.locator("#tree .row").count() < 100
@@ -317,6 +319,26 @@ def test_the_browser_shows_every_name_as_it_is(page, tmp_path):
         assert page.page.locator("#details section dd").nth(1).text_content() == nodes[at]["a"][1][1]
         assert nodes[at]["a"][1][1] == repr(name).encode("utf-8", "backslashreplace").decode()
     page.page.click("#show-table")
+
+
+def test_the_browser_shows_every_word_of_a_table_as_it_is(page, tmp_path):
+    graph = graph_of_names(["f"] * len(NASTY))
+    names = [node.name for node in graph.nodes][1:-1]
+    words = dict(zip(names, NASTY, strict=True))
+    numbers = dict.fromkeys(names, 1.0)
+    path = view(graph, tmp_path / "table.html", {NASTY[0]: words, NASTY[2]: {"x": numbers["f"], **numbers}})
+    page.open(path)
+    page.page.click("#show-table")
+
+    for title in (NASTY[0], NASTY[2]):
+        page.page.select_option("#overlay", label=title)
+        assert title in page.page.locator("#legend").text_content()
+        assert page.page.get_by_role("columnheader", name=title).count() == 1
+    cells = page.page.locator("#table .row span").all_text_contents()
+    shown = [cell for cell in cells if cell.startswith(("</script>", "<!--", "<img", "{{ 7"))]
+    assert shown == [NASTY[0], NASTY[1], NASTY[2], NASTY[4]]
+    assert page.page.locator("script").count() == 4
+    assert page.page.locator("img").count() == 0
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -441,3 +463,42 @@ def test_a_page_that_cannot_be_written_leaves_nothing_behind(module, tmp_path, p
     with pytest.raises(StorageError, match="Cannot write the page to"):
         view(module, tmp_path / place)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+# -- what can be read -------------------------------------------------------------------------------------------
+
+
+def test_names_in_the_tree_are_those_inside_their_module(page, module, tmp_path):
+    page.open(view(module, tmp_path / "model.html", {"time": {"blocks_3_linear": 2.0}}))
+    page.app("await app.setAll(true)")
+
+    row = page.page.locator("#tree .row", has=page.page.locator('.label:text-is("Linear")')).nth(1)
+    assert row.locator(".note").inner_text() == "linear"
+    assert row.get_attribute("title").splitlines()[0] == "blocks_0_linear"
+    page.page.select_option("#overlay", label="time")
+    texts = page.page.locator("#tree .row .value").all_inner_texts()
+    assert texts.count("2") == 4  # The blocks, those that repeat, one of them, and the node.
+    assert page.app("app.model.nameIn(app.model.byName.get('stem'))") == "stem"
+
+
+def test_a_long_thin_picture_begins_readable_and_stays_in_sight_as_a_whole(page, tmp_path):
+    def chain(x):
+        for _ in range(700):
+            x = x.sin()
+        return x
+
+    page.open(view(fxplug.symbolic_trace(chain), tmp_path / "chain.html"))
+    page.app("await app.setAll(true)")
+    assert page.app("app.picture.transform.k") > 0.8
+
+    page.page.keyboard.press("0")
+    page.app("new Promise((done) => setTimeout(done, 200))")
+
+    assert page.app("app.picture.transform.k") < 0.05
+    # Somewhere in the middle row there is something else than background.
+    different = page.app(
+        "(() => { const { context, canvas } = app.picture; const at = canvas.height >> 1;"
+        "const { data } = context.getImageData(0, at, canvas.width, 1); let count = 0;"
+        "for (let x = 4; x < data.length; x += 4) count += Math.abs(data[x] - data[0]) > 5; return count; })()"
+    )
+    assert different >= 2

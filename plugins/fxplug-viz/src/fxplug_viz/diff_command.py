@@ -47,7 +47,7 @@ def diff(context: click.Context, before: str, after: str, config: Path | None, *
     out, kind, as_json = (options.pop(name) for name in ("out", "format", "as_json"))
     is_page = out is not None and kind is None and out.suffix.lower() in {".html", ".htm"}
     if out is not None and not is_page:
-        kind = format_of(out, kind)
+        kind = format_of(out, kind, besides=".html")
     manager = manager_for(config)
     first, second = (captured_module(context, text, manager=manager, **options) for text in (before, after))
     difference = compare_graphs(first, second)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fxplug_viz.clusters import Cluster, cluster_lines, cluster_tree
 from fxplug_viz.difference import named
-from fxplug_viz.dot import graph_attributes, html_label
+from fxplug_viz.dot import column_lines, graph_attributes, html_label
 from fxplug_viz.drawing import write_picture
 from fxplug_viz.escaping import identifier, record
 from fxplug_viz.labels import label_rows
@@ -96,14 +96,19 @@ class _Overlay:
         edges = self._edges()
         columns = columns_of(self.nodes, list(edges), self.options.column_length(len(self.nodes)))
         numbers = itertools.count()
-        for column in columns:
-            tree = cluster_tree(column) if self.options.clusters else Cluster(nodes=column)
-            yield from cluster_lines(tree, self._node, numbers, self.options.longest)
+        trees = [
+            cluster_tree(column) if self.options.clusters else Cluster(nodes=column) for column in columns
+        ]
+        yield from column_lines(
+            [list(cluster_lines(tree, self._node, numbers, self.options.longest)) for tree in trees],
+            [self._name(column[0]) for column in columns if column],
+        )
         place = {node: index for index, column in enumerate(columns) for node in column}
         for edge, style in edges.items():
             attributes = [style] if style else []
             if place[edge.source] != place[edge.user]:
-                attributes.append('constraint="false"')
+                # A dash would say that the edge is gone.
+                attributes.append('constraint="false", weight="0"')
             shown = f" [{', '.join(attributes)}]" if attributes else ""
             yield f"  {identifier(self._name(edge.source))} -> {identifier(self._name(edge.user))}{shown};"
 
@@ -151,7 +156,7 @@ class _Overlay:
         elif change.kind != "same" and change.details:
             rows += [[detail] for detail in change.details]
         attributes = [
-            f"label={record(rows, self.options.longest)}",
+            f"label={record(rows, self.options.longest, self.options.direction)}",
             f'fillcolor="{CHANGE_COLOURS[change.kind]}"',
         ]
         if change.kind == "removed":

@@ -25,7 +25,20 @@ if TYPE_CHECKING:
     from fxplug_viz.options import DrawSettings
     from fxplug_viz.selection import Edge
 
-__all__ = ["COLOURS", "Direction", "dot_lines", "dot_text", "graph_attributes", "html_label", "parts_of"]
+__all__ = [
+    "BREAK",
+    "COLOURS",
+    "Direction",
+    "column_lines",
+    "dot_lines",
+    "dot_text",
+    "graph_attributes",
+    "html_label",
+    "parts_of",
+]
+
+BREAK = 'constraint="false", weight="0", style="dashed"'
+"""The attributes of an edge that leads from one column to another."""
 
 _TOOLTIP = 1000
 _MOST_FAULTS = 3
@@ -133,6 +146,25 @@ def html_label(title: str, notes: Sequence[str], legend: dict[str, str], longest
     return f'<<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0">{"".join(rows)}</TABLE>>' if rows else '""'
 
 
+def column_lines(columns: Sequence[list[str]], firsts: Sequence[str]) -> Iterator[str]:
+    """Yield the statements of columns, so that they stand beside each other in their order.
+
+    Args:
+        columns: Statements of the nodes of each.
+        firsts: The name of the first node of each.
+    """
+    # Graphviz begins with what was declared last. Points above the columns, which nobody sees, keep it at that.
+    for lines in reversed(columns):
+        yield from lines
+    if len(columns) < 2:
+        return
+    points = [identifier(f"column {index}") for index in range(len(columns))]
+    declared = "; ".join(points)
+    yield f'  {{ rank="same"; node [style="invis", shape="point", width="0", height="0", label=""]; {declared}; }}'
+    for point, first in zip(points, firsts, strict=True):
+        yield f'  {point} -> {identifier(first)} [style="invis", weight="2"];'
+
+
 class _Picture:
     def __init__(
         self, graph: Graph, module: GraphModule | None, nodes: list[Node], options: DrawOptions
@@ -147,8 +179,10 @@ class _Picture:
             yield f"  {statement}"
         edges = shown_edges(self.nodes, self.options.hide)
         columns = columns_of(self.nodes, edges, self.options.column_length(len(self.nodes)))
-        for column in columns:
-            yield from self._column(column)
+        yield from column_lines(
+            [list(self._column(column)) for column in columns],
+            [column[0].name for column in columns if column],
+        )
         place = {node: index for index, column in enumerate(columns) for node in column}
         for edge in edges:
             yield self._edge(edge, breaks=place[edge.source] != place[edge.user])
@@ -173,7 +207,7 @@ class _Picture:
             node, self.module, brief=self.is_brief, constants="constants" not in self.options.hide
         )
         attributes = [
-            f"label={record(rows, self.options.longest)}",
+            f"label={record(rows, self.options.longest, self.options.direction)}",
             f'fillcolor="{self.colouring.colour(node)}"',
         ]
         source = source_text(node)
@@ -188,6 +222,6 @@ class _Picture:
         if edge.label:
             attributes.append(f"label={quoted(edge.label, self.options.longest)}")
         if breaks:
-            attributes.append('constraint="false", style="dashed"')
+            attributes.append(BREAK)
         shown: Any = f" [{', '.join(attributes)}]" if attributes else ""
         return f"  {identifier(edge.source.name)} -> {identifier(edge.user.name)}{shown};"

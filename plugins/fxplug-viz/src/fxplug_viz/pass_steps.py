@@ -50,12 +50,13 @@ class PassSteps:
     share their tensors with the module; one in which graphs with more than 100,000 nodes would be kept stops copying.
 
     Args:
-        example_inputs: The inputs of the module; with them, the page shows dtypes and shapes at every step.
+        example_inputs: The inputs of the module, with which the page shows dtypes and shapes at every step; by default
+            those that the passes are given, if there are any.
 
     Example:
         ::
 
-            steps = PassSteps(inputs)
+            steps = PassSteps()
             fxplug.optimize(model, inputs, observer=steps)
             steps.view("steps.html")
     """
@@ -75,6 +76,8 @@ class PassSteps:
         told: Any = getattr(event, "pass_event", event)
         if told is None:
             return
+        if self._inputs is None:
+            self._inputs = told.example_inputs
         if not self.steps:
             self.steps.append(PassStep("", "start", "", self._copy(told.module)))
         if told.error is not None:
@@ -99,9 +102,12 @@ class PassSteps:
         if self._inputs is None:
             return still
         try:
-            return described_copy(still, *self._inputs)
+            described = described_copy(still, *self._inputs)
         except Exception:  # Without shapes then, as where there are no inputs.
             return still
+        for node, known in zip(still.graph.nodes, described.graph.nodes, strict=True):
+            node.meta.update(known.meta)
+        return still
 
     def html(self, *, title: str | None = None) -> str:
         """Return the page.
@@ -146,7 +152,7 @@ class PassSteps:
             The path.
 
         Raises:
-            ConfigError: It has heard of no pass.
+            ConfigError: It has heard of no pass, or the path has the name of a picture.
             StorageError: The file cannot be written.
         """
         write_page(Path(path), self.html(title=title))
@@ -193,6 +199,7 @@ def view_diff(difference: GraphDifference, path: str | os.PathLike[str], *, titl
         The path.
 
     Raises:
+        ConfigError: The path has the name of a picture.
         StorageError: The file cannot be written.
 
     Example:

@@ -34,8 +34,18 @@ _PACKAGES = {
 }
 
 
-def format_of(path: str | os.PathLike[str], format: str | None = None) -> Format:  # noqa: A002 - as in hooks
+def format_of(
+    path: str | os.PathLike[str],
+    format: str | None = None,  # noqa: A002 - as in hooks
+    *,
+    besides: str = "",
+) -> Format:
     """Return the format of a picture that is named, or that a path ends in.
+
+    Args:
+        path: Where the picture goes.
+        format: Its name.
+        besides: What else a path may end in for whoever asks, to be told.
 
     Raises:
         ConfigError: There is no such format.
@@ -50,7 +60,7 @@ def format_of(path: str | os.PathLike[str], format: str | None = None) -> Format
         )
     raise ConfigError(
         f"Cannot draw to {os.fspath(path)!r}: the name does not say which format is meant. Let it end in "
-        f"{', '.join(_SUFFIXES)}, or name the format: {', '.join(known)}."
+        f"{', '.join([*_SUFFIXES, *filter(None, [besides])])}, or name the format: {', '.join(known)}."
     )
 
 

@@ -73,6 +73,7 @@ def report_html(context: ReportContext) -> str:
         biggest=_biggest(context),
         time_text=time_text,
         number_text=number_text,
+        spread_text=spread_text,
         shortened=_shortened,
         environment=data["environment"],
         steps_file=STEPS_FILE if isinstance(context.observer, PassSteps) and context.observer.steps else "",
@@ -101,6 +102,16 @@ def count_text(count: float) -> str:
 def number_text(value: float | None) -> str:
     """Return an error with two digits."""
     return "not a number" if value is None else f"{value:.2g}"
+
+
+def spread_text(share: float) -> str:
+    """Return by how much single calls vary."""
+    return f"± {share:.0%}" if share >= 0.005 else "± less than 1%"
+
+
+def share_text(share: float) -> str:
+    """Return a share of the work."""
+    return f"{share:.1%}" if share >= 0.0005 or share == 0 else "under 0.1%"
 
 
 def _prefixed(value: float, unit: str, steps: Sequence[tuple[float, str]]) -> str:
@@ -247,9 +258,11 @@ def _biggest(context: ReportContext) -> dict[str, Any] | None:
     total = costs.multiply_adds
     counted = [node for node in costs.nodes if node.multiply_adds]
     largest = sorted(counted, key=lambda node: node.multiply_adds or 0, reverse=True)[:_BIGGEST]
-    most = max([node.multiply_adds or 0 for node in largest], default=0) or 1
+    shares = [(node.multiply_adds or 0) / (total or 1) for node in largest]
     return {
         "total": count_text(total),
+        "together": share_text(sum(shares)),
+        "others": len(counted) - len(largest),
         "moved": size_text(costs.bytes),
         "parameters": size_text(costs.parameter_bytes),
         "peak": None if costs.peak_bytes is None else size_text(costs.peak_bytes),
@@ -259,12 +272,12 @@ def _biggest(context: ReportContext) -> dict[str, Any] | None:
                 "name": node.name,
                 "target": node.target,
                 "work": count_text(node.multiply_adds or 0),
-                "percent": f"{(node.multiply_adds or 0) / (total or 1):.1%}",
-                "share": (node.multiply_adds or 0) / most,
+                "percent": share_text(share),
+                "share": min(1.0, share),
                 "moved": size_text(node.bytes),
                 "parameters": size_text(node.parameter_bytes),
                 "line": node.line,
             }
-            for node in largest
+            for node, share in zip(largest, shares, strict=True)
         ],
     }

@@ -43,6 +43,7 @@ def view(
 
     Raises:
         InvalidArgumentError: Something else than a graph was given, or an overlay is no table of its nodes.
+        ConfigError: The path has the name of a picture.
         StorageError: The file cannot be written.
 
     Example:

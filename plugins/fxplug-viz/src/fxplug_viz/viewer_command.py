@@ -127,7 +127,7 @@ def _steps(
 ) -> PassSteps:
     """Run the passes and return what they made."""
     example = None if inputs is None else tuple(inputs)
-    steps = PassSteps(example)
+    steps = PassSteps()
     pipeline = manager.resolve_pipeline(list(options["passes"]) or options["pipeline"])
     with torch.no_grad():
         pipeline.run(module, example, [steps])

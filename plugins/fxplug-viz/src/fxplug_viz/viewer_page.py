@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fxplug.errors import StorageError
+from fxplug.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["asset", "embedded_json", "page", "write_page"]
 
+_PICTURES = {".dot", ".gif", ".gv", ".jpeg", ".jpg", ".pdf", ".png", ".svg"}
 _ASSETS = files("fxplug_viz") / "assets"
 
 
@@ -75,8 +76,14 @@ def write_page(path: Path, text: str) -> None:
     """Write a file completely, or leave what was there.
 
     Raises:
+        ConfigError: The name is that of a picture.
         StorageError: It cannot be written.
     """
+    if path.suffix.lower() in _PICTURES:
+        raise ConfigError(
+            f"Cannot write a page to {str(path)!r}: the name is that of a picture, and a browser would not open it. "
+            f"Let it end in .html; 'fxplug draw' and 'fxplug_viz.draw' make pictures."
+        )
     half = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         half.write_text(text, encoding="utf-8", newline="\n")

@@ -29,7 +29,7 @@ class App {
     byId("graph-choice").hidden = this.data.graphs.length < 2 || this.steps.length > 0;
     const wanted = this.address();
     const graph = this.data.graphs.find((each) => each.id === wanted.get("graph")) ?? this.data.graphs[0];
-    if (this.steps.length) await this.setStep(this.stepOf(wanted) ?? this.steps.length - 1);
+    if (this.steps.length) await this.setStep(this.stepOf(wanted) ?? this.lastChange());
     else await this.setGraph(graph.id);
     await this.follow(wanted);
     window.addEventListener("hashchange", () => this.follow());
@@ -105,6 +105,12 @@ class App {
 
   /** Whether the step that is shown is what made its graph. */
   stepChanges() { return this.steps[this.shownStep]?.kind === "changed"; }
+
+  /** The last step that did something, where a page begins. */
+  lastChange() {
+    const at = this.steps.map((step) => step.kind).lastIndexOf("changed");
+    return at < 0 ? this.steps.length - 1 : at;
+  }
 
   stepOf(wanted) {
     const at = Number(wanted.get("step"));

@@ -66,6 +66,15 @@ class Model {
   /** How many blocks a group of repeated blocks stands for; 0 for anything else. */
   repeats(id) { return this.isGroup(id) && this.group(id).k === "repeat" ? this.children[id].length : 0; }
 
+  /** The name of a node where its module is seen: for what lies in the module, the path from there. */
+  nameIn(id) {
+    const node = this.nodes[id];
+    const path = this.path(id);
+    const isPath = ["call_module", "get_attr"].includes(this.opcode(id));
+    const name = isPath && path && node.t?.startsWith(`${path}.`) ? node.t.slice(path.length + 1) : node.n;
+    return name === this.label(id) ? "" : name;
+  }
+
   opcode(id) { return this.isGroup(id) ? "group" : this.data.opcodes[this.nodes[id].o]; }
 
   path(id) {
@@ -111,10 +120,16 @@ class Model {
   unfoldSome(limit) {
     let shown = this.children[this.root].length;
     const queue = [...this.children[this.root]];
+    // Nobody would understand why the last of several sections is unfolded, and not the first.
+    const full = new Set();
     while (queue.length) {
       const id = queue.shift();
       if (!this.isGroup(id) || this.group(id).k === "repeat") continue;
-      if (shown + this.children[id].length - 1 > limit) continue;
+      const isSection = this.group(id).k === "section";
+      if (shown + this.children[id].length - 1 > limit || (isSection && full.has(this.parents[id]))) {
+        full.add(this.parents[id]);
+        continue;
+      }
       shown += this.children[id].length - 1;
       this.expanded.add(id);
       queue.push(...this.children[id]);

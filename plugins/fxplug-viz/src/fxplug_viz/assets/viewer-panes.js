@@ -82,8 +82,11 @@ class Tree {
       chip,
       element("span", { class: "label" }, printable(model.label(id).slice(0, 200))),
       model.repeats(id) ? element("span", { class: "badge" }, `×${model.repeats(id)}`) : null,
-      element("span", { class: value ? "note value" : "note" }, value || printable(isGroup ? model.note(id) : model.nodes[id].n === model.label(id) ? "" : model.nodes[id].n)),
+      isGroup && value ? null : element("span", { class: "note" }, printable((isGroup ? model.note(id) : model.nameIn(id)).slice(0, 200))),
+      value ? element("span", { class: "value" }, value) : null,
     );
+    const told = isGroup ? [model.name(id), model.note(id)] : [model.nodes[id].n, model.nodes[id].t, model.nodes[id].s];
+    row.title = [...new Set(told.filter(Boolean).map((text) => printable(text.slice(0, 200))))].join("\n");
     row.style.paddingLeft = `${6 + depth * 14}px`;
     row.addEventListener("click", (event) => {
       const isTwist = event.target.classList.contains("twist");
@@ -329,10 +332,10 @@ class Table {
       { title: "name", width: 150, text: (id) => model.nodes[id].n },
       { title: "opcode", width: 110, text: (id) => model.opcode(id) },
       { title: "target", width: 200, text: (id) => model.nodes[id].t ?? "" },
-      { title: "shape", width: 170, text: (id) => model.nodes[id].s ?? "" },
+      { title: "shape", width: 200, text: (id) => model.nodes[id].s ?? "" },
       { title: "module", width: 150, text: (id) => model.path(id) },
       ...model.overlays.map((overlay) => ({
-        title: overlay.title, width: 150, number: overlay.kind === "number",
+        title: overlay.title, width: Math.max(110, Math.min(260, 40 + 8 * overlay.title.length)), number: overlay.kind === "number",
         value: (id) => overlay.all.get(id), text: (id) => numberText(overlay.all.get(id), overlay.unit),
       })),
     ];
@@ -428,7 +431,8 @@ class Colouring {
   changes() {
     const style = getComputedStyle(document.documentElement);
     const of = (word) => style.getPropertyValue(`--was-${word}`).trim();
-    const words = new Set(this.overlay.all.values());
+    // The whole graph is no box.
+    const words = new Set([...this.overlay.all].filter(([id]) => id !== this.model.root).map(([, word]) => word));
     this.legend = ["fused", "added", "changed", "moved", "same", "several"].filter((word) => words.has(word)).map((word) => [word, of(word)]);
     const colours = new Map(this.legend);
     return (value) => colours.get(value) ?? of("same");
@@ -478,12 +482,13 @@ class Colouring {
       for (const [word, colour] of this.legend.slice(0, 12)) {
         const chip = element("span", { class: "chip" });
         chip.style.background = colour;
-        parts.push(element("div", {}, chip, word.slice(0, 80)));
+        parts.push(element("div", {}, chip, printable(word.slice(0, 80))));
       }
+      if (this.legend.length > 12) parts.push(element("small", {}, `and ${this.legend.length - 12} more`));
     }
     const without = this.model.count - overlay.values.length;
-    if (without) parts.push(element("small", {}, `${without.toLocaleString("en")} nodes have no value`));
-    if (overlay.unmatched) parts.push(element("small", {}, `${overlay.unmatched} rows of the table name no node`));
+    if (without) parts.push(element("small", {}, without === 1 ? "1 node has no value" : `${without.toLocaleString("en")} nodes have no value`));
+    if (overlay.unmatched) parts.push(element("small", {}, overlay.unmatched === 1 ? "1 row of the table names no node" : `${overlay.unmatched} rows of the table name no node`));
     pane.replaceChildren(...parts);
   }
 }

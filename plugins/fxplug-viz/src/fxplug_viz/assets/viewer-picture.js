@@ -53,7 +53,7 @@ class Picture {
     };
     for (let id = 0; id < model.parents.length; id += 1) {
       const badge = model.repeats(id) ? 64 : model.isGroup(id) ? 22 : 0;
-      const width = Math.max(measure(TITLE_FONT, model.label(id)) + badge, measure(NOTE_FONT, model.note(id)));
+      const width = Math.max(measure(TITLE_FONT, model.label(id)) + badge, measure(NOTE_FONT, model.note(id)) + (model.repeats(id) ? 8 : 0));
       sizes[2 * id] = Math.min(300, Math.max(80, Math.ceil(width) + 24));
       sizes[2 * id + 1] = (model.note(id) ? 44 : 30) + (model.repeats(id) ? 8 : 0);
     }
@@ -144,7 +144,7 @@ class Picture {
     const { context, colours, transform } = this;
     context.fillStyle = colours.group;
     context.strokeStyle = id === this.selected ? colours.accent : colours["group-line"];
-    context.lineWidth = id === this.selected ? Math.max(3, 2 / transform.k) : 1;
+    context.lineWidth = id === this.selected ? Math.max(3, 2 / transform.k) : Math.max(1, 0.5 / transform.k);
     this.rounded(minX, minY, maxX - minX, maxY - minY, 8);
     context.fill();
     context.stroke();
@@ -181,7 +181,10 @@ class Picture {
     const far = transform.k < 0.3;
     const shape = vendor.line().curve(vendor.curveBasis).context(context);
     const groups = { line: [], input: [], user: [] };
+    // What is smaller than this is no line.
+    const least = far ? 1.5 / transform.k : 0;
     for (const edge of edges) {
+      if (far && edge.maxX - edge.minX < least && edge.maxY - edge.minY < least) continue;
       groups[edge.to === this.selected ? "input" : edge.from === this.selected ? "user" : "line"].push(edge);
     }
     for (const [name, list] of Object.entries(groups)) {
@@ -214,12 +217,14 @@ class Picture {
     const isSelected = id === this.selected;
     const far = transform.k < 0.3;
     context.fillStyle = fill;
-    context.strokeStyle = isSelected ? colours.accent : colours["box-line"];
-    context.lineWidth = isSelected ? Math.max(3, 2.5 / transform.k) : 1;
     if (far && !isSelected) {
-      context.fillRect(minX, minY, width, height);
+      // A picture of a thousand boxes above each other is a line; it stays in sight.
+      const seen = Math.max(width, 3 / transform.k);
+      context.fillRect(minX + (width - seen) / 2, minY, seen, height);
       return;
     }
+    context.strokeStyle = isSelected ? colours.accent : colours["box-line"];
+    context.lineWidth = isSelected ? Math.max(3, 2.5 / transform.k) : 1;
     if (repeats) {
       for (const offset of [8, 4]) {
         this.rounded(minX + offset, minY + offset, width - 8, height - 8, 6);
@@ -251,7 +256,7 @@ class Picture {
     if (note) {
       context.font = NOTE_FONT;
       context.globalAlpha = 0.8;
-      context.fillText(this.fitted(NOTE_FONT, note, width - 24), minX + 12, middle + 9);
+      context.fillText(this.fitted(NOTE_FONT, note, width - (repeats ? 32 : 24)), minX + 12, middle + 9);
       context.globalAlpha = 1;
     }
   }
@@ -304,7 +309,7 @@ class Picture {
     const { width, height } = this.scene;
     const scale = Math.max(0.0005, Math.min(1.2, 0.94 * Math.min(this.width / width, this.height / height)));
     // A picture that is long and thin is read from its beginning.
-    const readable = Math.max(scale, Math.min(0.55, (0.94 * this.width) / width));
+    const readable = Math.max(scale, Math.min(0.9, (0.94 * this.width) / width));
     const top = readable * height > this.height ? 16 : (this.height - readable * height) / 2;
     this.moveTo(vendor.zoomIdentity.translate((this.width - readable * width) / 2, top).scale(readable));
   }
