@@ -42,7 +42,7 @@ from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import buffers_of, parameters_of, paths_below
+from fxplug.semantics.internals import buffers_of, has_backward_hooks, parameters_of, paths_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -570,7 +570,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._note_training()
         if path is None:
             path = f"<{type(m).__name__}>"
-        refuse_backward_hooks(m, f"module {path!r}")
+        if has_backward_hooks(m):
+            refuse_backward_hooks(m, f"module {path!r}")
         self._states.remember(m, path)
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.

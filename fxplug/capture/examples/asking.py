@@ -181,12 +181,16 @@ class Answerer(Tracer):
             if one in known:
                 stack.pop()
                 continue
+            if _changes_rank(one):
+                known[one] = True
+                stack.pop()
+                continue
             inputs = one.all_input_nodes
             missing = [used for used in inputs if used not in known]
-            if missing and not _changes_rank(one):
+            if missing:
                 stack.extend(missing)
                 continue
-            known[one] = _changes_rank(one) or any(known[used] for used in inputs)
+            known[one] = any([known[used] for used in inputs])
             stack.pop()
         return known[node]
 

@@ -15,7 +15,9 @@ from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.listening import KEPT, CallListener
 from fxplug.capture.interception import original_call
+from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.roots import has_own_call
+from fxplug.capture.sessions import active
 from fxplug.capture.state import training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, ModuleScope, effects
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ExampleTracer"]
 
+_ScriptModule: type = torch.jit.ScriptModule
+
 
 class _TorchCalls(TorchFunctionMode):
     """Hears of every call of torch that the program makes."""
@@ -53,7 +57,8 @@ class _TorchCalls(TorchFunctionMode):
     ) -> Any:
         """Hear of a call."""
         tracer = self._tracer
-        if tracer.paused or not tracer.is_tracing_here():
+        # Written out (`is_tracing_here`): it is asked for every call of torch.
+        if tracer.paused or (session := active.get()) is None or session.interceptor is not tracer:
             return func(*args, **(kwargs or {}))
         return tracer.on_torch_call(func, types, args, kwargs or {})
 
@@ -118,6 +123,7 @@ class ExampleTracer(CallListener):
     def _reset(self) -> None:
         super()._reset()
         self.hears_every_attribute = False
+        self._leaf_kinds: dict[type, bool] = {}
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
@@ -178,13 +184,27 @@ class ExampleTracer(CallListener):
         if inner is not None and inner is not module:
             return self.on_module_call(inner, args, kwargs)
         path = self._paths.get(id(module))
-        is_scripted = isinstance(module, torch.jit.ScriptModule)
-        # Hooks on gradients belong to the call of the module itself.
-        is_whole = is_scripted or has_backward_hooks(module)
-        if path is not None and (is_whole or self._is_leaf(module, path)):
+        if path is not None and self._stays_whole(module, path):
             return self._call_leaf(module, path, args, kwargs)
         name = path if path is not None else f"<{type(module).__name__}>"
         return self.enter_module(name, module, partial(original_call, module), args, kwargs)
+
+    def _stays_whole(self, module: nn.Module, path: str) -> bool:
+        """Return whether a call of a module of the root is one node."""
+        # Hooks on gradients belong to the call of the module itself.
+        if isinstance(module, _ScriptModule) or has_backward_hooks(module):
+            return True
+        if "is_leaf_module" in self._replaced:
+            return self._is_leaf(module, path)
+        ask = self.policy.is_leaf_module
+        answer = ask(module, path, self.context) if ask is not None else None
+        if answer is not None:
+            return answer
+        kind = type(module)
+        is_leaf = self._leaf_kinds.get(kind)
+        if is_leaf is None:
+            is_leaf = self._leaf_kinds[kind] = is_leaf_by_class(module)
+        return is_leaf
 
     def _call_leaf(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         place = self._place
