@@ -402,6 +402,17 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._note(node)
         return node
 
+    def _create_node_below(
+        self, depth: int, kind: str, target: Any, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> Node:
+        """Record one node as `create_node` does, where so many frames, seen from `Place.origin`, are none of the program."""
+        if not self._records_plainly:
+            return self.create_node(kind, target, args, kwargs)
+        node = self.graph.create_node(kind, target, args, kwargs, None, None, self._place.origin(depth))
+        if self.policy.node_created is not None:
+            self._note(node)
+        return node
+
     def _note(self, node: Node) -> None:
         """Let the policy annotate a new node."""
         hook = self.policy.node_created

@@ -85,6 +85,7 @@ __all__ = [
     "has_only_weight_hooks",
     "is_about_missing_data",
     "is_compiled_class",
+    "is_compiler_loaded",
     "is_differentiating",
     "is_fake",
     "is_functional",
@@ -429,6 +430,11 @@ def _is_size(value: Any) -> bool:
 def unflatten_tree(leaves: list[Any], spec: Any) -> Any:
     """Return the nested value of a structure."""
     return _pytree.tree_unflatten(leaves, spec)
+
+
+def is_compiler_loaded() -> bool:
+    """Return whether the compiler of torch was imported, without which nothing is compiled."""
+    return COMPILER in sys.modules
 
 
 def is_compiled_class(kind: type) -> bool:

@@ -45,6 +45,8 @@ _ESCAPES = frozenset(
     }
 )
 """What hands out the values of a tensor, or acts on them, where torch does not tell what is done with them."""
+_FRAMES_OF_A_CALL = 5
+"""How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
 _SPECIAL = _QUESTIONS | _EXACT | _ESCAPES
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
@@ -102,9 +104,10 @@ class CallListener(CallRecorder):
         if kwargs:
             count = len(args)
             named = dict(zip(kwargs, plain[count:], strict=True))
-            node = self.create_node(*canonical_call(function, plain[:count], named))
+            call = canonical_call(function, plain[:count], named)
         else:
-            node = self.create_node(*canonical_call(function, plain, kwargs))
+            call = canonical_call(function, plain, kwargs)
+        node = self._create_node_below(_FRAMES_OF_A_CALL, *call)
         result = self._make(node, function, args, kwargs)
         if result.__class__ is SizeProxy and args[0].__class__ is nn.Parameter:
             self._sizes[self._known[id(args[0])][1]] = result

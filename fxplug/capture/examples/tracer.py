@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.guarding import GuardCollector
@@ -22,9 +22,10 @@ from fxplug.capture.state import training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, ModuleScope, effects
 from fxplug.semantics.internals import (
-    TorchDispatchMode,
+    LightDispatchMode,
     buffers_of,
     has_backward_hooks,
+    is_compiler_loaded,
     remove_mode,
     tensor_tables,
 )
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["ExampleTracer"]
 
 _ScriptModule: type = torch.jit.ScriptModule
+_FRAMES_OF_A_LEAF = 5
+"""How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
 
 
 class _TorchCalls(TorchFunctionMode):
@@ -69,25 +72,19 @@ class _TorchCalls(TorchFunctionMode):
         remove_mode(self)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(LightDispatchMode):
     """Hears of every operator that runs outside of the calls that torch tells of."""
 
     def __init__(self, tracer: ExampleTracer) -> None:
         super().__init__()
         self._tracer = tracer
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator."""
         tracer = self._tracer
         if tracer.paused or not tracer.is_tracing_here():
-            return func(*args, **(kwargs or {}))
-        return tracer.on_operator(func, args, kwargs or {})
+            return func(*args, **kwargs)
+        return tracer.on_operator(func, args, kwargs)
 
 
 class ExampleTracer(CallListener):
@@ -152,8 +149,7 @@ class ExampleTracer(CallListener):
 
         def run_and_pause(*values: Any) -> Any:
             try:
-                # What was compiled runs as it was written, so that it is heard of.
-                with torch.compiler.set_stance("force_eager"), self.around, self._operators or nullcontext():
+                with _as_written(), self.around, self._operators or nullcontext():
                     result = run(*values)
                 self._settle_reads("")
                 self._record_assigned_buffers()
@@ -215,7 +211,7 @@ class ExampleTracer(CallListener):
                 self._save_buffers(module)
             plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
             if plain is not None:
-                node = self.create_node("call_module", path, plain, {})
+                node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, plain, {})
             else:
                 node = self._record("call_module", path, args, kwargs)
                 args, kwargs = self._real(args), self._real(kwargs)
@@ -279,6 +275,12 @@ class ExampleTracer(CallListener):
                 buffers[name] = former
 
 
+def _as_written() -> AbstractContextManager[Any]:
+    """Let what was compiled run as it was written, so that it is heard of."""
+    # Where the compiler was never imported nothing is compiled, and importing it takes seconds.
+    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
+
+
 def _refuse_lazy(root: Any) -> None:
     """Refuse a module whose parameters have no size yet: running it would give them one.
 
@@ -288,8 +290,10 @@ def _refuse_lazy(root: Any) -> None:
     if not isinstance(root, nn.Module):
         return
     # One of each class tells whether there are any.
-    tensors = {type(value): value for table in tensor_tables(root) for value in table.values()}
-    if any(map(is_lazy, tensors.values())):
+    kinds: set[type] = set()
+    for table in tensor_tables(root):
+        kinds.update(map(type, table.values()))
+    if any(issubclass(kind, UninitializedTensorMixin) for kind in kinds):
         lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(
             f"Cannot trace {type(root).__name__} with example inputs: {', '.join(lazy)} have no size yet, and would "
