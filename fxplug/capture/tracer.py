@@ -405,7 +405,15 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
     def _create_node_below(
         self, depth: int, kind: str, target: Any, args: tuple[Argument, ...], kwargs: dict[str, Argument]
     ) -> Node:
-        """Record one node as `create_node` does, where so many frames, seen from `Place.origin`, are none of the program."""
+        """Record one node as `create_node` does.
+
+        Args:
+            depth: How many frames, seen from `Place.origin`, are none of the program.
+            kind: As in `create_node`, like the rest.
+            target: The same.
+            args: The same.
+            kwargs: The same.
+        """
         if not self._records_plainly:
             return self.create_node(kind, target, args, kwargs)
         node = self.graph.create_node(kind, target, args, kwargs, None, None, self._place.origin(depth))

@@ -190,7 +190,7 @@ class Answerer(Tracer):
             if missing:
                 stack.extend(missing)
                 continue
-            known[one] = any([known[used] for used in inputs])
+            known[one] = any(map(known.__getitem__, inputs))
             stack.pop()
         return known[node]
 

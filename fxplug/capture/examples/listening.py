@@ -71,14 +71,9 @@ class CallListener(CallRecorder):
                     return foreign.__torch_function__(function, types, args, kwargs)
         name = _special_name(function)
         if name:
-            if name in _QUESTIONS and len(args) == 1 and not kwargs:
-                answer = self._known_answer(name, args[0])
-                if answer is not None:
-                    return answer
-            if name in _ESCAPES and self._is_traced(args[0] if args else None):
-                error = self._escape(name)
-                self.note_refusal(error)
-                raise error
+            answer = self._answer_or_refuse(name, args, kwargs)
+            if answer is not None:
+                return answer
         plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
         if plain is not None:
             result = self._call_plainly(function, args, kwargs, plain)
@@ -92,6 +87,16 @@ class CallListener(CallRecorder):
         if type(result) is SizeProxy and len(args) == 1:
             self._sizes[self._known[id(args[0])][1]] = result
         return self.exact(result) if name in _EXACT else result
+
+    def _answer_or_refuse(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the answer to a question that is known, None where there is none; refuse what hands out values."""
+        if name in _QUESTIONS and len(args) == 1 and not kwargs:
+            return self._known_answer(name, args[0])
+        if name in _ESCAPES and self._is_traced(args[0] if args else None):
+            error = self._escape(name)
+            self.note_refusal(error)
+            raise error
+        return None
 
     def _call_plainly(
         self,
@@ -236,7 +241,7 @@ class CallListener(CallRecorder):
 
 @lru_cache(maxsize=4096)
 def _special_name(function: Callable[..., Any]) -> str:
-    """Return the name of a function, method or attribute that more is to be done about than about most; else nothing."""
+    """Return the name of a function or attribute that more is to be done about than about most; else nothing."""
     name: str = getattr(function, "__name__", "")
     if name == "__get__":
         name = cast("Any", function).__self__.__name__
