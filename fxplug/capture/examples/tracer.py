@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.guarding import GuardCollector
@@ -290,10 +290,8 @@ def _refuse_lazy(root: Any) -> None:
     if not isinstance(root, nn.Module):
         return
     # One of each class tells whether there are any.
-    kinds: set[type] = set()
-    for table in tensor_tables(root):
-        kinds.update(map(type, table.values()))
-    if any(issubclass(kind, UninitializedTensorMixin) for kind in kinds):
+    tensors = {type(value): value for table in tensor_tables(root) for value in table.values()}
+    if any(map(is_lazy, tensors.values())):
         lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(
             f"Cannot trace {type(root).__name__} with example inputs: {', '.join(lazy)} have no size yet, and would "
