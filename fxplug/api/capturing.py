@@ -18,7 +18,7 @@ from fxplug.capture.examples import ExampleTracer
 from fxplug.errors import GuardError, TraceError, did_you_mean
 from fxplug.execute import POLICIES, GraphModule, GuardSet
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import is_fake, without_data
+from fxplug.semantics.internals import is_compiler_loaded, is_fake, without_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -256,6 +256,31 @@ def _run_on_examples(
     ways: dict[str, bool],
     *,
     keeps_values: bool = False,
+) -> _Capture:
+    """Run a program on its examples; once more if it was the first to import the compiler of torch.
+
+    It may have compiled something, which then did not run as it was written.
+    """
+    was_loaded = is_compiler_loaded()
+    try:
+        found = _run_once(program, args, kwargs, options, ways, keeps_values=keeps_values)
+    except Exception:
+        if was_loaded or not is_compiler_loaded():
+            raise
+    else:
+        if was_loaded or not is_compiler_loaded():
+            return found
+    return _run_once(program, args, kwargs, options, ways, keeps_values=keeps_values)
+
+
+def _run_once(
+    program: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    options: CaptureOptions,
+    ways: dict[str, bool],
+    *,
+    keeps_values: bool,
 ) -> _Capture:
     context: Any = nullcontext()
     if options.mode == "shape":

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["count_accesses", "reads_training"]
 
 _TRAINING = "training"
-_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+_known: dict[int, tuple[weakref.ref[type], bool]] = {}
+"""By the id of the class: a dict of weak references makes one for every question."""
 
 
 def reads_training(module: nn.Module) -> bool:
@@ -31,11 +32,13 @@ def reads_training(module: nn.Module) -> bool:
     kind = type(module)
     if "forward" in vars(module):
         return any(_TRAINING in code.co_names for code in _reached_by(module.forward, kind))
-    known = _known.get(kind)
+    key = id(kind)
+    known = _known.get(key)
     if known is None:
         codes = _reached_by(inspect.getattr_static(kind, "forward"), kind)
-        known = _known[kind] = any(_TRAINING in code.co_names for code in codes)
-    return known
+        answer = any(_TRAINING in code.co_names for code in codes)
+        known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), answer)
+    return known[1]
 
 
 def count_accesses(module: nn.Module, name: str) -> tuple[int, int]:

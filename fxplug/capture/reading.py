@@ -10,7 +10,7 @@ from torch import nn
 
 from fxplug.capture.parameters import ParameterProxy
 from fxplug.capture.proxy import Proxy, TracerBase
-from fxplug.semantics.internals import buffers_of, parameters_of
+from fxplug.semantics.internals import buffers_of, modules_below, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def _tensors_of(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, torch.Te
     """Yield (path of the module, module, name, value) of every tensor below `root`, registered or a plain attribute."""
     # There are thousands of attributes of a few classes, and whether each is a tensor takes longer to ask.
     are_tensors: dict[type, bool] = {}
-    for prefix, module in reversed(list(root.named_modules())):
+    for prefix, module in reversed(modules_below(root)):
         for table in (vars(module), buffers_of(module), parameters_of(module)):
             for name, value in table.items():
                 kind = type(value)

@@ -15,7 +15,7 @@ from fxplug.capture.sources import caller_level, user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
+from fxplug.semantics.internals import own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -28,6 +28,7 @@ __all__ = ["ModuleStates", "assignment_error", "training_error", "updates_in_pla
 
 _NUMBERS = frozenset({int, float, bool, str, complex})
 _NOTHING: dict[str, Any] = {}
+_ScriptModule: type = torch.jit.ScriptModule
 
 
 class ModuleStates:
@@ -52,14 +53,14 @@ class ModuleStates:
 
     def remember(self, module: nn.Module, path: str) -> None:
         """Take note of what `module` at `path` holds, the first time it is entered."""
-        if id(module) in self._seen or isinstance(module, torch.jit.ScriptModule):
+        if id(module) in self._seen or isinstance(module, _ScriptModule):
             return  # What is compiled assigns nothing that Python sees.
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
         plain = vars(module)
         copies = [plain.copy()]
         self._tables.append((path, False, plain, copies[0]))
-        for table in (parameters_of(module), buffers_of(module), modules_of(module)):
+        for table in own_tables(module):
             before = cast("dict[str, Any]", table).copy() if table else _NOTHING
             copies.append(before)
             self._tables.append((path, True, table, before))

@@ -42,7 +42,7 @@ from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import buffers_of, parameters_of, paths_below
+from fxplug.semantics.internals import buffers_of, has_backward_hooks, parameters_of, paths_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -402,6 +402,25 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._note(node)
         return node
 
+    def _create_node_below(
+        self, depth: int, kind: str, target: Any, args: tuple[Argument, ...], kwargs: dict[str, Argument]
+    ) -> Node:
+        """Record one node as `create_node` does.
+
+        Args:
+            depth: How many frames, seen from `Place.origin`, are none of the program.
+            kind: As in `create_node`, like the rest.
+            target: The same.
+            args: The same.
+            kwargs: The same.
+        """
+        if not self._records_plainly:
+            return self.create_node(kind, target, args, kwargs)
+        node = self.graph.create_node(kind, target, args, kwargs, None, None, self._place.origin(depth))
+        if self.policy.node_created is not None:
+            self._note(node)
+        return node
+
     def _note(self, node: Node) -> None:
         """Let the policy annotate a new node."""
         hook = self.policy.node_created
@@ -570,7 +589,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._note_training()
         if path is None:
             path = f"<{type(m).__name__}>"
-        refuse_backward_hooks(m, f"module {path!r}")
+        if has_backward_hooks(m):
+            refuse_backward_hooks(m, f"module {path!r}")
         self._states.remember(m, path)
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.

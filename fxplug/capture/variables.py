@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+from functools import lru_cache
 from itertools import pairwise
 from types import CodeType, FunctionType, GeneratorType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,8 @@ _READING = frozenset({"LOAD_ATTR", "LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_METHOD
 _ADDING = frozenset({"add", "append", "appendleft", "clear", "extend", "insert", "update"})
 
 
-def _names_read(code: CodeType) -> set[str]:
+@lru_cache(maxsize=256)
+def _names_read(code: CodeType) -> frozenset[str]:
     """Return the names of variables and attributes that a function does something else with than to add to them."""
     entries = [
         entry for entry in dis.get_instructions(code) if entry.opname not in {"CACHE", "EXTENDED_ARG", "NOP"}
@@ -33,7 +35,7 @@ def _names_read(code: CodeType) -> set[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             found |= _names_read(constant)
-    return found
+    return frozenset(found)
 
 
 def _is_iterator(value: Any) -> bool:

@@ -186,8 +186,14 @@ def _order_as(ours: Any, theirs: Any) -> None:
 
 def _is_free(holder: nn.Module, name: str) -> bool:
     """Return whether a plain `nn.Module` has nothing under a name yet."""
-    tables = (vars(holder), parameters_of(holder), buffers_of(holder), modules_of(holder))
-    return name.isidentifier() and not hasattr(nn.Module, name) and not any(name in table for table in tables)
+    return (
+        name not in vars(holder)
+        and name not in parameters_of(holder)
+        and name not in buffers_of(holder)
+        and name not in modules_of(holder)
+        and name.isidentifier()
+        and not hasattr(nn.Module, name)
+    )
 
 
 def _held(holder: Any, name: str) -> Any:

@@ -85,15 +85,18 @@ __all__ = [
     "has_only_weight_hooks",
     "is_about_missing_data",
     "is_compiled_class",
+    "is_compiler_loaded",
     "is_differentiating",
     "is_fake",
     "is_functional",
     "is_implicit",
     "is_listening",
     "memory_of",
+    "modules_below",
     "modules_of",
     "onednn_operators",
     "opaque_functions",
+    "own_tables",
     "parameters_of",
     "paths_below",
     "persists",
@@ -315,6 +318,11 @@ def modules_of(module: nn.Module) -> MutableMapping[str, Any]:
     return module._modules
 
 
+def own_tables(module: nn.Module) -> tuple[MutableMapping[str, Any], ...]:
+    """Return the module's own tables: of parameters, of buffers, of submodules."""
+    return module._parameters, module._buffers, module._modules
+
+
 def runs_outside_dynamo(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let Dynamo call a function for its result when it meets it, instead of tracing it.
 
@@ -337,6 +345,24 @@ def paths_below(root: nn.Module) -> dict[int, str]:
 
     visit(root, "")
     return paths
+
+
+def modules_below(root: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return path and module of every module from `root` on, each once, in the order of ``named_modules``."""
+    # Without generators inside of generators: each module would pass through as many as it lies deep.
+    found: list[tuple[str, nn.Module]] = []
+    seen: set[int] = set()
+    pending: list[tuple[str, nn.Module]] = [("", root)]
+    while pending:
+        path, module = pending.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        found.append((path, module))
+        prefix = f"{path}." if path else ""
+        children = [(prefix + name, child) for name, child in module._modules.items() if child is not None]
+        pending += reversed(children)
+    return found
 
 
 def tensor_tables(root: nn.Module) -> list[MutableMapping[str, Any]]:
@@ -404,6 +430,11 @@ def _is_size(value: Any) -> bool:
 def unflatten_tree(leaves: list[Any], spec: Any) -> Any:
     """Return the nested value of a structure."""
     return _pytree.tree_unflatten(leaves, spec)
+
+
+def is_compiler_loaded() -> bool:
+    """Return whether the compiler of torch was imported, without which nothing is compiled."""
+    return COMPILER in sys.modules
 
 
 def is_compiled_class(kind: type) -> bool:

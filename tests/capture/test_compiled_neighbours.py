@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -163,3 +165,40 @@ def test_wrapped_functions_are_compiled_no_more_than_once_for_traces_and_once_fo
         torch.testing.assert_close(module(x), program(x))
         torch.testing.assert_close(while_a_trace_runs(lambda: module(x)), program(x))
     assert len(graphs) <= 2
+
+
+ALONE = """
+import sys, warnings
+import torch
+import fxplug
+
+def doubled(x):
+    return torch.relu(x + 1) * 2
+
+def compiling(x):
+    return torch.compile(doubled)(x).sum()
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return torch.tensor([1.0, 2.0]) * x
+
+fxplug.trace(Scaled(), (torch.ones(2),))
+print("torch._dynamo" in sys.modules)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Those of the compiler while it is imported.
+    captured = fxplug.trace(compiling, (torch.ones(3),))
+print("torch._dynamo" in sys.modules)
+print([node.name for node in captured.graph.nodes])
+print(captured(torch.full((3,), 2.0)).item())
+"""
+
+
+def test_a_capture_leaves_the_compiler_unloaded_and_sees_into_what_the_program_is_the_first_to_compile():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False)
+
+    assert done.stdout.splitlines() == [
+        "False",
+        "True",
+        "['x', 'add', 'relu', 'mul', 'sum_1', 'output']",
+        "18.0",
+    ], done.stderr

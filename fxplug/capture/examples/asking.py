@@ -115,9 +115,9 @@ class Answerer(Tracer):
             self.create_node("call_function", check_true, (predicate, str(said), *self._rerun()), {})
 
     def _guard_at_entry(self, predicate: Node) -> None:
-        guard = guard_of(predicate)
-        if self._guards.is_new(guard.text):
-            self._guards.add(predicate, guard)
+        text = expression(predicate)
+        if self._guards.is_new(text):  # Reading the line takes longer than all the rest.
+            self._guards.add(predicate, guard_of(predicate, text))
 
     def _rerun(self) -> tuple[bool, ...]:
         return (False,) if self._has_acted else ()
@@ -181,12 +181,16 @@ class Answerer(Tracer):
             if one in known:
                 stack.pop()
                 continue
+            if _changes_rank(one):
+                known[one] = True
+                stack.pop()
+                continue
             inputs = one.all_input_nodes
             missing = [used for used in inputs if used not in known]
-            if missing and not _changes_rank(one):
+            if missing:
                 stack.extend(missing)
                 continue
-            known[one] = _changes_rank(one) or any(known[used] for used in inputs)
+            known[one] = any(map(known.__getitem__, inputs))
             stack.pop()
         return known[node]
 

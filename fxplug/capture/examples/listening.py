@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -45,6 +45,10 @@ _ESCAPES = frozenset(
     }
 )
 """What hands out the values of a tensor, or acts on them, where torch does not tell what is done with them."""
+_FRAMES_OF_A_CALL = 5
+"""How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
+_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES
+_PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
 
 class CallListener(CallRecorder):
@@ -58,23 +62,18 @@ class CallListener(CallRecorder):
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Record a call of torch, make it, and return its result."""
-        name = getattr(function, "__name__", "")
         if self._read_numbers:
-            self._settle_reads(name, args, kwargs)
-        if name == "__get__":
-            name = cast("Any", function).__self__.__name__
-        foreign = _foreign_handler(types)
-        if foreign is not None:  # What it does is heard, one call after the other.
-            with self._calls:
-                return foreign.__torch_function__(function, types, args, kwargs)
-        if name in _QUESTIONS and len(args) == 1 and not kwargs:
-            answer = self._known_answer(name, args[0])
+            self._settle_reads(getattr(function, "__name__", ""), args, kwargs)
+        if types:
+            foreign = _foreign_handler(types)
+            if foreign is not None:  # What it does is heard, one call after the other.
+                with self._calls:
+                    return foreign.__torch_function__(function, types, args, kwargs)
+        name = _special_name(function)
+        if name:
+            answer = self._answer_or_refuse(name, args, kwargs)
             if answer is not None:
                 return answer
-        if name in _ESCAPES and self._is_traced(args[0] if args else None):
-            error = self._escape(name)
-            self.note_refusal(error)
-            raise error
         plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
         if plain is not None:
             result = self._call_plainly(function, args, kwargs, plain)
@@ -89,6 +88,16 @@ class CallListener(CallRecorder):
             self._sizes[self._known[id(args[0])][1]] = result
         return self.exact(result) if name in _EXACT else result
 
+    def _answer_or_refuse(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the answer to a question that is known, None where there is none; refuse what hands out values."""
+        if name in _QUESTIONS and len(args) == 1 and not kwargs:
+            return self._known_answer(name, args[0])
+        if name in _ESCAPES and self._is_traced(args[0] if args else None):
+            error = self._escape(name)
+            self.note_refusal(error)
+            raise error
+        return None
+
     def _call_plainly(
         self,
         function: Callable[..., Any],
@@ -100,9 +109,10 @@ class CallListener(CallRecorder):
         if kwargs:
             count = len(args)
             named = dict(zip(kwargs, plain[count:], strict=True))
-            node = self.create_node(*canonical_call(function, plain[:count], named))
+            call = canonical_call(function, plain[:count], named)
         else:
-            node = self.create_node(*canonical_call(function, plain, kwargs))
+            call = canonical_call(function, plain, kwargs)
+        node = self._create_node_below(_FRAMES_OF_A_CALL, *call)
         result = self._make(node, function, args, kwargs)
         if result.__class__ is SizeProxy and args[0].__class__ is nn.Parameter:
             self._sizes[self._known[id(args[0])][1]] = result
@@ -119,17 +129,17 @@ class CallListener(CallRecorder):
         """Return arguments of a graph for tensors and plain values that are what calls are given; None for others."""
         if self.without_data is not None:
             return None
-        found: list[Argument] = []
+        found: list[Any] = []
         known = self._known
         has_tensor = False
         for value in args:
             kind = type(value)
-            if kind is torch.Tensor or kind is nn.Parameter:
+            if kind in _PLAIN_TENSORS:
                 entry = known.get(id(value))
                 source = self._lift_tensor(value) if entry is None else entry[1]
                 if source.__class__ is not Node:
                     return None
-                found.append(cast("Node", source))
+                found.append(source)
                 has_tensor = True
             elif kind in PLAIN or ((kind is tuple or kind is list) and _are_plain(value)):
                 found.append(value)
@@ -227,6 +237,15 @@ class CallListener(CallRecorder):
             f"{place_in_program()}. Keep to operations of torch, or make the enclosing function a leaf (fxplug.wrap).",
             code="FXP-T063",
         )
+
+
+@lru_cache(maxsize=4096)
+def _special_name(function: Callable[..., Any]) -> str:
+    """Return the name of a function or attribute that more is to be done about than about most; else nothing."""
+    name: str = getattr(function, "__name__", "")
+    if name == "__get__":
+        name = cast("Any", function).__self__.__name__
+    return name if name in _SPECIAL else ""
 
 
 def _foreign_handler(types: Any) -> Any:

@@ -107,7 +107,7 @@ class CallRecorder(InputReceiver):
         operators = self._operators
         is_off = take_off(operators)
         try:
-            value = function(*args, **kwargs)
+            value = function(*args, **kwargs) if kwargs else function(*args)
         except Exception as error:
             self.paused -= 1
             if self.mode == "shape" and is_about_missing_data(error):
@@ -143,12 +143,12 @@ class CallRecorder(InputReceiver):
 
     def _effect_of(self, node: Node) -> Effect:
         """Return the effect of a call; that of a call of the same kind is found out once."""
-        target, args, kwargs = node.target, node.args, node.kwargs
+        op, target, args, kwargs = node.op, node.target, node.args, node.kwargs
         try:
-            if not kwargs and (node.op, target) in self._pure and bool not in map(type, args):
+            if not kwargs and (op, target) in self._pure and bool not in map(type, args):
                 return PURE
             # What a call does may hang on the values that are given with it, such as flags, and on what is left out.
-            given: list[Any] = [node.op, target]
+            given: list[Any] = [op, target]
             for value in (*args, *kwargs, *kwargs.values()):
                 given.append(value.__class__)
                 if value.__class__ is not Node:
@@ -186,6 +186,7 @@ class CallRecorder(InputReceiver):
         self._has_written = True
         self.paused += 1
         try:
+            self._snapshots.before_writes()
             for tensor in tensors_in((*args, *kwargs.values()) if kwargs else args):
                 if self._snapshots.shares_memory(tensor):
                     self._has_acted = True

@@ -15,15 +15,24 @@ class Snapshots:
     """Keeps a copy of each tensor from before the program that the program is about to write to."""
 
     def __init__(self) -> None:
+        self._new: list[torch.Tensor] = []
+        """Tensors whose memory was not looked at yet; most programs write to none, and then nobody has to."""
         self._existing: dict[Any, dict[int, torch.Tensor]] = {}
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
         """Hear of a tensor from before the program."""
-        self._existing.setdefault(storage_of(tensor), {})[id(tensor)] = tensor
+        self._new.append(tensor)
+
+    def before_writes(self) -> None:
+        """Hear that something is about to be written: from then on a tensor may have other memory than it had."""
+        for tensor in self._new:
+            self._existing.setdefault(storage_of(tensor), {})[id(tensor)] = tensor
+        self._new.clear()
 
     def before_write(self, tensor: torch.Tensor) -> None:
         """Hear that a tensor is about to be written to; with it, whatever shares its memory."""
+        self.before_writes()
         for existing in self._existing.get(storage_of(tensor), {}).values():
             if id(existing) not in self._saved:
                 with torch.no_grad(), with_data():
@@ -32,6 +41,7 @@ class Snapshots:
 
     def shares_memory(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor shares the memory of one from before the program."""
+        self.before_writes()
         return storage_of(tensor) in self._existing
 
     def restore(self) -> None:

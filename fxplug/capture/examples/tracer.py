@@ -15,14 +15,17 @@ from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.listening import KEPT, CallListener
 from fxplug.capture.interception import original_call
+from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.roots import has_own_call
+from fxplug.capture.sessions import active
 from fxplug.capture.state import training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, ModuleScope, effects
 from fxplug.semantics.internals import (
-    TorchDispatchMode,
+    LightDispatchMode,
     buffers_of,
     has_backward_hooks,
+    is_compiler_loaded,
     remove_mode,
     tensor_tables,
 )
@@ -35,6 +38,10 @@ if TYPE_CHECKING:
     from fxplug.capture.sessions import Session
 
 __all__ = ["ExampleTracer"]
+
+_ScriptModule: type = torch.jit.ScriptModule
+_FRAMES_OF_A_LEAF = 5
+"""How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
 
 
 class _TorchCalls(TorchFunctionMode):
@@ -53,7 +60,8 @@ class _TorchCalls(TorchFunctionMode):
     ) -> Any:
         """Hear of a call."""
         tracer = self._tracer
-        if tracer.paused or not tracer.is_tracing_here():
+        # Written out (`is_tracing_here`): it is asked for every call of torch.
+        if tracer.paused or (session := active.get()) is None or session.interceptor is not tracer:
             return func(*args, **(kwargs or {}))
         return tracer.on_torch_call(func, types, args, kwargs or {})
 
@@ -64,25 +72,19 @@ class _TorchCalls(TorchFunctionMode):
         remove_mode(self)
 
 
-class _Operators(TorchDispatchMode):
+class _Operators(LightDispatchMode):
     """Hears of every operator that runs outside of the calls that torch tells of."""
 
     def __init__(self, tracer: ExampleTracer) -> None:
         super().__init__()
         self._tracer = tracer
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator."""
         tracer = self._tracer
         if tracer.paused or not tracer.is_tracing_here():
-            return func(*args, **(kwargs or {}))
-        return tracer.on_operator(func, args, kwargs or {})
+            return func(*args, **kwargs)
+        return tracer.on_operator(func, args, kwargs)
 
 
 class ExampleTracer(CallListener):
@@ -118,6 +120,7 @@ class ExampleTracer(CallListener):
     def _reset(self) -> None:
         super()._reset()
         self.hears_every_attribute = False
+        self._leaf_kinds: dict[type, bool] = {}
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
@@ -146,8 +149,7 @@ class ExampleTracer(CallListener):
 
         def run_and_pause(*values: Any) -> Any:
             try:
-                # What was compiled runs as it was written, so that it is heard of.
-                with torch.compiler.set_stance("force_eager"), self.around, self._operators or nullcontext():
+                with _as_written(), self.around, self._operators or nullcontext():
                     result = run(*values)
                 self._settle_reads("")
                 self._record_assigned_buffers()
@@ -178,13 +180,27 @@ class ExampleTracer(CallListener):
         if inner is not None and inner is not module:
             return self.on_module_call(inner, args, kwargs)
         path = self._paths.get(id(module))
-        is_scripted = isinstance(module, torch.jit.ScriptModule)
-        # Hooks on gradients belong to the call of the module itself.
-        is_whole = is_scripted or has_backward_hooks(module)
-        if path is not None and (is_whole or self._is_leaf(module, path)):
+        if path is not None and self._stays_whole(module, path):
             return self._call_leaf(module, path, args, kwargs)
         name = path if path is not None else f"<{type(module).__name__}>"
         return self.enter_module(name, module, partial(original_call, module), args, kwargs)
+
+    def _stays_whole(self, module: nn.Module, path: str) -> bool:
+        """Return whether a call of a module of the root is one node."""
+        # Hooks on gradients belong to the call of the module itself.
+        if isinstance(module, _ScriptModule) or has_backward_hooks(module):
+            return True
+        if "is_leaf_module" in self._replaced:
+            return self._is_leaf(module, path)
+        ask = self.policy.is_leaf_module
+        answer = ask(module, path, self.context) if ask is not None else None
+        if answer is not None:
+            return answer
+        kind = type(module)
+        is_leaf = self._leaf_kinds.get(kind)
+        if is_leaf is None:
+            is_leaf = self._leaf_kinds[kind] = is_leaf_by_class(module)
+        return is_leaf
 
     def _call_leaf(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         place = self._place
@@ -195,7 +211,7 @@ class ExampleTracer(CallListener):
                 self._save_buffers(module)
             plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
             if plain is not None:
-                node = self.create_node("call_module", path, plain, {})
+                node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, plain, {})
             else:
                 node = self._record("call_module", path, args, kwargs)
                 args, kwargs = self._real(args), self._real(kwargs)
@@ -257,6 +273,12 @@ class ExampleTracer(CallListener):
                 node = self._record("call_method", "copy_", (former, value), {})
                 self._make(node, lambda *_: None, (former, value), {})
                 buffers[name] = former
+
+
+def _as_written() -> AbstractContextManager[Any]:
+    """Let what was compiled run as it was written, so that it is heard of."""
+    # Where the compiler was never imported nothing is compiled, and importing it takes seconds.
+    return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
 def _refuse_lazy(root: Any) -> None:
