@@ -161,6 +161,8 @@ class ConvertingBackend(Backend):
             return "what reaches it is not known without running the program"
         if node not in values or not _has_tensor(values[node]):
             return "" if _is_known_early(values.get(node)) else self._reason_without_tensor(node, context)
+        if node.target is operator.getitem and isinstance(values[taken[0]], (tuple, list)):
+            return ""  # A part of several results, however they are nested.
         part, device = _single(context.module, node, taken), _device_of(context)
         inputs = tuple(_example(values[used], device) for used in taken)
         result = part.graph.output_node().args[0]
