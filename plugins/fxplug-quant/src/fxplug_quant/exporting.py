@@ -24,7 +24,7 @@ _LAYERS = {
     "tables": ("Int8Embedding", "Int8EmbeddingBag"),
 }
 """Module -> layers in it."""
-_HELPERS = ("affine", "engine", "inference", "packing")
+_HELPERS = ("activations", "affine", "engine", "inference", "packing")
 _PACKAGE = "fxplug_quant"
 
 _INIT = '''\
