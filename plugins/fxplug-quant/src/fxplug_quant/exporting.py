@@ -8,6 +8,7 @@ from importlib import metadata, resources
 __all__ = ["layers_alone"]
 
 _LAYERS = {
+    "attention_mask": ("AttentionMask",),
     "edges": (
         "AsIntegers",
         "AsQuantized",

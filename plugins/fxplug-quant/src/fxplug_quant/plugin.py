@@ -13,7 +13,8 @@ from fxplug.plugins import (
     StorageTargetRecord,
     hookimpl,
 )
-from fxplug_quant.attention import AttentionMask, OpenAttention
+from fxplug_quant.attention import OpenAttention
+from fxplug_quant.attention_mask import AttentionMask
 from fxplug_quant.bias_correction import CorrectBias
 from fxplug_quant.dynamic import DynamicInt8
 from fxplug_quant.edges import (
