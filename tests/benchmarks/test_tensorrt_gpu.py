@@ -42,7 +42,9 @@ def test_a_folder_without_wheels_is_named(tmp_path):
     completed = run(tmp_path, "--wheels", "empty")
 
     assert completed.returncode == 1
-    assert completed.stderr == "Nothing is measured: there are no wheels in empty.\n"
+    # Before it stand warnings of PyTorch where NumPy is not installed.
+    assert completed.stderr.splitlines()[-1] == "Nothing is measured: there are no wheels in empty."
+    assert "Traceback" not in completed.stderr
 
 
 @pytest.fixture
