@@ -480,7 +480,7 @@ def test_what_cannot_be_written_down_is_refused():
 class Tells(nn.Module):
     def forward(self, x):
         y = torch.relu(x)
-        return y if y.shape[0] == 2 else y * 2
+        return y * 2 if y.shape[0] == 3 else y
 
 
 class Squeezes(nn.Module):
@@ -491,15 +491,18 @@ class Squeezes(nn.Module):
 
 class Halves(nn.Module):
     def forward(self, x):
-        return [torch.relu(part) for part in x.split(2)]
+        first, second = torch.relu(x).split(2)
+        return first + second
 
 
-@pytest.mark.parametrize(("program", "rows"), [(Tells(), 3), (Squeezes(), 1), (Halves(), 3)], ids=str)
+@pytest.mark.parametrize(("program", "rows"), [(Tells(), 3), (Squeezes(), 1), (Halves(), 6)], ids=str)
 def test_what_is_asked_of_open_sizes_is_asked_in_each_call(program, rows):
     x = torch.ones(2, 3)
     lowered = lower(
         fxplug.trace(program, (x,)),
-        LinesBackend(record(aten.squeeze.dim), record(aten.split.Tensor), opened=(0,)),
+        LinesBackend(
+            record(aten.squeeze.dim), record(aten.split.Tensor), record(aten.slice.Tensor), opened=(0,)
+        ),
         (x,),
         name="lines",
     )
@@ -512,7 +515,9 @@ def test_what_is_asked_of_open_sizes_is_asked_in_each_call(program, rows):
 def test_sizes_of_tensors_in_containers_are_written_as_they_are():
     x, backend = (
         torch.ones(2, 3),
-        LinesBackend(record(aten.squeeze.dim), record(aten.split.Tensor), opened=(0,)),
+        LinesBackend(
+            record(aten.squeeze.dim), record(aten.split.Tensor), record(aten.slice.Tensor), opened=(0,)
+        ),
     )
 
     assert backend.profile(((x, x),)).is_closed
