@@ -98,8 +98,10 @@ class SavedState:
         self._tensors = [(tensor, self.buffers[name]) for name, tensor in tensors_of(module)]
         self._attributes: list[tuple[nn.Module, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
+        self._gradients: list[tuple[nn.Parameter, bool]] = []
         if buffers_only:
             return
+        self._gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
         self._tensors += [(parameter, parameter.detach().clone()) for parameter in module.parameters()]
         for part in module.modules():
             attributes = dict(vars(part))
@@ -127,6 +129,9 @@ class SavedState:
         with torch.no_grad():
             for tensor, value in self._tensors:
                 _restore(tensor, value)
+        for parameter, requires_grad in self._gradients:
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
 
 
 def _restore(tensor: torch.Tensor, value: torch.Tensor) -> None:

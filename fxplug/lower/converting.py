@@ -20,6 +20,7 @@ from fxplug.lower.converters import ConverterRecord, ConverterTable
 from fxplug.lower.profile import Profile
 from fxplug.lower.writing import AtenProgram
 from fxplug.rewrite import BUILTIN_DECOMPOSITIONS, aten_decompositions, decompose, decompose_to_aten
+from fxplug.rewrite.input_guards import asked_of_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -220,7 +221,7 @@ class ConvertingBackend(Backend):
             alone: Whether it is a call that is asked about, whose writes are looked at elsewhere.
         """
         returns = _named_tuple(part, kinds)
-        opened = self.open_dimensions()
+        opened = self._opened_for(inputs)
         if alone and any(map(_is_known_early, inputs)):
             opened = ()  # A size that another call reads is a plain number here, so that sizes have to be fixed.
         dynamic: dict[int | str, dict[int, str]] = {
@@ -236,6 +237,11 @@ class ConvertingBackend(Backend):
                 core=False,
                 dynamic=dynamic or None,
             )
+        asked = asked_of_sizes(program.guard_set) if opened and program.guard_set is not None else []
+        if asked:
+            raise NotConvertibleError(
+                f"it would be written for sizes with {asked[0]} alone, and sizes are left open"
+            )
         _take_out_writes(program, alone=alone)
         return self.written(AtenProgram(program, inputs, opened, returns))
 
@@ -244,8 +250,16 @@ class ConvertingBackend(Backend):
         return BUILTIN_DECOMPOSITIONS if host is None else host.decompositions()
 
     def profile(self, example_inputs: tuple[Any, ...]) -> Profile | None:
-        """Return what inputs are accepted: those like the examples, and any size in open dimensions."""
-        return Profile.of(example_inputs, open_dimensions=self.open_dimensions())
+        """Return what inputs are accepted: those like the examples, and any size in open dimensions.
+
+        No size is open of a part that takes tensors in containers.
+        """
+        return Profile.of(example_inputs, open_dimensions=self._opened_for(example_inputs))
+
+    def _opened_for(self, inputs: tuple[Any, ...]) -> tuple[int, ...]:
+        """Return the open dimensions of a part; sizes of tensors in containers are written as they are."""
+        inside = any(not isinstance(value, torch.Tensor) and _has_tensor((value,)) for value in inputs)
+        return () if inside else self.open_dimensions()
 
 
 def _size_name(dim: int) -> str:

@@ -15,7 +15,7 @@ from fxplug.errors import ConfigError, did_you_mean
 from fxplug.ir import Node, iterate_leaves
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
-from fxplug.lower.settled import NOT_SETTLED, UNKNOWN, Settled, is_check, settle
+from fxplug.lower.settled import ASKS, NOT_SETTLED, UNKNOWN, Settled, is_check, settle
 from fxplug.lower.sharing import sharing_sets
 from fxplug.passes import group_nodes_by_kind, order_partitions, requirements
 from fxplug.passes.parts import Part, find_borders
@@ -185,6 +185,8 @@ class _Planner:
             return Support(ok=True)
         if node in settled.unknown:
             return Support(ok=False, reason=UNKNOWN)
+        if node in settled.asking:
+            return Support(ok=False, reason=ASKS)
         taken_from = self._container(node)
         if taken_from in self._answers and self._answers[taken_from][name]:
             return Support(ok=True)

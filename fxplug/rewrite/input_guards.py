@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fxplug.execute import GraphModule
     from fxplug.semantics.symbols import SymbolicSizes
 
-__all__ = ["InputLeaf", "guards_for", "input_leaves"]
+__all__ = ["InputLeaf", "asked_of_sizes", "guards_for", "input_leaves"]
 
 
 class InputLeaf(NamedTuple):
@@ -189,7 +189,15 @@ class _Collector:
             answer = write_expression(
                 predicate, self.graph, lambda symbol: places[sizes.place_of(symbol)], known
             )
-            self.ask(answer, f"{sizes.text_of(predicate)}, which the program asked")
+            self.ask(answer, f"{sizes.text_of(predicate)}{_ASKED}")
+
+
+_ASKED = ", which the program asked"
+
+
+def asked_of_sizes(guards: GuardSet) -> list[str]:
+    """Return what else than being 2 or more open sizes have to fulfil, for people; of what `guards_for` returned."""
+    return [guard.text.removesuffix(_ASKED) for guard in guards.guards if guard.text.endswith(_ASKED)]
 
 
 def guards_for(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph
 
-__all__ = ["SymbolicSizes", "expression_of", "is_symbolic", "size_text", "write_expression"]
+__all__ = ["SymbolicSizes", "expression_of", "is_asked_about", "is_symbolic", "size_text", "write_expression"]
 
 
 class SymbolicSizes:
@@ -191,6 +191,11 @@ def _strides(tensor: torch.Tensor, sizes: Sequence[Any]) -> list[Any]:
 def is_symbolic(value: Any) -> bool:
     """Return whether a number is computed from open sizes."""
     return isinstance(value, (torch.SymInt, torch.SymBool, torch.SymFloat))
+
+
+def is_asked_about(size: Any) -> bool:
+    """Return whether a program asked something of open sizes, and went on with the answer for the examples."""
+    return any(guard.expr.free_symbols for guard in size.node.shape_env.guards)
 
 
 def expression_of(value: Any) -> Any:

@@ -300,3 +300,20 @@ def test_views_that_are_written_one_after_another_are_as_before():
     fxplug.trace(root, (torch.ones(3),))
     assert root.whole.tolist() == [0.0, 0.0, 0.0]
     assert root.part.data_ptr() == root.whole.data_ptr()
+
+
+class Freezes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, x):
+        self.inner.requires_grad_(False)
+        return self.inner(x)
+
+
+def test_the_check_leaves_parameters_with_the_gradients_that_they_had():
+    module = Freezes()
+    fxplug.trace(module, (torch.ones(2, 3),), mode="value")
+
+    assert all(parameter.requires_grad for parameter in module.parameters())

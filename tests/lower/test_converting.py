@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxplug
-from fxplug.errors import LoweringError, NotConvertibleError
+from fxplug.errors import GuardError, LoweringError, NotConvertibleError
 from fxplug.lower import (
     AtenProgram,
     CallRow,
@@ -475,3 +475,44 @@ def test_what_cannot_be_written_down_is_refused():
             results_data(value)
 
     assert fill_results(Pair(Slot(0), 2), ["x"]) == Pair("x", 2)
+
+
+class Tells(nn.Module):
+    def forward(self, x):
+        y = torch.relu(x)
+        return y * 2 if y.shape[0] == 3 else y
+
+
+class Squeezes(nn.Module):
+    def forward(self, x):
+        y = torch.relu(x).squeeze(0)
+        return y if y.dim() == 2 else y * 2
+
+
+class Halves(nn.Module):
+    def forward(self, x):
+        return [torch.relu(part) for part in x.split(2)]
+
+
+@pytest.mark.parametrize(("program", "rows"), [(Tells(), 3), (Squeezes(), 1), (Halves(), 6)], ids=str)
+def test_what_is_asked_of_open_sizes_is_asked_in_each_call(program, rows):
+    x = torch.ones(4, 3)
+    lowered = lower(
+        fxplug.trace(program, (x,)),
+        LinesBackend(
+            record(aten.squeeze.dim), record(aten.split.Tensor), record(aten.slice.Tensor), opened=(0,)
+        ),
+        (x,),
+        name="lines",
+    )
+
+    assert repr(lowered.module(-x)) == repr(program(-x))
+    with pytest.raises(GuardError):
+        lowered.module(torch.ones(rows, 3))
+
+
+def test_sizes_of_tensors_in_containers_are_written_as_they_are():
+    x, backend = torch.ones(2, 3), LinesBackend(opened=(0,))
+
+    assert backend.profile(((x, x),)).is_closed
+    assert not backend.profile((x, 2)).is_closed

@@ -196,3 +196,83 @@ def test_profiles_know_what_is_in_containers():
 def test_what_happens_on_a_mismatch_is_one_of_two_things():
     with pytest.raises(ConfigError, match=r"Cannot use on_mismatch='ignore': use one of 'error', 'eager'"):
         lower(fxplug.trace(Parts(), (X,)), Engines(), (X,), name="engines", on_mismatch="ignore")
+
+
+class Ones(nn.Module):
+    def forward(self, x):
+        y = x.exp()
+        if y.shape[0] == 1:
+            return y + 1
+        return y * 2
+
+
+class Longest(nn.Module):
+    def forward(self, x):
+        y = x.exp()
+        if y.shape == (3, 4):
+            return y + 1
+        return y * 2
+
+
+class Ranks(nn.Module):
+    def forward(self, x):
+        y = x.exp().squeeze(0)
+        if y.dim() == 1:
+            return y + 1
+        return y * 2
+
+
+class Splits(nn.Module):
+    def forward(self, x):
+        parts = x.exp().split(2)
+        if len(parts) == 1:
+            return parts[0] + 1
+        return parts[0] * 2
+
+
+@pytest.mark.parametrize(
+    ("program", "size"),
+    [(Ones(), 1), (Longest(), 3), (Ranks(), 1), (Splits(), 3)],
+    ids=str,
+)
+def test_a_check_that_fails_for_another_open_size_is_not_left_out(program, size):
+    module = fxplug.trace(program, (X,))
+    lowered = lower(module, Engines(open_dimensions=(0,)), (X,), name="engines")
+
+    assert lowered_partitions(lowered.module)
+    assert torch.equal(lowered.module(X - 1), program(X - 1))
+    with pytest.raises(GuardError):
+        lowered.module(torch.ones(size, 4))
+
+
+class OfTwo(nn.Module):
+    def forward(self, x, y):
+        first, second = x.exp(), y.exp()
+        if first.shape[0] != second.shape[0]:
+            return first.sum(0) - second.sum(0)
+        return first.sum(0) + second.sum(0)
+
+
+def test_open_sizes_that_are_equal_in_the_examples_may_differ():
+    module = fxplug.trace(OfTwo(), (X, X))
+    lowered = lower(module, Engines(open_dimensions=(0,)), (X, X), name="engines")
+
+    assert torch.equal(lowered.module(X[:1], X[:1]), OfTwo()(X[:1], X[:1]))
+    with pytest.raises(GuardError):
+        lowered.module(X, X[:1])
+
+
+class OfPair(nn.Module):
+    def forward(self, pair):
+        y = pair[0].exp()
+        if y.shape[0] == 2:
+            return y + 1
+        return y * 2
+
+
+def test_open_sizes_inside_of_containers_settle_nothing():
+    module = fxplug.trace(OfPair(), ((X, X),))
+    lowered = lower(module, Engines(open_dimensions=(0,)), ((X, X),), name="engines")
+
+    with pytest.raises(GuardError):
+        lowered.module((torch.ones(3, 4), X))
