@@ -287,3 +287,16 @@ def test_a_package_that_does_not_stand_alone_is_refused(tmp_path, make, reason):
     assert reason in str(caught.value)
     assert "Report it to the authors of fxplug-sample 1.0." in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_modules_that_are_shared_many_times_are_looked_into_once(exported):
+    shared = nn.Sequential(nn.ReLU())
+    for _ in range(60):
+        shared = nn.Sequential(shared, shared)
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.get_attr("shared")
+    graph.output(x)
+    package, _ = exported(GraphModule({"shared": shared}, graph))
+
+    assert torch.equal(package.load()(torch.ones(2)), torch.ones(2))
