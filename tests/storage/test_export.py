@@ -402,7 +402,7 @@ def test_a_parameter_that_has_the_name_of_a_builtin_hides_nothing(exported, name
 
 
 def test_a_guarded_parameter_may_have_the_name_of_an_error(exported):
-    def narrow(x, ValueError):  # noqa: A002
+    def narrow(x, ValueError):  # noqa: A002, N803 - the point of it
         return x * 2 if x.shape[0] == 4 else ValueError
 
     module = fxplug.trace(narrow, (X, X))
@@ -431,7 +431,9 @@ def test_classes_of_parts_do_not_have_the_names_of_imports(exported, name):
 def test_a_class_that_has_the_name_of_an_import_is_refused(tmp_path):
     graph = Graph()
     graph.output(graph.call_function(math.floor, (2.5,)))
-    with pytest.raises(ExportError, match=r"a class is called 'math', as something that the program imports is"):
+    with pytest.raises(
+        ExportError, match=r"a class is called 'math', as something that the program imports is"
+    ):
         fxplug.export_python(GraphModule(nn.Module(), graph, "math"), tmp_path / "out")
     fxplug.export_python(GraphModule(nn.Module(), graph, "math"), tmp_path / "out", class_name="Model")
 

@@ -262,9 +262,13 @@ def test_a_parameter_that_hides_the_package_of_a_plugin_is_refused(tmp_path):
     graph = Graph()
     x, _ = graph.placeholder("add_two"), graph.placeholder("sample_layers")
     graph.output(graph.call_function(add_two, (x,)))
-    record = StorageTargetRecord("add", add_two, python=lambda: {"__init__.py": "def add_two(x):\n    return x + 2\n"})
+    record = StorageTargetRecord(
+        "add", add_two, python=lambda: {"__init__.py": "def add_two(x):\n    return x + 2\n"}
+    )
     provisions = Provisions((ProvidedTarget(record, "sample-layers", "fxplug-sample", "1.0"),))
-    with pytest.raises(ExportError, match="the parameter 'sample_layers' has the name of something that the program"):
+    with pytest.raises(
+        ExportError, match="the parameter 'sample_layers' has the name of something that the program"
+    ):
         export_package(GraphModule(nn.Module(), graph), tmp_path / "out", provisions=lambda: provisions)
 
 

@@ -188,8 +188,8 @@ class _Package:
         clashing = names.bound().intersection(self._class_names.values())
         if clashing:
             raise Refusal(
-                f"a class is called {min(clashing)!r}, as something that the program imports is. Pass another name, such "
-                "as class_name='Model'."
+                f"a class is called {min(clashing)!r}, as something that the program imports is. Pass another name, "
+                "such as class_name='Model'."
             )
         restore = [_RESTORE.rstrip("\n").split("\n")] if self._restores else []
         if restore:
