@@ -82,6 +82,16 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 32, bias=False), nn.Linear(32, 3))
 
 
+class Attentive(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x):
+        x = x[:, None].expand(-1, 2, -1)
+        return self.attention(x, x, x, key_padding_mask=x[..., 0] > 9.0, need_weights=False)[0]
+
+
 CASES = {
     "static": (Steps, {}, (4, 3, 8, 8), torch.float32),
     "transposed": (Upwards, {}, (2, 4, 12), torch.float32),
@@ -90,6 +100,7 @@ CASES = {
     "weight-int8": (perceptron, {"mode": "weight-int8"}, (3, 64), torch.bfloat16),
     "weight-int4": (perceptron, {"mode": "weight-int4", "group_size": 32}, (3, 64), torch.bfloat16),
     "guarded": (Guarded, {"mode": "dynamic-int8"}, (3, 64), torch.float32),
+    "attention": (Attentive, {"mode": "dynamic-int8"}, (3, 64), torch.float32),
     "tables": (Tables, {"mode": "dynamic-int8"}, (6, 3), torch.int64),
 }
 

@@ -20,11 +20,12 @@ _LAYERS = {
     ),
     "int4": ("WeightInt4Linear",),
     "linear": ("DynamicInt8Linear", "WeightInt8Linear"),
+    "masks": ("AttentionMask",),
     "static_layers": ("Int8Conv", "Int8ConvTranspose", "Int8Linear"),
     "tables": ("Int8Embedding", "Int8EmbeddingBag"),
 }
 """Module -> layers in it."""
-_HELPERS = ("affine", "engine", "inference", "packing")
+_HELPERS = ("activations", "affine", "engine", "inference", "packing")
 _PACKAGE = "fxplug_quant"
 
 _INIT = '''\
