@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from fxplug.errors import FxplugError, StorageError
 from fxplug.lower import Engines, LoweredPartition, restored_partition, stored_partition
 from fxplug.semantics.internals import modules_of
@@ -13,8 +15,6 @@ from fxplug.storage.faults import Refusal, checked
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
-
-    from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.plugins import PluginManager
@@ -68,15 +68,8 @@ def restore_engines(
     Raises:
         StorageError: An engine cannot be used here.
     """
-    if not _holds_engines(module):
-        return  # Almost always, and a fraction of the work.
-    found = [
-        (place, part)
-        for place, part in module.named_modules(remove_duplicate=False)
-        if isinstance(part, StoredEngine)
-    ]
     made: dict[StoredEngine, nn.Module] = {}
-    for place, part in found:
+    for place, holder, name, part in _engines_below(module):
         try:
             if part not in made:
                 made[part] = _restored(part, engines, manager)
@@ -84,25 +77,31 @@ def restore_engines(
             raise StorageError(f"Cannot load {str(path)!r}: submodule {place!r}: {refusal}") from refusal
         except FxplugError as error:
             raise StorageError(f"Cannot load {str(path)!r}: {error.message}") from error
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise StorageError(
                 f"Cannot load {str(path)!r}: what it says about the engine {place!r} does not fit together: {error!r}. "
                 "The file is damaged."
             ) from error
-        module.set_submodule(place, made[part])
+        modules_of(holder)[name] = made[part]
 
 
-def _holds_engines(module: nn.Module) -> bool:
-    seen: set[nn.Module] = set()
-    pending: list[nn.Module | None] = [module]
+def _engines_below(module: nn.Module) -> list[tuple[str, nn.Module, str, StoredEngine]]:
+    """Return path, holder, name in it and engine, of each place in which a file holds an engine.
+
+    Each holder is looked into once: modules that are shared in shared modules have more paths than memory can hold.
+    """
+    found: list[tuple[str, nn.Module, str, StoredEngine]] = []
+    seen: set[nn.Module] = {module}
+    pending: list[tuple[str, nn.Module]] = [("", module)]
     while pending:
-        part = pending.pop()
-        if isinstance(part, StoredEngine):
-            return True
-        if part is not None and part not in seen:
-            seen.add(part)
-            pending += modules_of(part).values()
-    return False
+        prefix, holder = pending.pop()
+        for name, part in modules_of(holder).items():
+            if isinstance(part, StoredEngine):
+                found.append((prefix + name, holder, name, part))
+            if isinstance(part, nn.Module) and part not in seen:
+                seen.add(part)
+                pending.append((f"{prefix}{name}.", part))
+    return found
 
 
 def _restored(part: StoredEngine, engines: Engines, manager: Callable[[], PluginManager]) -> nn.Module:

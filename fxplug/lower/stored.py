@@ -243,6 +243,8 @@ def _mismatch_of(word: Any) -> OnMismatch:
 
 
 def _device_of(name: Any) -> torch.device:
+    if type(name) is not str:
+        raise ValueError(f"a device is {name!r}")
     try:
         return torch.device(name)
     except RuntimeError as error:  # What torch says of a name that is none.
@@ -284,10 +286,15 @@ def _profile_of(data: Any) -> Profile | None:
 
 def _input_profile(data: Any) -> InputProfile:
     fields: dict[str, Any] = dict(data)
-    device = fields.pop("device")
-    parts = fields.pop("parts", None)
+    device, sizes = fields.pop("device"), fields.pop("sizes", ())
+    parts, dtype = fields.pop("parts", None), fields.get("dtype")
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise ValueError(f"the dtype of an input is {dtype!r}")
+    if type(sizes) not in {tuple, list} or not all(size is None or type(size) is int for size in sizes):
+        raise ValueError(f"the sizes of an input are {sizes!r}")
     return InputProfile(
         **fields,
-        device=None if device is None else torch.device(device),
+        sizes=tuple(sizes),
+        device=None if device is None else _device_of(device),
         parts=None if parts is None else tuple(map(_input_profile, parts)),
     )

@@ -32,6 +32,7 @@ from fxplug.ir import NodeRef, is_class_method
 from fxplug.semantics import checks, copies, internals
 from fxplug.storage.faults import Codes, Refusal
 from fxplug.storage.provisions import Provision
+from fxplug.storage.text_fields import is_plain_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -108,6 +109,11 @@ _DENIED_METHODS = _words(
     share_memory_ storage_type
     """
 )
+
+_FORMATTING = frozenset({"format", "format_map"})
+"""Methods of texts that read attributes which the text names."""
+_TRACKER = 10
+"""Which argument of ``torch.lobpcg`` it calls."""
 
 _SPECIAL_METHODS = frozenset(
     f"__{name}__"
@@ -428,8 +434,8 @@ class TargetTable:
     def check_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse a call that would reach behind the table.
 
-        ``getattr`` could lead from any value to the interpreter's own objects, and ``key=`` of ``sorted``
-        would call a value.
+        ``getattr``, and the fields of a text that is formatted, could lead from any value to the interpreter's own
+        objects; ``key=`` of ``sorted`` and ``tracker`` of ``torch.lobpcg`` would call a value.
 
         Args:
             target: A resolved callable, or a method name.
@@ -444,6 +450,14 @@ class TargetTable:
                 "its argument 'key' is a computed value, which would be called. Only named functions may be.",
                 Codes.NOT_ALLOWED,
             )
+        if target is torch.lobpcg and (*args[_TRACKER:], kwargs.get("tracker"))[0] is not None:
+            raise Refusal(
+                "its argument 'tracker' would be called with what is computed inside. Leave it out.",
+                Codes.NOT_ALLOWED,
+            )
+        if isinstance(target, str):
+            self._check_format(target, args)
+            return
         if target is not getattr and target is not hasattr:
             return
         attribute = args[1] if len(args) > 1 else None
@@ -451,6 +465,22 @@ class TargetTable:
             raise Refusal(
                 f"it reads the attribute {attribute!r}. A stored graph may only read attributes whose names "
                 f"are literal and public: read the value in the model before the graph needs it.",
+                Codes.NOT_ALLOWED,
+            )
+
+    def _check_format(self, method: str, args: tuple[Any, ...]) -> None:
+        """Refuse a text that reads attributes behind the table when it is formatted, or that is only known then.
+
+        Raises:
+            Refusal: It does.
+        """
+        if method not in _FORMATTING or f".{method}" in self._allowed:
+            return
+        text = args[0] if args else None
+        if type(text) is not str or not is_plain_format(text, _FRAME_ATTRIBUTES):
+            raise Refusal(
+                f"the text that it formats is {repr(text[:80]) if type(text) is str else 'computed'}, which may read "
+                f"attributes that are not public. If you trust the file, allow it: allow=['.{method}'].",
                 Codes.NOT_ALLOWED,
             )
 

@@ -335,6 +335,16 @@ class Decoder:
     def _dtype(self, data: Any) -> torch.dtype:
         return cast("torch.dtype", checked(self._constant(f"torch.{data}"), torch.dtype, "A dtype"))
 
+    def _limits(self, kind: Any, data: Any) -> Any:
+        limits = kind(self._dtype(data))
+        try:
+            known = limits.dtype
+        except NotImplementedError:  # torch makes one of packed dtypes, and cannot say of which.
+            known = None
+        if known != data:
+            raise Refusal(f"the dtype {data!r} has no {kind.__name__}. The file is damaged.")
+        return limits
+
     def _device(self, data: Any, _: int) -> torch.device:
         try:
             return torch.device(checked(data, str, "The name of a device"))
@@ -409,8 +419,8 @@ class Decoder:
         "$ellipsis": lambda _self, _data, _: ...,
         "$torch": lambda self, data, _: self._constant(data),
         "$device": _device,
-        "$finfo": lambda self, data, _: torch.finfo(self._dtype(data)),
-        "$iinfo": lambda self, data, _: torch.iinfo(self._dtype(data)),
+        "$finfo": lambda self, data, _: self._limits(torch.finfo, data),
+        "$iinfo": lambda self, data, _: self._limits(torch.iinfo, data),
         "$record": _record,
         "$constant": _constant_of_plugin,
         "$name": _named,

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import fxplug
 from fxplug.errors import ConfigError, LoweringError, StorageError
-from fxplug.lower import lower, lowered_partitions
+from fxplug.execute import GraphModule
+from fxplug.lower import LoweredPartition, lower, lowered_partitions
 from fxplug.plugins import PluginManager
 from fxplug.storage import summarize
 
@@ -245,6 +247,11 @@ def test_engines_are_one_of_three(path):
         ("inputs", [{"tensor": [torch.float32, [2], [1], "cp("]}]),
         ("inputs", [{"tensor": [torch.float32, [2], [1], "nonsense"]}]),
         ("profile", [{"colour": 1}]),
+        ("profile", [{"dtype": torch.float32, "sizes": (2, 3), "device": "nonsense"}]),
+        ("profile", [{"dtype": torch.float32, "sizes": (2, 3), "device": -1}]),
+        ("profile", [{"dtype": torch.float32, "sizes": 1, "device": "cpu"}]),
+        ("profile", [{"dtype": torch.float32, "sizes": (2.5, 3), "device": "cpu"}]),
+        ("profile", [{"dtype": 1, "sizes": (2, 3), "device": "cpu"}]),
         ("backend", 3),
         ("options", []),
         ("on_mismatch", "sideways"),
@@ -260,6 +267,33 @@ def test_what_was_tampered_with_is_refused(path, tmp_path, field, value):
     fxplug.storage.save(stored, tmp_path / "m")
     with pytest.raises(StorageError):
         fxplug.load(tmp_path / "m", manager=manager())
+
+
+def test_engines_in_modules_that_are_shared_many_times_are_found_without_walking_every_path(path, tmp_path):
+    stored = fxplug.storage.load(path)
+    shared = nn.Sequential(stored.submod_0)
+    for _ in range(60):
+        shared = nn.Sequential(shared, shared)
+    stored.extra = shared
+    fxplug.storage.save(stored, tmp_path / "m")
+
+    loaded = fxplug.load(tmp_path / "m", manager=manager())
+    inner = loaded.extra
+    while isinstance(inner, nn.Sequential):
+        inner = inner[-1]
+    assert inner is loaded.submod_0
+    assert isinstance(inner, LoweredPartition)
+
+
+def test_an_engine_in_the_program_of_an_engine_is_replaced_too(module, path, tmp_path):
+    stored = fxplug.storage.load(path)
+    inner = fxplug.storage.load(path)
+    stored.submod_0.program.inner = inner.submod_0
+    fxplug.storage.save(stored, tmp_path / "m")
+
+    loaded = fxplug.load(tmp_path / "m", engines="eager")
+    assert isinstance(loaded.submod_0.inner, GraphModule)
+    assert torch.equal(loaded(X), module(X))
 
 
 def test_an_engine_that_cannot_be_kept_is_compiled_when_it_is_called(module, tmp_path):

@@ -264,7 +264,7 @@ def test_files_copies_and_pickles_keep_the_history(module, tmp_path):
         assert [node.history for node in other.graph.nodes] == expected
 
 
-def test_a_file_from_before_there_was_a_history_loads(module, tmp_path):
+def test_a_file_that_has_a_name_for_a_history_loads(module, tmp_path):
     (node,) = module.graph.find_nodes(op="call_function", target=torch.relu)
     node.origins = tuple(origin.derived("fuse") for origin in node.origins)
     fxplug.save(module, tmp_path / "module.fxplug")
@@ -274,7 +274,8 @@ def test_a_file_from_before_there_was_a_history_loads(module, tmp_path):
         rows = json.loads(file.read(name))["graphs"][0]["origins"]
     loaded = fxplug.load(tmp_path / "module.fxplug")
 
-    assert {len(row) for row in rows} == {3}
+    # The bare name, as those files have it.
+    assert {row[3] for row in rows if len(row) > 3} == {"fuse"}
     (node,) = loaded.graph.find_nodes(op="call_function", target=torch.relu)
     assert node.history == (MadeBy("fuse"),)
 

@@ -383,6 +383,61 @@ def test_a_parameter_that_has_the_name_of_a_library_keeps_it(exported):
     assert torch.equal(package.load()(nn=X, F=X), module(X, X))
 
 
+@pytest.mark.parametrize("name", ["float", "complex", "slice", "set", "getattr", "len", "type", "ValueError"])
+def test_a_parameter_that_has_the_name_of_a_builtin_hides_nothing(exported, name):
+    graph = Graph()
+    x, other = graph.placeholder("x"), graph.placeholder(name)
+    scaled_ = graph.call_function(operator.mul, (x, float("inf")))
+    number = graph.call_function(operator.add, (complex(1, math.inf), other))
+    part = graph.call_method("__getitem__", (scaled_, slice(0, 2)))
+    values = graph.call_function(tuple_of, ({1, 2}, frozenset({3}), range(2), len, type))
+    count = graph.call_function(len, (graph.get_attr("odd-name"),))
+    graph.output((part, number, values, count))
+    root = nn.Module()
+    root.register_buffer("odd-name", torch.ones(4))
+    module = GraphModule(root, graph)
+    package, _ = exported(module)
+
+    assert repr(package.load()(X, 1.0)) == repr(module(X, 1.0))
+
+
+def test_a_guarded_parameter_may_have_the_name_of_an_error(exported):
+    def narrow(x, ValueError):  # noqa: A002, N803 - the point of it
+        return x * 2 if x.shape[0] == 4 else ValueError
+
+    module = fxplug.trace(narrow, (X, X))
+    package, _ = exported(module)
+
+    with pytest.raises(ValueError, match="was captured for"):
+        package.load()(X[:2], X)
+
+
+@pytest.mark.parametrize("name", ["nn", "F", "torch", "math", "check_true"])
+def test_classes_of_parts_do_not_have_the_names_of_imports(exported, name):
+    inner = Graph()
+    x = inner.placeholder("x")
+    inner.output(inner.call_function(F.relu, (inner.call_function(scaled, (x, 2.0)),)))
+    graph = Graph()
+    x = graph.placeholder("x")
+    part = graph.call_module("part", (x,))
+    asked = graph.call_function(math.floor, (2.5,))
+    graph.output((graph.call_function(F.gelu, (graph.call_function(torch.neg, (part,)),)), asked))
+    module = GraphModule({"part": GraphModule(nn.Module(), inner, name)}, graph)
+    package, _ = exported(module)
+
+    assert torch.equal(package.load()(X)[0], module(X)[0])
+
+
+def test_a_class_that_has_the_name_of_an_import_is_refused(tmp_path):
+    graph = Graph()
+    graph.output(graph.call_function(math.floor, (2.5,)))
+    with pytest.raises(
+        ExportError, match=r"a class is called 'math', as something that the program imports is"
+    ):
+        fxplug.export_python(GraphModule(nn.Module(), graph, "math"), tmp_path / "out")
+    fxplug.export_python(GraphModule(nn.Module(), graph, "math"), tmp_path / "out", class_name="Model")
+
+
 def test_signatures_are_kept(exported):
     class Called(nn.Module):
         def forward(self, x, /, y=None, *, scale=2.0):

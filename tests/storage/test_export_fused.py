@@ -244,11 +244,32 @@ def test_without_it_the_class_is_imported_from_where_it_is(exported):
     assert type(package.load().a) is Shift
 
 
-def test_a_plugin_called_like_a_file_of_the_package_gets_another_folder(exported):
-    package, text = exported(shifted(), provisions=brought(lambda: {"__init__.py": TEXT}, "model"))
+@pytest.mark.parametrize("name", ["model", "math", "torch", "nn"])
+def test_a_plugin_called_like_something_of_the_package_gets_another_folder(exported, name):
+    provisions = brought(lambda: {"__init__.py": TEXT}, name)
+    package, text = exported(shifted(), provisions=provisions)
+    beside, _ = exported(shifted(), class_name="Shift", provisions=provisions)
 
-    assert "from .model_plugin import Shift\n" in text
+    assert f"from .{name}_plugin import Shift\n" in text
     assert package.load().a.by == 2
+    assert beside.load().a.by == 2
+
+
+def test_a_parameter_that_hides_the_package_of_a_plugin_is_refused(tmp_path):
+    def add_two(x):
+        return x + 2
+
+    graph = Graph()
+    x, _ = graph.placeholder("add_two"), graph.placeholder("sample_layers")
+    graph.output(graph.call_function(add_two, (x,)))
+    record = StorageTargetRecord(
+        "add", add_two, python=lambda: {"__init__.py": "def add_two(x):\n    return x + 2\n"}
+    )
+    provisions = Provisions((ProvidedTarget(record, "sample-layers", "fxplug-sample", "1.0"),))
+    with pytest.raises(
+        ExportError, match="the parameter 'sample_layers' has the name of something that the program"
+    ):
+        export_package(GraphModule(nn.Module(), graph), tmp_path / "out", provisions=lambda: provisions)
 
 
 def test_the_folder_is_noted_so_that_it_can_be_replaced(tmp_path):
@@ -287,3 +308,16 @@ def test_a_package_that_does_not_stand_alone_is_refused(tmp_path, make, reason):
     assert reason in str(caught.value)
     assert "Report it to the authors of fxplug-sample 1.0." in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_modules_that_are_shared_many_times_are_looked_into_once(exported):
+    shared = nn.Sequential(nn.ReLU())
+    for _ in range(60):
+        shared = nn.Sequential(shared, shared)
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.get_attr("shared")
+    graph.output(x)
+    package, _ = exported(GraphModule({"shared": shared}, graph))
+
+    assert torch.equal(package.load()(torch.ones(2)), torch.ones(2))

@@ -131,6 +131,53 @@ def test_a_computed_value_is_never_called_through_key(stored):
 
 
 @pytest.mark.parametrize(
+    "arguments", [{"args": [[0], *[None] * 9, [0]]}, {"kwargs": {"tracker": [0]}}], ids=str
+)
+def test_a_value_is_never_called_as_a_tracker(stored, arguments):
+    stored.node("relu", target="torch:lobpcg", **arguments)
+
+    assert "its argument 'tracker' would be called with what is computed inside" in stored.refusal()
+
+
+@pytest.mark.parametrize("method", ["format", "format_map"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{0.__class__}",
+        "{0[0].__globals__[os]}",
+        "{x._base!r:>3}",
+        "{0.gi_frame}",
+        "{0:{1.__class__}}",
+        "{0:{1:{2.__class__}}}",
+        "{0.shape} {",
+        [0],
+    ],
+    ids=str,
+)
+def test_a_text_reads_no_private_attributes_when_it_is_formatted(stored, method, text):
+    stored.node("relu", op="call_method", target=method, args=[text, [0]])
+
+    assert "which may read attributes that are not public" in stored.refusal()
+    assert load(stored.path, allow=[f".{method}"]).graph.find_nodes(op="call_method")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "{0.shape} {{x.__class__}}", "{x[0]:>{1}}", "{.dtype!r}"])
+def test_a_text_may_read_public_attributes(stored, text):
+    stored.node("relu", op="call_method", target="format", args=[text, [0]])
+
+    assert load(stored.path).graph.find_nodes(op="call_method")
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("iinfo", "quint4x2"), ("iinfo", "qint8"), ("finfo", "complex64")]
+)
+def test_limits_of_dtypes_that_have_none_are_refused(stored, kind, dtype):
+    stored.node("relu", args=[{f"${kind}": dtype}])
+
+    assert f"the dtype {dtype!r} has no {kind}" in stored.refusal()
+
+
+@pytest.mark.parametrize(
     "path",
     [
         "linear.weight.data",

@@ -71,10 +71,17 @@ def write_fused_calls(graph: Graph, find: Callable[[list[str]], Any]) -> None:
 
 def _holds_fused(module: nn.Module) -> bool:
     """Return whether the code of a module may call a fused layer; a graph module says so in its own graph."""
-    if isinstance(module, GraphModule):
-        return False
-    children = (child for child in modules_of(module).values() if child is not None)
-    return isinstance(module, FusedLayer) or any(map(_holds_fused, children))
+    seen: set[nn.Module] = set()
+    pending: list[nn.Module | None] = [module]
+    while pending:  # Each module once: what is shared in shared modules has more paths than anybody can walk.
+        part = pending.pop()
+        if part is None or part in seen or isinstance(part, GraphModule):
+            continue
+        if isinstance(part, FusedLayer):
+            return True
+        seen.add(part)
+        pending += modules_of(part).values()
+    return False
 
 
 def _write(graph: Graph, node: Node, layer: FusedLayer) -> None:

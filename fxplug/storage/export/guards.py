@@ -131,7 +131,7 @@ def _unless(condition: ast.expr, text: str, names: Names, *, warns: bool) -> ast
     wrong = condition
     message = ast.Constant(f"The program was captured for {text}.")
     if not warns:
-        return _Unless(wrong, [ast.Raise(ast.Call(FixedName("ValueError"), [message], []))], [])
+        return _Unless(wrong, [ast.Raise(ast.Call(names.builtin("ValueError"), [message], []))], [])
     call = ast.Call(
         dotted(f"{names.name('warnings')}.warn"), [message], [ast.keyword("stacklevel", ast.Constant(3))]
     )

@@ -100,6 +100,15 @@ class Names:
         """Return the name of torch's pytrees."""
         return self._short("from torch.utils import _pytree as pytree", "pytree", "torch.utils._pytree")
 
+    def builtin(self, name: str) -> ast.expr:
+        """Return the expression for what Python itself has under a name, also where a parameter has that name."""
+        return dotted(f"{self.name('builtins')}.{name}" if name in self._taken else name)
+
+    def bound(self) -> set[str]:
+        """Return every name that the imports of the file bind."""
+        beside = {name for names in self._relative.values() for name in names}
+        return {*self._imports.values(), *self.checks, *beside}
+
     def check(self, function: str) -> str:
         """Return the name of a function of the file ``checks.py``."""
         self.checks.add(function)
@@ -126,7 +135,7 @@ class Names:
 
     def taken_imports(self) -> set[str]:
         """Return the names of imports that parameters have too, so that a function cannot reach the import."""
-        return {name for name in self._imports.values() if name in self._taken}
+        return self.bound() & self._taken
 
     def import_lines(self, used: set[str]) -> list[str]:
         """Return the import statements, sorted and in groups as formatters have them.
@@ -184,8 +193,8 @@ class Names:
     def _number(self, value: Any) -> ast.expr:
         if type(value) is not int and (isinstance(value, complex) or not math.isfinite(value)):
             if isinstance(value, float) and not math.isnan(value):
-                return _call("float", ast.Constant(str(value)))
-            return _Fixed().visit(ast.parse(exact_number(value, self), mode="eval").body)
+                return ast.Call(self.builtin("float"), [ast.Constant(str(value))], [])
+            return _Fixed(self).visit(ast.parse(exact_number(value, self), mode="eval").body)
         return ast.Constant(value)
 
     def _container(self, value: Any, kind: type, depth: int) -> ast.expr | None:
@@ -196,17 +205,16 @@ class Names:
         if kind is set and value:
             return ast.Set([self.value(part, depth + 1) for part in sorted(value, key=repr)])
         if kind in {set, frozenset}:
-            return _call(kind.__name__, *([self.value(sorted(value, key=repr), depth + 1)] if value else []))
+            parts = [self.value(sorted(value, key=repr), depth + 1)] if value else []
+            return ast.Call(self.builtin(kind.__name__), parts, [])
         if isinstance(value, dict) and kind.__module__.partition(".")[0] in {"builtins", _OWN}:
             items = cast("dict[Any, Any]", value).items()
             keys: list[ast.expr | None] = [self.value(key, depth + 1) for key, _ in items]
             return ast.Dict(keys, [self.value(part, depth + 1) for _, part in items])
         if kind in {slice, range}:
             bounds = cast("slice", value)
-            return _call(
-                kind.__name__,
-                *(self.value(part, depth + 1) for part in (bounds.start, bounds.stop, bounds.step)),
-            )
+            ends = [self.value(part, depth + 1) for part in (bounds.start, bounds.stop, bounds.step)]
+            return ast.Call(self.builtin(kind.__name__), ends, [])
         return None
 
     def _tuple(self, value: tuple[Any, ...], depth: int) -> ast.expr:
@@ -233,7 +241,7 @@ class Names:
         if known is not None:
             return dotted(known)
         if getattr(value, "__module__", None) == checks.__name__ and value is checks.class_of:
-            return FixedName("type")
+            return self.builtin("type")
         if isinstance(value, (OpOverload, OpOverloadPacket)):
             return self._operator(value)
         statement, path = path_expression(value)
@@ -241,7 +249,11 @@ class Names:
         if module.partition(".")[0] == _OWN:
             raise UnreachableError(f"is {path}, which exists in fxplug alone")
         if module == "builtins":
-            return dotted(path.removeprefix("builtins."))
+            head, _, rest = path.removeprefix("builtins.").partition(".")
+            found = self.builtin(head)
+            for part in rest.split(".") if rest else ():
+                found = ast.Attribute(found, part)
+            return found
         self.name(module)
         self._note(module)
         return dotted(path)
@@ -272,7 +284,9 @@ class Names:
         if name is not None:
             head, _, rest = name.partition(":")
             makers = {"F": self.functional, "nn": self.nn, "torch": self.torch}
-            return rest if head == "builtins" else f"{makers[head]()}.{rest}"
+            if head == "builtins":
+                return f"{self.name(head)}.{rest}" if rest in self._taken else rest
+            return f"{makers[head]()}.{rest}"
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)):
             self.torch()
             return str(value)
@@ -357,16 +371,15 @@ def _refuse_own_operator(value: Any) -> None:
 
 
 class _Fixed(ast.NodeTransformer):
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        return FixedName(node.id)
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._names.builtin(node.id) if hasattr(builtins, node.id) else FixedName(node.id)
 
 
 def _generic(name: str, parts: list[ast.expr]) -> ast.expr:
     return ast.Subscript(FixedName(name), parts[0] if len(parts) == 1 else ast.Tuple(parts))
-
-
-def _call(name: str, *args: ast.expr) -> ast.expr:
-    return ast.Call(FixedName(name), list(args), [])
 
 
 def _import_order(statement: str) -> tuple[bool, str, str]:

@@ -6,6 +6,7 @@ import ast
 import builtins
 import json
 import keyword
+import sys
 import textwrap
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,6 +40,8 @@ __all__ = ["ExportError", "export_package"]
 _MODEL, _WEIGHTS, _CHECKS, _MARK = "model.py", "weights.pt", "checks.py", "report.json"
 _FILES = ("__init__.py", _MODEL, _WEIGHTS, _CHECKS, _MARK, "__pycache__")
 _FORMAT = "fxplug-package"
+_TAKEN = frozenset({"nn", "F", "torch", "pytree", "load", RESTORE})
+"""Names that no class of a package has, since its files may use them for something else."""
 _WIDTH = 88
 
 _INIT = '''\
@@ -125,8 +128,7 @@ def export_package(
 
 
 def _check_class_name(name: str) -> None:
-    taken = {"nn", "F", "torch", "pytree", "load", RESTORE}
-    if not is_plain_name(name) or not name.isascii() or name.startswith("__") or name in taken:
+    if not is_plain_name(name) or not name.isascii() or name.startswith("__") or name in _TAKEN:
         raise InvalidArgumentError(
             f"Cannot export the module: its class cannot be called {name!r}. Pass an identifier of ASCII letters, such "
             "as class_name='Model'."
@@ -183,6 +185,12 @@ class _Package:
         self._add(self._root, "")
         class_name = self._class_names[id(self._root)]
         names = self._names
+        clashing = names.bound().intersection(self._class_names.values())
+        if clashing:
+            raise Refusal(
+                f"a class is called {min(clashing)!r}, as something that the program imports is. Pass another name, "
+                "such as class_name='Model'."
+            )
         restore = [_RESTORE.rstrip("\n").split("\n")] if self._restores else []
         if restore:
             names.nn()
@@ -215,9 +223,7 @@ class _Package:
         if known is None:
             base = as_identifier(module._get_name())  # pyright: ignore[reportPrivateUsage]
             known, number = base, 1
-            while (
-                known in self._class_names.values() or known in self._names.used() or hasattr(builtins, known)
-            ):
+            while known in self._class_names.values() or not self._is_free(known):
                 number += 1
                 known = f"{base}{number}"
             self._class_names[id(module)] = known
@@ -225,6 +231,11 @@ class _Package:
             path = next(".".join(path) for path, part in walk(self._root) if part is module)
             self._add(module, path)
         return known
+
+    def _is_free(self, name: str) -> bool:
+        """Return whether a class can have a name: nothing has it, and no import of what follows will."""
+        taken = name in _TAKEN or name in sys.modules or name in self._names.used()
+        return not (taken or hasattr(builtins, name))
 
     def _add(self, module: GraphModule, path: str) -> None:
         """Write the class of one graph module, after those of the graph modules below it."""

@@ -108,7 +108,7 @@ def read_program(
     shadowed = names.taken_imports()
     if shadowed:
         raise Refusal(
-            f"the parameter {min(shadowed)!r} has the name of a module that the program needs. Rename it."
+            f"the parameter {min(shadowed)!r} has the name of something that the program imports. Rename it."
         )
     return Program(function.args, returns, body)
 

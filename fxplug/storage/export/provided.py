@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ProvidedPackages"]
 
-_TAKEN = frozenset({"model", "checks"})
 _ALONE = frozenset({"torch", *sys.stdlib_module_names})
+_TAKEN = frozenset({"model", "checks", "nn", "F", "pytree", "load"}) | _ALONE
+"""What no folder is called: files of the package, and what they import or define."""
 
 
 class ProvidedPackages:

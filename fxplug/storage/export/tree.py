@@ -180,7 +180,7 @@ class ModuleText:
             return ast.Subscript(found, ast.Constant(int(part)))
         if _is_attribute(part):
             return ast.Attribute(found, part)
-        return ast.Call(FixedName("getattr"), [found, ast.Constant(part)], [])
+        return ast.Call(self._names.builtin("getattr"), [found, ast.Constant(part)], [])
 
     def _put(self, path: Path, value: ast.expr, *, is_module: bool = False) -> None:
         """Add the statement that gives an attribute its value."""

@@ -20,7 +20,7 @@ from fxplug_quant import (
     WeightInt8Linear,
     plugin,
 )
-from fxplug_quant.attention_mask import AttentionMask
+from fxplug_quant.masks import AttentionMask
 
 
 class Attends(nn.Module):

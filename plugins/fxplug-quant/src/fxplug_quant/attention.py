@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from fxplug.ir import Node
 from fxplug.passes import Pass, PassContext, PassResult
-from fxplug_quant.attention_mask import AttentionMask
 from fxplug_quant.calls import Call, is_customised
+from fxplug_quant.masks import AttentionMask
 from fxplug_quant.paths import Kept, free_path
 from fxplug_quant.weights import new_parameter, writing_weights
 

@@ -8,7 +8,6 @@ from importlib import metadata, resources
 __all__ = ["layers_alone"]
 
 _LAYERS = {
-    "attention_mask": ("AttentionMask",),
     "edges": (
         "AsIntegers",
         "AsQuantized",
@@ -21,6 +20,7 @@ _LAYERS = {
     ),
     "int4": ("WeightInt4Linear",),
     "linear": ("DynamicInt8Linear", "WeightInt8Linear"),
+    "masks": ("AttentionMask",),
     "static_layers": ("Int8Conv", "Int8ConvTranspose", "Int8Linear"),
     "tables": ("Int8Embedding", "Int8EmbeddingBag"),
 }

@@ -14,7 +14,6 @@ from fxplug.plugins import (
     hookimpl,
 )
 from fxplug_quant.attention import OpenAttention
-from fxplug_quant.attention_mask import AttentionMask
 from fxplug_quant.bias_correction import CorrectBias
 from fxplug_quant.dynamic import DynamicInt8
 from fxplug_quant.edges import (
@@ -31,6 +30,7 @@ from fxplug_quant.equalization import Equalize
 from fxplug_quant.exporting import layers_alone
 from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear
+from fxplug_quant.masks import AttentionMask
 from fxplug_quant.options import (
     CorrectBiasOptions,
     DynamicInt8Options,

@@ -1,4 +1,4 @@
-"""The masks of an attention that was taken apart."""
+"""Masks of attentions, as a layer that stands alone in files and exported programs."""
 
 from __future__ import annotations
 
