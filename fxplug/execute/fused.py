@@ -25,6 +25,7 @@ from fxplug.semantics.internals import (
     is_differentiating,
     is_listened_to,
     onednn_operators,
+    parameter_of,
     with_data,
 )
 
@@ -84,7 +85,7 @@ def _is_usual(tensor: Any) -> bool:
         type(tensor) in _PLAIN
         and tensor.dtype is torch.float32
         and tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
+        and tensor.is_cpu
     )
 
 
@@ -149,13 +150,14 @@ class FusedLayer(nn.Module):
 
     def _takes(self, x: torch.Tensor, other: torch.Tensor | None) -> bool:
         """Return whether oneDNN can be called for these values."""
-        weight, bias = self.weight, self.bias
-        given = [value for value in (x, weight, bias, other) if value is not None]
-        if not all(_is_usual(value) for value in given) or (other is None) is self.add:
+        if (other is None) is self.add:
             return False
-        if torch.is_grad_enabled() and any(value.requires_grad for value in given):
-            return False
-        return _is_ordinary_run() and self._fits(x) and has_no_gaps(weight) and not onednn_fault()
+        weight = parameter_of(self, "weight")
+        differentiable = torch.is_grad_enabled()
+        for value in (x, weight, parameter_of(self, "bias"), other):
+            if value is not None and (not _is_usual(value) or (differentiable and value.requires_grad)):
+                return False
+        return _is_ordinary_run() and self._fits(x, weight) and has_no_gaps(weight) and not onednn_fault()
 
     def compose(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
         """Do without oneDNN: the layer, and what follows it, one call after the other."""
@@ -170,12 +172,12 @@ class FusedLayer(nn.Module):
             return None
         if other is None:
             return self._run(operators, x, weight, self.activation)
-        if other.shape != self._output_shape(x):
+        if other.shape != self._output_shape(x, parameter_of(self, "weight")):
             return self._end(self._run(operators, x, weight, ""), other)
         return self._run_sum(operators, x, other, weight)
 
     def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
-        return packed_weight(self, self.weight, lambda: self._pack(operators, x))
+        return packed_weight(self, parameter_of(self, "weight"), lambda: self._pack(operators, x))
 
     def _end(self, value: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
         """Do what follows the layer, one call after the other."""
@@ -215,10 +217,10 @@ class FusedLayer(nn.Module):
     def _layer(self, x: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError
 
-    def _fits(self, x: torch.Tensor) -> bool:
+    def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         raise NotImplementedError
 
-    def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
+    def _output_shape(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, ...]:
         raise NotImplementedError
 
     def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
@@ -284,15 +286,13 @@ class _FusedConvolution(FusedLayer):
     def _geometry(self) -> tuple[Any, ...]:
         return self.stride, self.padding, self.dilation, self.groups
 
-    def _fits(self, x: torch.Tensor) -> bool:
-        fits = x.dim() == self.weight.dim() and x.shape[1] == self.in_channels and x.numel() > 0
-        return fits and all(size > 0 for size in self._output_shape(x)[2:])
+    def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
+        shape = x.shape
+        fits = len(shape) == weight.dim() and shape[1] == self.in_channels
+        return fits and 0 not in shape and min(self._output_shape(x, weight)[2:]) > 0
 
-    def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
-        kernel = self.weight.shape[2:]
-        sizes = zip(x.shape[2:], kernel, self.stride, self.padding, self.dilation, strict=True)
-        spatial = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in sizes)
-        return (x.shape[0], self.weight.shape[0], *spatial)
+    def _output_shape(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, ...]:
+        return _convolved_shape(x.shape, weight.shape, self.stride, self.padding, self.dilation)
 
     def _finished(self, value: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
         if self.layout == "any" or (self.layout == "input" and self._has_channels_last(x)):
@@ -313,20 +313,35 @@ class _FusedConvolution(FusedLayer):
         self, operators: OneDnnOperators, x: torch.Tensor, weight: torch.Tensor, activation: str
     ) -> torch.Tensor:
         return operators.convolution(
-            *(x, weight, self.bias, self.padding, self.stride, self.dilation, self.groups),
+            *(x, weight, parameter_of(self, "bias"), self.padding, self.stride, self.dilation, self.groups),
             *self._post_operation(activation),
         )
 
     def _run_sum(
         self, operators: OneDnnOperators, x: torch.Tensor, other: torch.Tensor, weight: torch.Tensor
     ) -> torch.Tensor:
-        geometry = (weight, self.bias, self.padding, self.stride, self.dilation, self.groups)
+        bias = parameter_of(self, "bias")
+        geometry = (weight, bias, self.padding, self.stride, self.dilation, self.groups)
         ending = ("add", 1.0, "relu" if self.activation == "relu" else None, [], None)
         if self.reuse and other is not x and other.is_contiguous(memory_format=self._channels_last):
             value = operators.convolution_sum_(other, x, *geometry, *ending)
         else:
             value = operators.convolution_sum(x, other, *geometry, *ending)
         return value if self.activation == "relu" else self._activated(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _convolved_shape(
+    shape: tuple[int, ...],
+    weight: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Return the shape of a convolution's value; every call asks, and a program has few different answers."""
+    sizes = zip(shape[2:], weight[2:], stride, padding, dilation, strict=True)
+    spatial = ((n + 2 * pad - gap * (k - 1) - 1) // step + 1 for n, k, step, pad, gap in sizes)
+    return (shape[0], weight[0], *spatial)
 
 
 def _is_like_channels_last(tensor: torch.Tensor) -> bool:
@@ -399,14 +414,14 @@ class FusedLinear(FusedLayer):
     def _layer(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
 
-    def _fits(self, x: torch.Tensor) -> bool:
+    def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         if x.dim() < 2 or x.shape[-1] != self.in_features:
             return False
         work = x.numel() * self.out_features
         return work >= _WORTHWHILE and x.numel() > self.in_features
 
-    def _output_shape(self, x: torch.Tensor) -> tuple[int, ...]:
-        return (*x.shape[:-1], self.weight.shape[0])
+    def _output_shape(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, ...]:
+        return (*x.shape[:-1], weight.shape[0])
 
     def _pack(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

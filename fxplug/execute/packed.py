@@ -67,8 +67,13 @@ def packed_weight(
 
 def has_no_gaps(weight: torch.Tensor) -> bool:
     """Return whether the elements of a weight fill the memory between the first and the last of them."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return weight.numel() > 0 and (
         weight.is_contiguous()
-        or (weight.dim() in formats and weight.is_contiguous(memory_format=formats[weight.dim()]))
+        or (
+            weight.dim() in _CHANNELS_LAST
+            and weight.is_contiguous(memory_format=_CHANNELS_LAST[weight.dim()])
+        )
     )
+
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -3,6 +3,7 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from contextlib import contextmanager
@@ -97,6 +98,7 @@ __all__ = [
     "onednn_operators",
     "opaque_functions",
     "own_tables",
+    "parameter_of",
     "parameters_of",
     "paths_below",
     "persists",
@@ -215,6 +217,7 @@ class OneDnnOperators(NamedTuple):
     """Lays the weight of a linear map out as oneDNN reads it."""
 
 
+@functools.cache
 def onednn_operators() -> OneDnnOperators:
     """Return the operators of oneDNN.
 
@@ -306,6 +309,12 @@ def has_only_weight_hooks(module: nn.Module) -> bool:
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:
     """Return the module's own table of parameters."""
     return module._parameters
+
+
+def parameter_of(module: nn.Module, name: str) -> Any:
+    """Return what the module holds under the name of a parameter; an own parameter is found without a search."""
+    value = module._parameters.get(name)
+    return getattr(module, name) if value is None else value
 
 
 def buffers_of(module: nn.Module) -> MutableMapping[str, Any]:
