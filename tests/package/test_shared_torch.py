@@ -108,13 +108,13 @@ def test_what_was_interrupted_is_not_taken_for_whole_and_is_made_good(tool, site
     source, target = sites
     link = os.link
 
-    def fail_at_metadata(path, other):
-        if Path(path).name == "METADATA":
+    def fail_at_data(path, other):
+        if Path(path).name == "data.bin":
             raise KeyboardInterrupt
         link(path, other)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", fail_at_metadata)
+        patch.setattr(os, "link", fail_at_data)
         with pytest.raises(KeyboardInterrupt):
             tool.link(source, target)
     assert versions_in(target) == {}
