@@ -128,11 +128,21 @@ def gradients_of(output: Any, sources: Mapping[str, torch.Tensor]) -> dict[str, 
     weights = [
         torch.linspace(0.5, 1.5, result.numel()).reshape(result.shape).to(result) for result in results
     ]
-    gradients = torch.autograd.grad(results, list(wanted.values()), weights, allow_unused=True)
+    given: list[torch.Tensor] | None = weights
+    if all(type(result) is torch.Tensor and result.layout is torch.strided for result in results):
+        # The same gradients. To compare sizes with those of weights that it is given, PyTorch imports SymPy: a second.
+        results, given = list(map(_weighted_sum, results, weights)), None
+    gradients = torch.autograd.grad(results, list(wanted.values()), given, allow_unused=True)
     return {
         name: None if gradient is None else gradient.detach()
         for name, gradient in zip(wanted, cast("tuple[torch.Tensor | None, ...]", gradients), strict=True)
     }
+
+
+def _weighted_sum(result: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return a real number whose gradient with regard to `result` is `weight`, which has no imaginary part."""
+    total = (result * weight).sum()
+    return total.real if total.is_complex() else total
 
 
 def _independent(output: Any) -> Any:

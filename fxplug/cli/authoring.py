@@ -15,13 +15,11 @@ import fxplug
 import fxplug.testing
 from fxplug.cli.failures import FAILED, traceback_option
 from fxplug.cli.listings import plugins
-from fxplug.cli.output import OutputError, OutputFolder
 from fxplug.cli.terminal import print_table
 from fxplug.errors import ConfigError
 from fxplug.plugins import discover
 from fxplug.plugins.markers import PROJECT
-from fxplug.plugins.refusal import in_sentences
-from fxplug.plugins.registration import Refused, check_plugin_name
+from fxplug.plugins.refusal import Refused, in_sentences
 
 __all__ = ["plugins"]
 
@@ -85,6 +83,8 @@ def new_plugin(name: str, directory: Path) -> None:
 
     NAME is lower-case words joined by hyphens. Nothing that exists is overwritten.
     """
+    from fxplug.cli.output import OutputError, OutputFolder  # noqa: PLC0415 - imports PyTorch; help does without
+
     _check_name(name)
     target = directory / f"fxplug-{name}"
     try:
@@ -110,6 +110,8 @@ def _as_path(target: Path) -> str:
 
 
 def _check_name(name: str) -> None:
+    from fxplug.plugins.registration import check_plugin_name  # noqa: PLC0415 - imports PyTorch; help does without
+
     if name.startswith("fxplug-"):
         short = name.removeprefix("fxplug-")
         raise ConfigError(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-import torch
-
 import fxplug
 
 __all__ = ["environment", "installed_version"]
@@ -14,6 +12,8 @@ __all__ = ["environment", "installed_version"]
 
 def environment() -> dict[str, str | int]:
     """Return versions and the machine as plain values."""
+    import torch  # noqa: PLC0415 - who asks for the version of a library alone does without
+
     return {
         "fxplug": fxplug.__version__,
         "torch": str(torch.__version__),

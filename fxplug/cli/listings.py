@@ -10,7 +10,7 @@ import click
 from fxplug.cli.data import json_option, print_json
 from fxplug.cli.environment import installed_version
 from fxplug.cli.failures import traceback_option
-from fxplug.cli.host import config_option, manager_for
+from fxplug.cli.host import config_option, manager_for, plugin_infos
 from fxplug.cli.terminal import STATUS_STYLES, print_table
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def plugins() -> None:
 @traceback_option
 def list_plugins(config: Path | None, *, as_json: bool, with_disabled: bool) -> None:
     """List the installed plugins: what they offer, or why they take no part."""
-    found = manager_for(config).plugin_infos()
+    found = plugin_infos(config)
     infos = [info for info in found if with_disabled or info.status != "disabled"]
     if as_json:
         print_json([_plugin_data(info) for info in infos])

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils import skip_init
 
 from fxplug.errors import InvalidArgumentError, did_you_mean
 from fxplug.execute.packed import has_no_gaps, packed_weight
@@ -508,11 +507,12 @@ def _sums(kind: type[FusedLayer]) -> list[dict[str, bool]]:
 def _example(kind: type[nn.Module]) -> tuple[Any, torch.Tensor]:
     """Return a small layer and an input, without random numbers."""
     if kind is nn.Linear:
-        layer, shape = skip_init(nn.Linear, 5, 6), (4, 5)
+        layer, shape = nn.Linear(5, 6, device="meta"), (4, 5)
     else:
-        layer, shape = skip_init(kind, 3, 4, 3, padding=1), (2, 3, *(5,) * _RANKS[kind])
-    for parameter in layer.parameters():
-        parameter.copy_(_wave(parameter.shape))
+        layer, shape = kind(3, 4, 3, padding=1, device="meta"), (2, 3, *(5,) * _RANKS[kind])
+    # Neither to_empty() nor skip_init(): what PyTorch does for a copy from `meta` imports SymPy, which takes a second.
+    for name, parameter in list(layer.named_parameters()):
+        setattr(layer, name, nn.Parameter(_wave(parameter.shape)))
     x = _wave(shape)
     memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
     return layer, x.contiguous(memory_format=memory_format)

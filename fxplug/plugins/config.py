@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ConfigError
 from fxplug.plugins.locations import line_of, lines_of, lines_without
-from fxplug.plugins.records import PluginWarning
+from fxplug.plugins.refusal import PluginWarning
 from fxplug.plugins.settings import Config, ConfigFinding, ConfigSource
 
 if sys.version_info >= (3, 11):

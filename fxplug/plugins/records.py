@@ -9,7 +9,7 @@ from fxplug.analyze import DeviceRecord, FlopFormulaRecord
 from fxplug.capture import ConstantRecord, TraceContext, TraceEvent
 from fxplug.lower import BackendRecord
 from fxplug.passes import PassEvent, PassRecord
-from fxplug.plugins.refusal import in_sentences
+from fxplug.plugins.refusal import PluginWarning, in_sentences
 from fxplug.rewrite import DecompositionRecord
 from fxplug.storage import StorageTargetRecord
 
@@ -43,10 +43,6 @@ __all__ = [
 ]
 
 PluginStatus = Literal["active", "disabled", "failed", "incompatible"]
-
-
-class PluginWarning(UserWarning):
-    """A plugin was skipped, or one of its observers failed; the message says which, why and what to do."""
 
 
 @dataclass(frozen=True)

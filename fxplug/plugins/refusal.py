@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["Refused", "check_name", "in_sentences", "is_text_list"]
+__all__ = ["PluginWarning", "Refused", "check_name", "in_sentences", "is_text_list"]
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class PluginWarning(UserWarning):
+    """A plugin was skipped, or one of its observers failed; the message says which, why and what to do."""
 
 
 class Refused(Exception):  # noqa: N818 - a verdict, which never leaves the host

@@ -142,7 +142,10 @@ def _prepare() -> None:
         ".storage",
         ".testing.behaviour",
     ):
-        importlib.import_module(f"fxplug{name}")
+        module = importlib.import_module(f"fxplug{name}")
+        # The facade loads what is asked for, and so do some layers; a host has asked for all that these have.
+        for entry in module.__all__ if name else ():
+            getattr(module, entry)
 
 
 def watch_import(target: str) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fxplug.plugins import discover
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -117,6 +119,81 @@ def test_neither_version_nor_the_facade_load_what_they_do_not_need(folder):
     )
 
     assert done.returncode == 0, done.stderr
+
+
+# What is asked for takes a tenth of the time that importing PyTorch takes.
+WITHOUT_TORCH = """
+import json, sys
+sys.modules["torch"] = None  # Whoever imports it gets an ImportError.
+from fxplug.cli import main
+for line in sys.stdin:
+    try:
+        main(json.loads(line), prog_name="fxplug")
+    except SystemExit as end:
+        print("exit", end.code, *[name for name in sys.modules if name.startswith("torch.")])
+"""
+
+
+def test_help_and_a_list_of_no_plugins_do_without_torch(folder):
+    assert discover() == []  # Those that are installed are imported, and may need PyTorch.
+    commands = [
+        *(
+            ["--help"],
+            ["--version"],
+            ["plugins", "--help"],
+            ["plugins", "list", "--help"],
+            ["passes", "--help"],
+        ),
+        *(["plugins", "list"], ["plugins", "list", "--json"]),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        input="".join(f"{json.dumps(command)}\n" for command in commands),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 0"] * len(
+        commands
+    )
+    assert "Begin with:" in done.stdout
+    assert "No plugin is installed." in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"FXPLUG_DISABLE_PLUGINS": "quant"}, "There is no plugin named 'quant'."),
+        ({"FXPLUG_LOAD_PLUGINS": "quant"}, "There is no plugin named 'quant'."),
+        ({"FXPLUG_STRICT": "maybe"}, "Cannot read the environment variable FXPLUG_STRICT: it is 'maybe'."),
+        ({"FXPLUG_TRACE_PLUGINS": "maybe"}, "variable FXPLUG_TRACE_PLUGINS: it is 'maybe'."),
+    ],
+)
+def test_a_list_of_no_plugins_refuses_what_a_manager_refuses(fxplug, monkeypatch, variables, message):
+    assert discover() == []
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+
+    result = fxplug("plugins", "list")
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_list_of_no_plugins_reads_the_configuration(fxplug, folder):
+    (folder / "required.toml").write_text('[plugins]\nrequire = ["quant"]\n')
+    (folder / "misspelt.toml").write_text("[plugin]\n")
+
+    required = fxplug("plugins", "list", "--config", "required.toml")
+    misspelt = fxplug("plugins", "list", "--config", "misspelt.toml")
+
+    assert (required.exit_code, misspelt.exit_code) == (2, 2)
+    assert "There is no plugin named 'quant'" in required.stderr
+    assert "there is no key 'plugin'" in misspelt.stderr
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are a matter of POSIX")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import venv
 import zipfile
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ SOURCES = {
     "fxplug": CHECKOUT,
     **{path.name: path for path in sorted((CHECKOUT / "plugins").glob("fxplug-*"))},
 }
+SAMPLE = CHECKOUT / "tests" / "plugins" / "fxplug-sample"
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 
 
@@ -96,11 +96,26 @@ def run_command() -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sdist of every distribution and the wheel built from it, in isolation."""
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshEnvironment]:
+    """An environment with what every distribution says that it is built with, and the tool that builds: no more."""
+    wanted = {
+        path: tuple(tomllib.loads((path / "pyproject.toml").read_text())["build-system"]["requires"])
+        for path in (*SOURCES.values(), SAMPLE)
+    }
+    # Or what one of them has forgotten to name would be there for the sake of another one.
+    assert len(set(wanted.values())) == 1, wanted
+    environment = FreshEnvironment(tmp_path_factory.mktemp("builder"))
+    environment.install("build", *wanted[CHECKOUT])
+    yield environment
+    shutil.rmtree(environment.folder)
+
+
+@pytest.fixture(scope="session")
+def files(builder: FreshEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist of every distribution and the wheel built from it."""
     folder = tmp_path_factory.mktemp("dist")
     for source in SOURCES.values():
-        run(sys.executable, "-m", "build", "--outdir", str(folder), str(source), cwd=folder)
+        builder.python("-m", "build", "--no-isolation", "--outdir", str(folder), str(source))
     return folder
 
 
@@ -128,11 +143,10 @@ def full_environment(core_environment: FreshEnvironment, files: Path) -> FreshEn
 
 
 @pytest.fixture(scope="session")
-def sample_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sample_wheel(builder: FreshEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of a plugin that stands for somebody else's."""
     folder = tmp_path_factory.mktemp("sample")
-    source = CHECKOUT / "tests" / "plugins" / "fxplug-sample"
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(source), cwd=folder)
+    builder.python("-m", "build", "--no-isolation", "--wheel", "--outdir", str(folder), str(SAMPLE))
     (wheel,) = folder.glob("*.whl")
     return wheel
 

@@ -88,7 +88,7 @@ def test_a_plugin_is_called_by_its_own_name_and_by_that_of_its_distribution(name
 
 PROGRAM = """
 import sys
-import fxplug, fxplug.plugins
+import fxplug, fxplug.plugins, fxplug.plugins.default
 assert "pydantic" not in sys.modules and "click" not in sys.modules and "rich" not in sys.modules
 assert not [name for name in sys.modules if name.startswith("fake_plugin_")]
 assert fxplug.plugins.default.__dict__["_default"].manager is None
