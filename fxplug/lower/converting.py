@@ -14,6 +14,7 @@ import torch
 from fxplug.errors import FxplugError, NotConvertibleError, PluginError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, iterate_leaves
+from fxplug.lower.autograd_functions import called_function
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.calls import CallTable
 from fxplug.lower.converters import ConverterRecord, ConverterTable
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ConverterHost", "ConvertingBackend"]
 
-_KNOWN_EARLY = (int, float, bool, torch.dtype, torch.device, str)
+_KNOWN_EARLY = (int, float, bool, torch.dtype, torch.device, str, type)
 
 
 class ConverterHost(Protocol):
@@ -271,7 +272,9 @@ class ConvertingBackend(Backend):
             raise NotConvertibleError(
                 f"it would be written for sizes with {asked[0]} alone, and sizes are left open"
             )
-        _take_out_writes(program, alone=alone)
+        # What the forward of an autograd.Function writes, nobody has looked at yet.
+        applied = any(called_function(node) is not None for node in part.graph.nodes)
+        _take_out_writes(program, alone=alone and not applied)
         return self.written(AtenProgram(program, inputs, opened, returns))
 
     def _decompositions(self) -> Iterable[DecompositionRecord]:
