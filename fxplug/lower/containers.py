@@ -26,12 +26,18 @@ _READS = (operator.getitem, getattr)
 def container_calls(module: GraphModule, values: Mapping[Node, Any]) -> set[Node]:
     """Return the calls that only put values into new containers: a tuple, a dict, a dataclass of results.
 
+    A class of which a plugin says that it does something besides is a call as any other.
+
     Args:
         module: Not changed.
         values: What nodes return, where it is known.
     """
     kinds = {node: type(value) for node, value in values.items()}
-    return {node for node in module.graph.nodes if is_container_call(node, kinds.get)}
+    return {
+        node
+        for node in module.graph.nodes
+        if is_container_call(node, kinds.get) and effects.effect_of(node, module).is_pure
+    }
 
 
 def without_container_reads(
@@ -84,7 +90,7 @@ class _Finder:
     def find(self, module: GraphModule) -> dict[Node, Node]:
         """Return read -> the value that it returns."""
         for node in module.graph.nodes:
-            if is_container_call(node) and self._stays(node):
+            if is_container_call(node) and effects.effect_of(node, module).is_pure and self._stays(node):
                 parts = parts_of_call(node, self._is_tensor)
                 if parts is not None:
                     self.makers[node] = parts

@@ -13,7 +13,7 @@ from torch import nn
 import fxplug
 from fxplug.errors import ConfigError
 from fxplug.execute import GraphModule
-from fxplug.ir import Graph
+from fxplug.ir import UNKNOWN, Graph, effects
 from fxplug.lower import Backend, Choices, Profile, Support, lower, lowered_partitions, plan_lowering
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -257,6 +257,17 @@ def test_nodes_that_the_user_names_are_left_as_they_are():
         len(plan_lowering(module, Tensors(), "tensors", (X,), choices=Choices(pins={made: ""})).partitions)
         == 1
     )
+
+
+def test_a_class_that_is_said_to_do_more_is_a_call_as_any_other():
+    module = graph_of(read_by_name)
+    effects.register_target(Output, UNKNOWN)
+    try:
+        report = plan_lowering(module, Tensors(), "tensors", (X,))
+    finally:
+        effects.unregister_target(Output)
+
+    assert "it is a class" in [node.reason for node in report.unsupported]
 
 
 def test_a_program_of_containers_alone_is_returned_as_it_is():
