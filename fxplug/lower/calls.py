@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.ir import Node, effects, qualified_name, writes
+from fxplug.lower.autograd_functions import called_function, reason_against_forward
 from fxplug.rewrite.aliases import may_return_argument
 
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class CallTable:
         effect = effects.effect_of(node, context.module)
         if not effect.must_be_kept:
             return ""
+        if effect.unknown and called_function(node) is not None:
+            return reason_against_forward(node, context.values)
         if effect.unknown or effect.outside:
             return f"it has hooks or a forward of its own, or does something else that {self.engine} would leave out"
         if effect.random:

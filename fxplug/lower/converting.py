@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 import torch
 
-from fxplug.errors import FxplugError, NotConvertibleError
+from fxplug.errors import FxplugError, NotConvertibleError, PluginError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, iterate_leaves
+from fxplug.lower.autograd_functions import called_function
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.calls import CallTable
 from fxplug.lower.converters import ConverterRecord, ConverterTable
@@ -29,11 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = ["ConverterHost", "ConvertingBackend"]
 
-_KNOWN_EARLY = (int, float, bool, torch.dtype, torch.device, str)
+_KNOWN_EARLY = (int, float, bool, torch.dtype, torch.device, str, type)
 
 
 class ConverterHost(Protocol):
-    """Knows what plugins bring to backends; `fxplug.plugins.PluginManager` is one."""
+    """Knows what plugins bring to backends; `fxplug.plugins.PluginManager` is one.
+
+    It may have ``hook_problem(hook, distribution)`` besides, which returns why nobody can answer a hook, or an empty
+    text.
+    """
 
     def converters(self, hook: str) -> Sequence[tuple[str, ConverterRecord]]:
         """Return the converters of all plugins, each with the distribution and version that brings it."""
@@ -62,7 +67,8 @@ class ConvertingBackend(Backend):
     """The calls that are supported where nothing can be tried: no example inputs are known, or the engine is
     missing; None for no calls at all."""
     converter_hook: ClassVar[str] = ""
-    """The hook that other plugins bring converters by; empty for none."""
+    """The hook that other plugins bring converters by; empty for none. A plugin declares it: one that is missing there
+    is a `PluginError`."""
 
     def __init__(self, converters: Iterable[ConverterRecord] = ()) -> None:
         self.given_converters: tuple[ConverterRecord, ...] = tuple(converters)
@@ -108,8 +114,31 @@ class ConvertingBackend(Backend):
 
     @cached_property
     def _of_plugins(self) -> Sequence[tuple[str, ConverterRecord]]:
+        host = self._asked
+        return () if host is None else host.converters(self.converter_hook)
+
+    @cached_property
+    def _asked(self) -> ConverterHost | None:
+        """Who is asked for converters of plugins, None for nobody.
+
+        Raises:
+            PluginError: No plugin declares the hook; what plugins bring by the right one would be left out without a
+                word.
+        """
         host = self.host()
-        return host.converters(self.converter_hook) if host is not None and self.converter_hook else ()
+        if host is None or not self.converter_hook:
+            return None
+        ask = getattr(host, "hook_problem", None)
+        # Who names the hook brings it; a class that derives from a backend has that from elsewhere.
+        owner: Any = next(kind for kind in type(self).__mro__ if "converter_hook" in vars(kind))
+        problem = ask(self.converter_hook, owner.distribution) if ask is not None else ""
+        if problem:
+            raise PluginError(
+                f"Cannot ask plugins for converters of {self.engine} (backend class {owner.__qualname__} of "
+                f"{self._provider()}): {problem} Correct `converter_hook`, or declare the hook in the module that "
+                "PLUGIN_HOOKSPECS of the plugin names."
+            )
+        return host
 
     def _provider(self) -> str:
         try:
@@ -136,6 +165,7 @@ class ConvertingBackend(Backend):
         """
         if not node.op.startswith("call_"):
             return Support(ok=True)
+        _ = self._asked  # That nobody can be asked is no reason for a call to stay in PyTorch, but an error.
         if not self.is_installed() or not context.values:
             reason = self._reason_of_table(node, context)
         else:
@@ -242,7 +272,9 @@ class ConvertingBackend(Backend):
             raise NotConvertibleError(
                 f"it would be written for sizes with {asked[0]} alone, and sizes are left open"
             )
-        _take_out_writes(program, alone=alone)
+        # What the forward of an autograd.Function writes, nobody has looked at yet.
+        applied = any(called_function(node) is not None for node in part.graph.nodes)
+        _take_out_writes(program, alone=alone and not applied)
         return self.written(AtenProgram(program, inputs, opened, returns))
 
     def _decompositions(self) -> Iterable[DecompositionRecord]:

@@ -166,7 +166,7 @@ class _Builder:
     """Builds the partitions of a plan.
 
     Args:
-        module: Not changed.
+        module: Not changed; returned where it runs as it is.
         backends: Name -> backend.
         plan: Of this module.
         options: Name of a backend -> its options.
@@ -194,7 +194,7 @@ class _Builder:
     def build(self, example_inputs: tuple[Any, ...], *, strict: bool) -> Lowered:
         """Return the module that calls engines."""
         report = self._plan.report
-        split = split_into(self._module, self._plan.parts, PartStyle(keep_node_names=True), "lower")
+        split = split_into(self._plan.module, self._plan.parts, PartStyle(keep_node_names=True), "lower")
         names = list(self._plan.backends)
         inputs = _inputs_of(split, names, example_inputs)
         for name in names:

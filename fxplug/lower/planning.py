@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,9 @@ import torch
 from fxplug.analyze import builtin_formulas, cost_table, described_copy
 from fxplug.errors import ConfigError, did_you_mean
 from fxplug.ir import Node, iterate_leaves
+from fxplug.lower.autograd_functions import only_computes
 from fxplug.lower.backend import Backend, LoweringContext, Support
+from fxplug.lower.containers import container_calls, without_container_reads
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
 from fxplug.lower.settled import ASKS, NOT_SETTLED, UNKNOWN, Settled, is_check, settle
 from fxplug.lower.sharing import sharing_sets
@@ -50,9 +51,7 @@ _READS = frozenset({"size", "dim", "ndimension", "numel", "__getitem__"})
 _FUNCTIONS: tuple[Any, ...] = (
     *(operator.getitem, getattr, torch.reshape, torch.flatten, torch.permute, torch.transpose, torch.t),
     *(torch.squeeze, torch.unsqueeze),
-    OrderedDict,
 )
-_CONTAINER = "it puts results into a container, which needs no engine"
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,8 @@ class Choices:
 class Plan:
     """Which parts run where."""
 
+    module: GraphModule
+    """The module that is split: the one that was given, or one that does the same without taking containers apart."""
     parts: tuple[Part, ...]
     """All calls, in an order in which they can run; those with a name become submodules."""
     backends: Mapping[str, str]
@@ -107,13 +108,21 @@ def make_plan(
     Raises:
         ConfigError: `choices` names a node or backend that is not there, or a size that is none.
     """
-    calls = {node.name: node for node in module.graph.nodes if node.op.startswith("call_")}
-    _check_choices(choices, calls, [name for name, _ in backends])
+    _check_choices(choices, _calls_of(module), [name for name, _ in backends])
     if choices.max_transfer is not None and example_inputs is None:
         raise ConfigError(
             "Cannot weigh transfers (max_transfer) without example inputs, which say how large tensors are: give them."
         )
-    return _Planner(module, backends, LoweringContext(module, example_inputs), choices, calls).plan()
+    context = LoweringContext(module, example_inputs)
+    named = {*choices.pins, *(name for names in choices.together for name in names)}
+    simpler = without_container_reads(module, context, named)
+    if simpler is not module:
+        context = LoweringContext(simpler, example_inputs)
+    return _Planner(simpler, backends, context, choices).plan()
+
+
+def _calls_of(module: GraphModule) -> dict[str, Node]:
+    return {node.name: node for node in module.graph.nodes if node.op.startswith("call_")}
 
 
 def _check_choices(choices: Choices, calls: Mapping[str, Node], backends: Collection[str]) -> None:
@@ -139,15 +148,23 @@ def _check_choices(choices: Choices, calls: Mapping[str, Node], backends: Collec
             )
 
 
+def _refuse_pinned(choices: Choices, containers: Collection[str]) -> None:
+    for name, backend in choices.pins.items():
+        if name in containers and backend != EAGER_PIN:
+            raise ConfigError(
+                f"Cannot pin node {name!r} to {backend!r}: it only puts values into a container, which needs no "
+                "engine. Leave the pin out."
+            )
+
+
 class _Planner:
-    """Finds partitions, and the reasons for what is in none.
+    """Finds partitions, and the reasons for what is in none. Containers of results are made in PyTorch: no work.
 
     Args:
         module: Not changed.
         backends: Names and backends, by priority.
         context: Knows the module.
         choices: Of the user.
-        calls: Name -> call.
     """
 
     def __init__(
@@ -156,21 +173,25 @@ class _Planner:
         backends: Sequence[tuple[str, Backend]],
         context: LoweringContext,
         choices: Choices,
-        calls: Mapping[str, Node],
     ) -> None:
         self._module = module
         self._names = [name for name, _ in backends]
         self._context = context
         self._choices = choices
-        self._calls = calls
+        calls, containers = _calls_of(module), container_calls(module, context.values)
+        _refuse_pinned(choices, {node.name for node in containers})
+        self._calls = {name: node for name, node in calls.items() if node not in containers}
         settled = {name: self._settled(backend) for name, backend in backends}
         self._answers: dict[Node, dict[str, Support]] = {}
-        for node in calls.values():
+        for node in self._calls.values():
             self._answers[node] = {
                 name: self._answer(node, name, backend, settled[name]) for name, backend in backends
             }
         self._together = [[calls[name] for name in names] for names in choices.together]
-        self._together += sharing_sets(module, lambda node: any(self._answers[node].values()))
+        computing = {node for node in self._answers if only_computes(node, context.values)}
+        self._together += sharing_sets(
+            module, lambda node: any(self._answers[node].values()), containers, computing
+        )
         self._left: dict[Node, str] = {}
 
     def _settled(self, backend: Backend) -> Settled:
@@ -191,9 +212,7 @@ class _Planner:
         if taken_from in self._answers and self._answers[taken_from][name]:
             return Support(ok=True)
         answer = backend.supports(node, self._context)
-        if not answer and (is_check(node) or node.target is OrderedDict):
-            return Support(ok=False, reason=NOT_SETTLED if is_check(node) else _CONTAINER)
-        return answer
+        return Support(ok=False, reason=NOT_SETTLED) if not answer and is_check(node) else answer
 
     def _container(self, node: Node) -> Node | None:
         """Return what a call takes a part of, where this is a container of tensors and not a tensor."""
@@ -233,7 +252,7 @@ class _Planner:
         """Return backend and calls of each group."""
         found = group_nodes_by_kind(
             self._module,
-            lambda node: candidates[node][0] if candidates[node] else None,
+            lambda node: next(iter(candidates.get(node, ())), None),
             together=self._together,
         )
         return [(str(kind), nodes) for kind, nodes in found]
@@ -329,7 +348,7 @@ class _Planner:
             tuple(self._missing(wanted)),
         )
         # Borders are found anew when the module is split.
-        return Plan(tuple(Part(part.name, part.nodes) for part in parts), backends, report)
+        return Plan(self._module, tuple(Part(part.name, part.nodes) for part in parts), backends, report)
 
     def _free_names(self) -> Iterator[str]:
         taken = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fxplug.ir import iterate_leaves
+from fxplug.lower.plain_values import describe_difference, is_same_value, kept_copy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -25,7 +26,8 @@ class InputProfile:
     """Of a tensor; None for a dimension of any size."""
     device: torch.device | None = None
     value: Any = None
-    """What an input that is no tensor has to be equal to; of a dict with tensors, its keys."""
+    """What an input that is no tensor has to be, of the same class and with the same parts (see
+    `fxplug.lower.plain_values.is_same_value`); of a dict with tensors, its keys."""
     parts: tuple[InputProfile, ...] | None = None
     """Of a tuple, list or dict with tensors, what each of its parts has to be; None for other inputs."""
 
@@ -41,15 +43,14 @@ class InputProfile:
             if isinstance(value, dict):
                 return cls(value=tuple(value), parts=tuple(map(cls.of, cast("Any", value).values())))
             return cls(parts=tuple(map(cls.of, entries)))
-        return cls(value=value)
+        return cls(value=kept_copy(value))
 
     def problem_with(self, value: Any) -> str:
         """Return why `value` is not accepted, for people; empty when it is."""
         if self.parts is not None:
             return self._problem_in_parts(value, self.parts)
         if self.dtype is None:
-            same = type(value) is type(self.value) and bool(value == self.value)
-            return "" if same else f"is {value!r}, and was {self.value!r} when it was compiled"
+            return "" if is_same_value(self.value, value) else describe_difference(self.value, value)
         if not isinstance(value, torch.Tensor):
             return f"is a {type(value).__name__}, and {self} is expected"
         fits = (
@@ -68,8 +69,9 @@ class InputProfile:
             size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
             return f"is a {type(value).__name__}{size}, and {self} is expected"
         keys = self.value if self.value is not None else range(len(parts))
+        given = {key: key for key in value} if isinstance(value, dict) else None
         for key, entry in zip(keys, parts, strict=True):
-            if isinstance(value, dict) and key not in value:
+            if given is not None and not (key in given and is_same_value(key, given[key])):
                 return f"has no part {key!r}, and {self} is expected"
             if problem := entry.problem_with(value[key]):
                 return f"at [{key!r}] {problem}"

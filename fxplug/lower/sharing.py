@@ -8,7 +8,7 @@ from fxplug.passes.dependences import MemoryClasses, is_call, writers_of
 from fxplug.rewrite.aliases import may_return_argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterator
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Effect, Node
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["sharing_sets"]
 
 
-def sharing_sets(module: GraphModule, is_supported: Callable[[Node], bool]) -> Iterator[list[Node]]:
+def sharing_sets(
+    module: GraphModule,
+    is_supported: Callable[[Node], bool],
+    containers: Collection[Node] = (),
+    computing: Collection[Node] = (),
+) -> Iterator[list[Node]]:
     """Yield sets of calls that come into one partition or into none, as one of them writes what the others see.
 
     A view that an engine makes is a copy, so views of memory that something writes are made where the writing is done.
@@ -26,11 +31,13 @@ def sharing_sets(module: GraphModule, is_supported: Callable[[Node], bool]) -> I
     Args:
         module: Not changed.
         is_supported: Whether a backend can run a call.
+        containers: Calls that put values into containers: they hold what an engine returns as it is.
+        computing: Calls that are known to write nothing, though their effects are not.
     """
-    writers = writers_of(module)
+    writers = {node: effect for node, effect in writers_of(module).items() if node not in computing}
     if not writers:
         return
-    written, bases = _by_memory(module, writers)
+    written, bases = _by_memory(module, writers, containers)
     for part, nodes in written.items():
         if all(map(is_supported, nodes)):
             nodes.update(dict.fromkeys(bases.get(part, ())))
@@ -39,7 +46,7 @@ def sharing_sets(module: GraphModule, is_supported: Callable[[Node], bool]) -> I
 
 
 def _by_memory(
-    module: GraphModule, writers: dict[Node, Effect]
+    module: GraphModule, writers: dict[Node, Effect], containers: Collection[Node]
 ) -> tuple[dict[Hashable, dict[Node, None]], dict[Hashable, list[Node]]]:
     """Return, for memory that is written, the calls that write it or make views of it, and those that made it."""
     memory = MemoryClasses(module, writers)
@@ -50,7 +57,7 @@ def _by_memory(
     bases: dict[Hashable, list[Node]] = {}
     for node in module.graph.nodes:
         part = memory.class_of(node)
-        if part not in written or not is_call(node):
+        if part not in written or not is_call(node) or node in containers:
             continue
         if may_return_argument(node, module):
             written[part][node] = None

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fxplug.errors import PluginError, UnknownNameError
+from fxplug.errors import PluginError, UnknownNameError, did_you_mean
 from fxplug.lower import ConverterRecord
 from fxplug.plugins.backend_options import backend_findings, backend_options
 from fxplug.plugins.call_log import CALL_LOG_VARIABLE, switch_on_call_log
 from fxplug.plugins.config import STRICT_VARIABLE, flag_from_environment
 from fxplug.plugins.discovery import PluginCandidate, core_version, discover
+from fxplug.plugins.hook_table import owned_prefix
 from fxplug.plugins.inspection import describe_plugin
 from fxplug.plugins.loading import LoadedPlugin, PluginLoader
 from fxplug.plugins.offers import (
@@ -493,6 +494,24 @@ class PluginManager:
                 continue
             found += [(implementation.provider, record) for record in records]
         return found
+
+    def hook_problem(self, hook: str, distribution: str) -> str:
+        """Return why nobody can answer a hook by which a distribution means to ask other plugins; empty for none.
+
+        Args:
+            hook: As the backend of a plugin names it.
+            distribution: That brings the backend. Nothing is wrong where none of its plugins is active, as a backend
+                works without being installed as a plugin, nor with a hook of a plugin that is switched off.
+        """
+        known, plugins = self._loader.own_hooks, self._loader.plugins
+        owners = [plugin for plugin in plugins if plugin.candidate.is_called(distribution)]
+        waits = any(
+            not plugin.is_active and hook.startswith(owned_prefix(plugin.candidate.name))
+            for plugin in plugins
+        )
+        if hook in known or waits or not any(plugin.is_active for plugin in owners):
+            return ""
+        return f"no active plugin declares the hook {hook!r}. {did_you_mean(hook, known)}"
 
     def _left_out(self, failure: PluginError, cause: BaseException | None = None) -> None:
         """Warn that a plugin failed; raise it in strict mode."""

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody knows it by
 
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, writes
+from fxplug.semantics.constructors import only_holds
 from fxplug.semantics.internals import assert_function
 from fxplug.semantics.libraries import what_does
 from fxplug.semantics.modules import module_effect
@@ -165,7 +166,23 @@ def _known_rule(node: Node, _: Any) -> Effect | None:
     doing = what_does(node.target) if node.op == "call_function" else None
     if doing is None:
         return None
+    if doing == "fills lists":
+        # Lists that stand in the graph are new in each call; what a node returns others may read.
+        return writes(*range(len(node.args)), *node.kwargs) if any(map(_is_node, _given(node))) else PURE
     return PURE if doing == "computes" else _random_in_training(node)
+
+
+def _given(node: Node) -> tuple[Any, ...]:
+    return (*node.args, *node.kwargs.values())
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Node)
+
+
+def _constructor_rule(node: Node, _: Any) -> Effect | None:
+    """Answer for classes that keep what they are given."""
+    return PURE if node.op == "call_function" and only_holds(node.target) else None
 
 
 def _positions(node: Node, name: str) -> tuple[int, ...]:
@@ -260,7 +277,10 @@ def _module_rule(node: Node, module: Any) -> Effect | None:
 
 
 def _register() -> None:
-    for rule in (_known_rule, _module_rule, _method_rule, _library_rule, _python_rule, operator_rule):
+    for rule in (
+        *(_constructor_rule, _known_rule, _module_rule, _method_rule, _library_rule, _python_rule),
+        operator_rule,
+    ):
         effects.register_rule(rule)
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)

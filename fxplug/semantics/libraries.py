@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 __all__ = ["Doing", "what_does"]
 
-Doing = Literal["computes", "draws in training"]
+Doing = Literal["computes", "draws in training", "fills lists"]
 
 _WINDOWS = {"_get_relative_position_bias": "computes"}
 _KNOWN: dict[str, dict[str, Any]] = {
@@ -20,11 +20,13 @@ _KNOWN: dict[str, dict[str, Any]] = {
     "torchvision.models.video.swin_transformer": {
         **_WINDOWS,
         "_compute_pad_size_3d": "computes",
+        "_get_window_and_shift_size": "fills lists",
         "_compute_attention_mask_3d": "computes",
         "shifted_window_attention_3d": "draws in training",
     },
 }
-"""Module -> function -> what it does besides returning a value: nothing, or it draws where its `training` is true."""
+"""Module -> function -> what it does besides returning a value: nothing, or it draws where its `training` is true;
+or it returns lists that it was given, with other numbers in them."""
 
 
 def what_does(function: Any) -> Doing | None:

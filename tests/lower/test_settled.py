@@ -230,9 +230,24 @@ class Splits(nn.Module):
         return parts[0] * 2
 
 
+@fxplug.wrap
+def in_parts(x):
+    return (x,) if x.shape[0] != 3 else (x, x)
+
+
+class Wrapped(nn.Module):
+    """How many parts there are follows from an open size, and is one for all sizes but one."""
+
+    def forward(self, x):
+        parts = in_parts(x.exp())
+        if len(parts) == 1:
+            return parts[0] + 1
+        return parts[0] * 2
+
+
 @pytest.mark.parametrize(
     ("program", "size"),
-    [(Ones(), 1), (Longest(), 3), (Ranks(), 1), (Splits(), 3)],
+    [(Ones(), 1), (Longest(), 3), (Ranks(), 1), (Splits(), 3), (Wrapped(), 3)],
     ids=str,
 )
 def test_a_check_that_fails_for_another_open_size_is_not_left_out(program, size):
@@ -274,5 +289,8 @@ def test_open_sizes_inside_of_containers_settle_nothing():
     module = fxplug.trace(OfPair(), ((X, X),))
     lowered = lower(module, Engines(open_dimensions=(0,)), ((X, X),), name="engines")
 
+    # In a partition it would be checked by the engine, which knows no checks.
+    (check,) = checks_of(module)
+    assert [node.name for node in lowered.report.nodes if not node.partition] == [check.name]
     with pytest.raises(GuardError):
         lowered.module((torch.ones(3, 4), X))

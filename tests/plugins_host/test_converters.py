@@ -177,3 +177,72 @@ def test_without_the_plugin_that_declares_the_hook_nobody_is_asked(site):
     site.install("more", brings("return 'there'"))
 
     assert site.manager().converters("tape_converters") == []
+
+
+class Misspelt(TapeBackend):
+    converter_hook = "tape_convertors"
+
+
+def test_a_misspelt_hook_of_a_backend_is_an_error_that_names_the_nearest(site):
+    install_owner(site)
+    site.install("more", brings("return 'there'"))
+    backend = Misspelt(site.manager())
+
+    for ask in (reasons, Misspelt.operators, Misspelt.foreign_providers):
+        with pytest.raises(PluginError) as caught:
+            ask(backend)
+        assert caught.value.message == (
+            "Cannot ask plugins for converters of Tape (backend class Misspelt of fxplug-tape 1.0): no active plugin "
+            "declares the hook 'tape_convertors'. Did you mean 'tape_converters'? Correct `converter_hook`, or declare "
+            "the hook in the module that PLUGIN_HOOKSPECS of the plugin names."
+        )
+
+
+def test_a_hook_that_no_plugin_declares_is_an_error_where_the_engine_is_missing_too(site):
+    class Missing(TapeBackend):
+        def is_installed(self):
+            return False
+
+    site.install("tape", "")
+
+    with pytest.raises(PluginError, match=r"declares the hook 'tape_converters'\. None is available\."):
+        reasons(Missing(site.manager()))
+
+
+def test_nothing_is_said_of_hooks_of_plugins_that_are_switched_off(site):
+    class Borrowing(TapeBackend):
+        distribution = "fxplug-borrowing"
+
+    class Naming(Borrowing):
+        converter_hook = "tape_converters"
+
+    install_owner(site)
+    site.install("borrowing", "")
+    known = {"tanh": "there is no converter for aten.tanh.default"}
+
+    assert reasons(Misspelt(site.manager(disable=["tape"]))) == known
+    assert reasons(Borrowing(site.manager(disable=["tape"]))) == known
+    assert reasons(Naming(site.manager(disable=["tape"]))) == known
+    assert reasons(Borrowing(site.manager())) == known
+
+
+def test_a_class_that_derives_from_a_backend_asks_by_the_hook_of_that_backend(site):
+    class Derived(TapeBackend):
+        distribution = "fxplug-derived"
+
+    site.install("derived", "")
+    known = {"tanh": "there is no converter for aten.tanh.default"}
+
+    assert reasons(Derived(site.manager())) == known  # Where the plugin of that one is not installed.
+
+
+def test_hosts_that_know_nothing_of_declarations_are_asked():
+    class Host:
+        def converters(self, hook):
+            assert hook == "tape_convertors"
+            return [("somebody 1", ConverterRecord(torch.ops.aten.tanh.default, lambda build, x: "there"))]
+
+        def decompositions(self):
+            return ()
+
+    assert reasons(Misspelt(Host())) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
@@ -11,6 +12,7 @@ import sys
 import time
 import types
 import warnings
+from collections import namedtuple
 
 import pytest
 import torch
@@ -537,3 +539,96 @@ def test_functions_of_other_libraries_are_known_by_identity(monkeypatch):
     monkeypatch.setattr(library, "stochastic_depth", stochastic_depth, raising=False)
     assert effects.effect_of(in_eval) == PURE
     assert effects.effect_of(in_training) == RANDOM
+
+
+# -- constructors
+
+
+@dataclasses.dataclass
+class Kept:
+    value: object
+    notes: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptFrozen:
+    value: object
+
+
+@dataclasses.dataclass
+class Computing:
+    value: object
+
+    def __post_init__(self):
+        self.value = self.value * 2
+
+
+@dataclasses.dataclass
+class Counting:
+    value: object
+    number: int = dataclasses.field(default_factory=lambda: len("ab"))
+
+
+@dataclasses.dataclass
+class Written:
+    value: object
+
+    def __init__(self, value):
+        self.value = value * 2
+
+
+class Assigning(Kept):
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value * 2)
+
+
+class Made(type):
+    def __call__(cls, *args):
+        return super().__call__(*args)
+
+
+@dataclasses.dataclass
+class ByMetaclass(metaclass=Made):
+    value: object
+
+
+KeptPair = namedtuple("KeptPair", ["left", "right"])  # noqa: PYI024 - as people write it
+
+
+class OwnPair(KeptPair):
+    def __new__(cls, left, right):
+        return super().__new__(cls, left * 2, right)
+
+
+@pytest.mark.parametrize(
+    ("target", "is_pure"),
+    [
+        (Kept, True),
+        (KeptFrozen, True),
+        (KeptPair, True),
+        *((kind, False) for kind in (Computing, Counting, Written, Assigning, ByMetaclass, OwnPair)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_class_that_only_keeps_what_it_is_given_is_pure(target, is_pure):
+    graph = Graph()
+    node = graph.call_function(target, (graph.placeholder("x"), 1) if issubclass(target, tuple) else (1,))
+
+    assert effects.effect_of(node).is_pure is is_pure
+
+
+def test_a_function_that_fills_lists_is_pure_where_they_stand_in_the_graph(monkeypatch):
+    def _get_window_and_shift_size(shift_size, size_dhw, window_size):
+        return window_size, shift_size
+
+    module = types.ModuleType("torchvision.models.video.swin_transformer")
+    module._get_window_and_shift_size = _get_window_and_shift_size
+    _get_window_and_shift_size.__module__ = module.__name__
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    graph = Graph()
+    x = graph.placeholder("x")
+    fresh = graph.call_function(_get_window_and_shift_size, ([0], [x], [2]))
+    shared = graph.call_function(_get_window_and_shift_size, ([0], [1], x))
+
+    assert effects.effect_of(fresh).is_pure
+    assert effects.effect_of(shared).writes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -155,3 +156,68 @@ def test_data_dependent_checks_leave_the_rest_to_the_engine():
     assert [node.target for node in lowered.report.nodes if not node.partition] == ["truth", "check_true"]
     assert [partition.fallback for partition in lowered.report.partitions] == [""]
     torch.testing.assert_close(lowered.module(x * 2), (x * 2).exp() + 1)
+
+
+class Straight(torch.autograd.Function):
+    """Rounding with another gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Segments(nn.Module):
+    """Returns what it finds by names, as the models for segmentation of torchvision do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3, padding=1)
+
+    def forward(self, x):
+        found = OrderedDict()
+        features = Straight.apply(self.layer(x) * 8) / 8
+        found["out"] = nn.functional.interpolate(
+            features, size=(12, 10), mode="bilinear", align_corners=False
+        )
+        found["aux"] = features.mean((2, 3))
+        return found
+
+
+@fxplug.wrap
+def halves(size, limits):
+    for number, limit in enumerate(limits):
+        limits[number] = min(size[number], limit)
+    return limits
+
+
+class Windows(nn.Module):
+    """Takes its sizes from a list that a function of a library fills, as the models for films do."""
+
+    def forward(self, x):
+        y = x.exp()
+        height, width = halves([y.shape[2], y.shape[3]], [4, 3])
+        return nn.functional.avg_pool2d(y, (height, width))
+
+
+@pytest.mark.parametrize("model", [Segments(), Windows()], ids=["segments", "windows"])
+def test_results_by_names_own_gradients_and_sizes_in_lists_lower_without_a_rest(model):
+    inputs, others = (sequences(2, 3, 6, 5, seed=1),), (sequences(2, 3, 6, 5, seed=2),)
+    effects.register_target(halves, PURE)
+    try:
+        module = fxplug.trace(model.eval(), inputs)
+        lowered = lower(module, OpenVINOBackend(), inputs, name="openvino", strict=True)
+    finally:
+        effects.unregister_target(halves)
+
+    assert len(lowered.report.partitions) == 1
+    assert lowered.report.partitions[0].fallback == ""
+    with torch.no_grad():
+        for values in (inputs, others):
+            found, expected = lowered.module(*values), model(*values)
+            assert type(found) is type(expected)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)

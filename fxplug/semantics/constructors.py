@@ -1,0 +1,191 @@
+"""Calls of classes that only put their arguments into a container, and what is found in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections import OrderedDict
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.ir import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+__all__ = ["ContainerParts", "is_container_call", "only_holds", "parts_of_call", "parts_of_literal"]
+
+_SEQUENCES: tuple[Any, ...] = (tuple, list, set, frozenset)
+_MAPPINGS: tuple[Any, ...] = (dict, OrderedDict)
+_OUTPUT_CLASSES = {"transformers.utils.generic": "ModelOutput", "diffusers.utils.outputs": "BaseOutput"}
+"""Module -> class of a dataclass that is a dict of its fields besides, those that are None left out."""
+_FACTORIES: tuple[Any, ...] = (list, tuple, dict, set)
+_MISSING: Any = dataclasses.MISSING
+_NAMES = ("__setattr__", "__post_init__", "__dataclass_builtins_object__", "object")
+
+
+def only_holds(target: Any) -> bool:
+    """Return whether a class keeps what its constructor is given as fields, and runs no other code.
+
+    Named tuples and dataclasses whose constructors Python has written do; so do the classes of results of Transformers
+    and Diffusers.
+    """
+    if not isinstance(target, type) or type(target).__call__ is not type.__call__:
+        return False
+    if issubclass(target, tuple):
+        made = target.__new__
+        return hasattr(target, "_fields") and _is_written(made) and made.__module__.startswith("namedtuple_")
+    if not dataclasses.is_dataclass(target):
+        return False
+    fields = dataclasses.fields(target)
+    plain = all(field.init and field.default_factory in (_MISSING, *_FACTORIES) for field in fields)
+    if not plain or not _is_written(target.__init__, *_NAMES, *(field.name for field in fields)):
+        return False
+    if any(hasattr(getattr(target, field.name, None), "__set__") for field in fields):
+        return False
+    return _is_output_class(target) or _is_bare(target)
+
+
+def _is_bare(target: type) -> bool:
+    """Return whether nothing but the constructor runs when an instance of a dataclass is made."""
+    frozen = getattr(target, "__dataclass_params__").frozen  # noqa: B009 - no name of its type
+    assigns = frozen or target.__setattr__ is object.__setattr__
+    return assigns and target.__new__ is object.__new__ and not hasattr(target, "__post_init__")
+
+
+def _is_output_class(target: type) -> bool:
+    return any(
+        (base := getattr(sys.modules.get(module), name, None)) is not None
+        and issubclass(target, base)
+        and all(
+            getattr(target, method) is getattr(base, method)
+            for method in (
+                "__new__",
+                "__post_init__",
+                "__setattr__",
+                "__setitem__",
+                "__getitem__",
+                "to_tuple",
+            )
+        )
+        for module, name in _OUTPUT_CLASSES.items()
+    )
+
+
+def _is_written(method: Any, *names: str) -> bool:
+    """Return whether Python itself has written a method, as it does for dataclasses and named tuples.
+
+    Args:
+        method: A constructor.
+        names: Those that it may use, if that is to be looked at: what is run by ``python -c`` looks like it else.
+    """
+    if not isinstance(method, FunctionType) or method.__code__.co_filename != "<string>":
+        return False
+    return not names or set(method.__code__.co_names).issubset(names)
+
+
+def is_container_call(node: Node, kind_of: Callable[[Node], Any] | None = None) -> bool:
+    """Return whether a call only puts values into a new container.
+
+    Args:
+        node: Any node.
+        kind_of: Returns the class of the value of a node, None where it is not known. A tuple, list, set or dict
+            that is made of one value takes that apart, which is a computation where it is a tensor.
+    """
+    if node.op != "call_function" or not isinstance(node.target, type):
+        return False
+    if node.target not in (*_SEQUENCES, *_MAPPINGS):
+        return only_holds(node.target)
+    if not any(isinstance(value, Node) for value in node.args):
+        return True
+    kinds = (
+        [kind_of(value) for value in node.args if isinstance(value, Node)] if kind_of is not None else [None]
+    )
+    return all(isinstance(kind, type) and issubclass(kind, (*_SEQUENCES, *_MAPPINGS)) for kind in kinds)
+
+
+# -- what is found in one
+
+
+@dataclasses.dataclass(frozen=True)
+class ContainerParts:
+    """What a container holds, as arguments of a graph: nodes, plain values, and containers of them."""
+
+    items: Mapping[Any, Any]
+    """By what stands in brackets."""
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
+    """By name."""
+
+
+def parts_of_literal(value: Any) -> ContainerParts | None:
+    """Return what a tuple, list or dict in the arguments of a node holds; None for anything else."""
+    if isinstance(value, dict):
+        return ContainerParts(cast("dict[Any, Any]", value))
+    if not isinstance(value, (tuple, list)):
+        return None
+    parts = cast("Sequence[Any]", value)
+    names: tuple[str, ...] = getattr(parts, "_fields", ())
+    return ContainerParts(_by_place(parts), dict(zip(names, parts, strict=True)) if names else {})
+
+
+def parts_of_call(node: Node, is_tensor: Callable[[Node], bool]) -> ContainerParts | None:
+    """Return what the container that a call makes holds; None where that does not stand in its arguments.
+
+    Args:
+        node: One that `is_container_call` is true for.
+        is_tensor: Whether the value of a node is a tensor.
+    """
+    target: Any = node.target
+    if target in _SEQUENCES:
+        given = node.args[0] if node.args else ()
+        ordered = target in {tuple, list} and isinstance(given, (tuple, list)) and not node.kwargs
+        return ContainerParts(_by_place(cast("Sequence[Any]", given))) if ordered else None
+    if target in _MAPPINGS:
+        pairs = _pairs(node.args[0] if node.args else ())
+        return None if pairs is None else ContainerParts({**dict(pairs), **node.kwargs})
+    try:
+        bound = inspect.signature(target).bind(*node.args, **node.kwargs)
+    except (TypeError, ValueError):  # Running it tells.
+        return None
+    fields = dict(bound.arguments)
+    if issubclass(target, tuple):
+        names: tuple[str, ...] = cast("Any", target)._fields
+        whole = all(name in fields for name in names)
+        return ContainerParts(_by_place([fields[name] for name in names]), fields) if whole else None
+    if not _is_output_class(target):
+        return ContainerParts({}, fields)
+    return _parts_of_output(target, fields, is_tensor)
+
+
+def _parts_of_output(
+    target: Any, fields: dict[str, Any], is_tensor: Callable[[Node], bool]
+) -> ContainerParts | None:
+    """Return what one of the dicts of fields holds: what is not None, in the order of the fields."""
+    held = {field.name: fields.get(field.name, field.default) for field in dataclasses.fields(target)}
+    held = {name: value for name, value in held.items() if value is not None and value is not _MISSING}
+    # Such a class takes its only field apart where that is no tensor, and a node may stand for None.
+    if not all(isinstance(value, Node) and is_tensor(value) for value in held.values()):
+        return None
+    return ContainerParts({**held, **_by_place(list(held.values()))}, held)
+
+
+def _by_place(parts: Sequence[Any]) -> dict[Any, Any]:
+    count = len(parts)
+    return dict(zip(range(count), parts, strict=True)) | dict(zip(range(-count, 0), parts, strict=True))
+
+
+def _pairs(value: Any) -> list[tuple[Any, Any]] | None:
+    """Return keys and values of what a dict is made of; None where they do not stand there."""
+    if isinstance(value, dict):
+        return list(cast("dict[Any, Any]", value).items())
+    if not isinstance(value, (tuple, list)):
+        return None
+    given = cast("Sequence[Any]", value)
+    return list(map(tuple, given)) if all(map(_is_pair, given)) else None
+
+
+def _is_pair(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)) or len(cast("Sequence[Any]", value)) != 2:
+        return False
+    return not isinstance(value[0], Node)

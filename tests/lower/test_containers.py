@@ -1,0 +1,278 @@
+"""Containers of results are made in PyTorch: they are no fallback, and cut no partition."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections import OrderedDict, namedtuple
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import ConfigError
+from fxplug.execute import GraphModule
+from fxplug.ir import UNKNOWN, Graph, effects
+from fxplug.lower import Backend, Choices, Profile, Support, lower, lowered_partitions, plan_lowering
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+GET = operator.getitem
+Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024 - as people write it
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    states: tuple = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    logits: torch.Tensor
+    notes: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Scaled:
+    """Computes when it is made."""
+
+    logits: torch.Tensor
+
+    def __post_init__(self):
+        self.logits = self.logits * 2
+
+
+class Part(nn.Module):
+    """What an engine is: it takes and gives tensors alone, and its results are new."""
+
+    def __init__(self, program):
+        super().__init__()
+        self.program = program
+
+    def forward(self, *inputs):
+        assert all(isinstance(value, torch.Tensor) for value in inputs)
+        made = self.program(*(value.clone() for value in inputs))
+        results = made if isinstance(made, tuple) else (made,)
+        assert all(type(value) is torch.Tensor for value in results)
+        return made if not isinstance(made, tuple) else tuple(value.clone() for value in made)
+
+
+class Tensors(Backend):
+    """Runs functions of torch, and what works on their results; knows no classes."""
+
+    def __init__(self, *refused):
+        self.refused = refused
+
+    def supports(self, node, context):
+        if isinstance(node.target, type):
+            return Support(ok=False, reason="it is a class")
+        if node.name in self.refused:
+            return Support(ok=False, reason="not here")
+        value = context.values.get(node.args[0]) if node.args else None
+        known = isinstance(value, torch.Tensor) or not context.values
+        return Support(known, "it takes no tensor")
+
+    def compile(self, subgraph, example_inputs, options):
+        return Part(subgraph)
+
+    def profile(self, example_inputs):
+        return Profile.of(example_inputs)
+
+
+def graph_of(write):
+    """Return a module whose graph `write` has written, from one input."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output(write(graph, x))
+    return GraphModule(nn.Module(), graph)
+
+
+def check(module, *, partitions=1, backend=None):
+    """Lower strictly; return the lowered module, whose results are those of the module for other inputs, too."""
+    lowered = lower(module, backend or Tensors(), (X,), name="tensors", strict=True)
+    assert len(lowered.report.partitions) == partitions
+    assert len(lowered_partitions(lowered.module)) == partitions
+    assert lowered.report.coverage == 1.0
+    assert lowered.report.eager == ()
+    for x in (X, X + 1):
+        assert repr(lowered.module(x.clone())) == repr(module(x.clone()))
+    return lowered
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b: {"out": a, "aux": b},
+        lambda a, b: OrderedDict(out=a, aux=b),
+        lambda a, b: OrderedDict([("out", a), ("aux", b)]),
+        lambda a, b: (a, [b, {"b": a}]),
+        Pair,
+        lambda a, b: Output(a, states=(a, b)),
+        lambda a, b: Frozen(logits=b),
+        lambda a, b: OrderedDict(all=OrderedDict(out=a), pair=Pair(a, Output(b))),
+    ],
+    ids=["dict", "keywords", "pairs", "nested", "named tuple", "dataclass", "frozen", "deep"],
+)
+def test_what_a_program_returns_may_be_in_any_container(make):
+    class Model(nn.Module):
+        def forward(self, x):
+            a = x.exp()
+            return make(a, a.tanh())
+
+    module = fxplug.trace(Model(), (X,))
+    lowered = check(module)
+    assert type(lowered.module(X)) is type(Model()(X))
+    names = {node.name for node in module.graph.nodes if isinstance(node.target, type)}
+    assert not names & {node.name for node in lowered.report.nodes}
+
+
+def read_by_key(graph, x):
+    made = graph.call_function(OrderedDict, ([("a", graph.call_function(torch.exp, (x,))), ("b", x)],))
+    return graph.call_function(torch.tanh, (graph.call_function(GET, (made, "a")),))
+
+
+def read_by_place(graph, x):
+    made = graph.call_function(tuple, ([x, graph.call_function(torch.exp, (x,))],))
+    return graph.call_function(torch.tanh, (graph.call_function(GET, (made, -1)),))
+
+
+def read_by_name(graph, x):
+    made = graph.call_function(Output, (), {"logits": graph.call_function(torch.exp, (x,))})
+    return graph.call_function(torch.tanh, (graph.call_function(getattr, (made, "logits")),))
+
+
+def read_of_named_tuple(graph, x):
+    made = graph.call_function(Pair, (x, graph.call_function(torch.exp, (x,))))
+    first = graph.call_function(getattr, (made, "right"))
+    return graph.call_function(torch.add, (first, graph.call_function(GET, (made, 1))))
+
+
+def read_of_nested(graph, x):
+    inner = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,))})
+    outer = graph.call_function(dict, ([("inner", inner), ("pair", (x, [inner]))],))
+    deep = graph.call_function(GET, (graph.call_function(GET, (outer, "pair")), 1))
+    found = graph.call_function(GET, (graph.call_function(GET, (deep, 0)), "a"))
+    other = graph.call_function(GET, (graph.call_function(GET, (outer, "inner")), "a"))
+    return graph.call_function(torch.add, (found, other))
+
+
+def returned_too(graph, x):
+    made = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,))})
+    return made, graph.call_function(torch.tanh, (graph.call_function(GET, (made, "a")),))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [read_by_key, read_by_place, read_by_name, read_of_named_tuple, read_of_nested, returned_too],
+)
+def test_a_container_in_the_middle_cuts_no_partition(write):
+    module = graph_of(write)
+    text, version = str(module.graph), module.graph.version
+
+    check(module)
+    assert (str(module.graph), module.graph.version) == (text, version)
+
+
+def test_a_container_behind_what_stays_is_no_part_of_the_rest():
+    def write(graph, x):
+        made = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,), name="kept")})
+        return graph.call_function(torch.tanh, (graph.call_function(GET, (made, "a")),))
+
+    lowered = lower(graph_of(write), Tensors("kept"), (X,), name="tensors")
+
+    assert [node.name for node in lowered.report.nodes if not node.partition] == ["kept"]
+    assert len(lowered.report.partitions) == 1
+    torch.testing.assert_close(lowered.module(X), X.exp().tanh())
+
+
+def test_a_container_that_is_changed_is_read_where_the_program_reads_it():
+    def write(graph, x):
+        made = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,))})
+        graph.call_function(operator.setitem, (made, "a", graph.call_function(torch.tanh, (x,))))
+        return graph.call_function(torch.neg, (graph.call_function(GET, (made, "a")),))
+
+    def write_inner(graph, x):
+        inner = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,))})
+        outer = graph.call_function(tuple, ([inner],))
+        found = graph.call_function(GET, (outer, 0))
+        graph.call_function(operator.setitem, (found, "a", x))
+        return graph.call_function(torch.neg, (graph.call_function(GET, (inner, "a")),))
+
+    for written, expected in ((write, -X.tanh()), (write_inner, -X)):
+        lowered = lower(graph_of(written), Tensors(), (X,), name="tensors")
+        assert torch.equal(lowered.module(X), expected)
+        assert lowered.report.eager
+
+
+def test_what_computes_when_it_is_made_is_asked_of_the_backend():
+    def write(graph, x):
+        return graph.call_function(Scaled, (graph.call_function(torch.exp, (x,)),), name="made")
+
+    report = plan_lowering(graph_of(write), Tensors(), "tensors", (X,))
+    assert [(node.name, node.reason) for node in report.unsupported] == [("made", "it is a class")]
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_taking_a_tensor_apart_is_no_container(kind):
+    def write(graph, x):
+        return graph.call_function(kind, (graph.call_function(torch.exp, (x,)),), name="made")
+
+    report = plan_lowering(graph_of(write), Tensors(), "tensors", (X,))
+    assert [node.name for node in report.unsupported] == ["made"]
+
+
+def test_what_is_written_in_place_before_it_is_put_into_a_container_lowers_whole():
+    def write(graph, x):
+        first = graph.call_function(torch.exp, (x,))
+        view = graph.call_method("view", (first, 3, 2))
+        graph.call_method("mul_", (view, 2))
+        return graph.call_function(OrderedDict, ([("out", first), ("view", view)],))
+
+    check(graph_of(write))
+
+
+def test_without_example_inputs_containers_are_no_fallback_either():
+    report = plan_lowering(graph_of(read_by_key), Tensors(), "tensors")
+
+    assert report.coverage == 1.0
+    assert len(report.partitions) == 1
+
+
+def test_nodes_that_the_user_names_are_left_as_they_are():
+    module = graph_of(read_by_key)
+    (read,) = [node.name for node in module.graph.nodes if node.target is GET]
+    (made,) = [node.name for node in module.graph.nodes if node.target is OrderedDict]
+    report = plan_lowering(module, Tensors(), "tensors", (X,), choices=Choices(pins={read: ""}))
+
+    assert [(node.name, node.reason) for node in report.nodes if not node.partition] == [
+        (read, "it is pinned to PyTorch")
+    ]
+    assert len(report.partitions) == 2
+    with pytest.raises(
+        ConfigError, match=f"Cannot pin node '{made}' to 'tensors': it only puts values into a"
+    ):
+        plan_lowering(module, Tensors(), "tensors", (X,), choices=Choices(pins={made: "tensors"}))
+    assert (
+        len(plan_lowering(module, Tensors(), "tensors", (X,), choices=Choices(pins={made: ""})).partitions)
+        == 1
+    )
+
+
+def test_a_class_that_is_said_to_do_more_is_a_call_as_any_other():
+    module = graph_of(read_by_name)
+    effects.register_target(Output, UNKNOWN)
+    try:
+        report = plan_lowering(module, Tensors(), "tensors", (X,))
+    finally:
+        effects.unregister_target(Output)
+
+    assert "it is a class" in [node.reason for node in report.unsupported]
+
+
+def test_a_program_of_containers_alone_is_returned_as_it_is():
+    module = graph_of(lambda graph, x: graph.call_function(dict, (), {"a": x}))
+    lowered = lower(module, Tensors(), (X,), name="tensors", strict=True)
+
+    assert lowered.module is module
+    assert lowered.report.nodes == ()
