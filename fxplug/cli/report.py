@@ -87,7 +87,9 @@ def write_files(
     save(stored_module(result), module_file, allow=allow, manager=manager)
     source_file.write_text(_source(job, result), encoding="utf-8")
     data = _report(job, result)
-    sections = make_sections(manager, ReportContext(result.graph_module, job.inputs, data, folder), observers)
+    lowered = None if result.lowering is None else result.module
+    context = ReportContext(result.graph_module, job.inputs, data, folder, lowered=lowered)
+    sections = make_sections(manager, context, observers)
     data["sections"] = [section.entry for section in sections]
     others = sorted({entry.name for entry in folder.iterdir()} - set(FILES))
     data["files"] = [*FILES, *others]

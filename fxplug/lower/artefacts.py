@@ -13,7 +13,7 @@ import torch
 
 from fxplug.analyze.isolation import copy_values
 from fxplug.errors import CacheWarning, FingerprintError, FxplugError
-from fxplug.lower.backend import Backend, LoweringContext
+from fxplug.lower.backend import Backend, LoweringContext, fixed_inputs
 from fxplug.lower.settled import without_checks
 from fxplug.passes.fingerprints import canonical_form
 from fxplug.storage import module_digest
@@ -65,13 +65,15 @@ def artefact_key(
         return None
     kind = type(backend)
     try:
-        form = [
+        form: list[Any] = [
             ["fxplug", _FORMAT, sys.modules["fxplug"].__version__, str(torch.__version__)],
             [kind.__module__, kind.__qualname__, sorted(environment.items())],
             canonical_form(options_of(backend, options)),
             [_input_form(value) for value in inputs],
             program_digest,
         ]
+        if fixed := fixed_inputs(program):  # Their sizes are not left open.
+            form.append(sorted(fixed))
     except FingerprintError:
         return None
     return hashlib.sha256(json.dumps(form, separators=(",", ":")).encode("ascii")).hexdigest()

@@ -18,14 +18,25 @@ from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import FakeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torch import nn
 
     from fxplug.execute import GraphModule
     from fxplug.ir import Node
 
-__all__ = ["Backend", "BackendRecord", "LoweringContext", "Support", "values_of"]
+__all__ = [
+    "Backend",
+    "BackendRecord",
+    "LoweringContext",
+    "Support",
+    "fixed_inputs",
+    "note_fixed_inputs",
+    "values_of",
+]
+
+_FIXED = "fxplug.fixed_sizes"
+"""Key in the notes of an input of a part that is the same in every call."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,38 @@ class LoweringContext:
         Empty without example inputs, and where the program does not run without data.
         """
         return {} if self.example_inputs is None else values_of(self.module, self.example_inputs)
+
+    @cached_property
+    def constants(self) -> frozenset[Node]:
+        """Nodes that no input reaches, as what becomes of weights alone: their sizes are the same in every call."""
+        found: set[Node] = set()
+        for node in self.module.graph.nodes:
+            if node.op not in {"placeholder", "output"} and found.issuperset(node.all_input_nodes):
+                found.add(node)
+        return frozenset(found)
+
+
+def note_fixed_inputs(module: GraphModule, names: Iterable[str]) -> None:
+    """Note at the inputs of parts which of them no input of the whole module reaches.
+
+    Args:
+        module: Calls the parts.
+        names: The paths of the parts.
+    """
+    constants, wanted = LoweringContext(module).constants, set(names)
+    for call in module.graph.find_nodes(op="call_module"):
+        if call.target not in wanted:
+            continue
+        part: Any = module.get_submodule(call.target)
+        for given, used in zip(part.graph.find_nodes(op="placeholder"), call.args, strict=True):
+            if used in constants:
+                given.meta[_FIXED] = True
+
+
+def fixed_inputs(part: GraphModule) -> frozenset[int]:
+    """Return the positions of inputs of a part that are the same in every call, so that none of their sizes is open."""
+    places = part.graph.find_nodes(op="placeholder")
+    return frozenset(number for number, given in enumerate(places) if given.meta.get(_FIXED) is True)
 
 
 def values_of(

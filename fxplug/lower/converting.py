@@ -15,7 +15,7 @@ from fxplug.errors import FxplugError, NotConvertibleError, PluginError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, iterate_leaves
 from fxplug.lower.autograd_functions import called_function
-from fxplug.lower.backend import Backend, LoweringContext, Support
+from fxplug.lower.backend import Backend, LoweringContext, Support, fixed_inputs
 from fxplug.lower.calls import CallTable
 from fxplug.lower.converters import ConverterRecord, ConverterTable
 from fxplug.lower.profile import Profile
@@ -198,8 +198,10 @@ class ConvertingBackend(Backend):
         inputs = tuple(_example(values[used], device) for used in taken)
         result = part.graph.output_node().args[0]
         kinds = {result: type(values[node])} if isinstance(result, Node) else {}
+        # A weight that is computed, as one that is dequantized, has no batch although it is an input here.
+        fixed = frozenset(number for number, used in enumerate(taken) if used in context.constants)
         try:
-            self._written(part, inputs, kinds, alone=True)
+            self._written(part, inputs, kinds, fixed, alone=True)
         except FxplugError as error:
             return error.message
         return ""
@@ -225,7 +227,7 @@ class ConvertingBackend(Backend):
         values = LoweringContext(part, inputs).values
         kinds = {node: type(values.get(node)) for node in part.graph.output_node().all_input_nodes}
         try:
-            return self._written(part, inputs, kinds)
+            return self._written(part, inputs, kinds, fixed_inputs(part))
         except NotConvertibleError as error:
             if not error.node:
                 raise
@@ -239,6 +241,7 @@ class ConvertingBackend(Backend):
         part: GraphModule,
         inputs: tuple[Any, ...],
         kinds: Mapping[Node, type[Any]],
+        fixed: frozenset[int] = frozenset(),
         *,
         alone: bool = False,
     ) -> Any:
@@ -248,6 +251,7 @@ class ConvertingBackend(Backend):
             part: Not changed.
             inputs: Examples.
             kinds: Node that the part returns -> type of its value.
+            fixed: Positions of inputs none of whose sizes is left open.
             alone: Whether it is a call that is asked about, whose writes are looked at elsewhere.
         """
         returns = _named_tuple(part, kinds)
@@ -257,7 +261,7 @@ class ConvertingBackend(Backend):
         dynamic: dict[int | str, dict[int, str]] = {
             number: {dim: _size_name(dim) for dim in opened if dim < value.dim()}
             for number, value in enumerate(inputs)
-            if opened and isinstance(value, torch.Tensor) and value.dim()
+            if opened and number not in fixed and isinstance(value, torch.Tensor) and value.dim()
         }
         with torch.no_grad():
             program = decompose_to_aten(
@@ -275,7 +279,7 @@ class ConvertingBackend(Backend):
         # What the forward of an autograd.Function writes, nobody has looked at yet.
         applied = any(called_function(node) is not None for node in part.graph.nodes)
         _take_out_writes(program, alone=alone and not applied)
-        return self.written(AtenProgram(program, inputs, opened, returns))
+        return self.written(AtenProgram(program, inputs, opened, returns, fixed))
 
     def _decompositions(self) -> Iterable[DecompositionRecord]:
         host = self.host()

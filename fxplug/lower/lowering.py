@@ -10,7 +10,7 @@ import torch
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 from fxplug.errors import BackendError, LoweringError
 from fxplug.lower.artefacts import build_engine
-from fxplug.lower.backend import Backend
+from fxplug.lower.backend import Backend, note_fixed_inputs
 from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, check_on_mismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
 from fxplug.passes.parts import PartStyle, split_into
@@ -196,6 +196,7 @@ class _Builder:
         report = self._plan.report
         split = split_into(self._plan.module, self._plan.parts, PartStyle(keep_node_names=True), "lower")
         names = list(self._plan.backends)
+        note_fixed_inputs(split, names)
         inputs = _inputs_of(split, names, example_inputs)
         for name in names:
             part: Any = split.get_submodule(name)

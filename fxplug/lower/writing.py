@@ -37,9 +37,11 @@ class AtenProgram:
     inputs: tuple[Any, ...]
     """Examples."""
     open_dimensions: tuple[int, ...] = ()
-    """Dimensions of all inputs whose size is left open."""
+    """Dimensions of inputs whose size is left open."""
     returns: type[Any] | None = None
     """Which of PyTorch's named tuples the program returns; None for a plain result."""
+    fixed_inputs: frozenset[int] = frozenset()
+    """Positions of inputs all of whose sizes are those of the examples."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ class _Writer:
         if given.layout is not torch.strided:
             raise NotConvertibleError(f"an input has layout {given.layout}")
         name = f"input_{len(self._places)}"
-        opened = self._program.open_dimensions
+        program = self._program
+        opened = () if position in program.fixed_inputs else program.open_dimensions
         sizes = [-1 if number in opened else size for number, size in enumerate(given.shape)]
         value = self._build.add_input(name, given, sizes)
         self._places.append(Place(name, position, inner, given.dtype))

@@ -459,8 +459,9 @@ def fxplug_register_report_sections() -> Iterable[ReportSectionRecord] | None:
     Returns:
         Records, or None for none. All are collected. The factory of a record takes a ``ReportContext`` and returns
             Markdown, or the rows of a table with its head first, or None to leave the section out. It may leave files
-            of its own in ``context.folder`` where that is not None; ``report.json`` lists them. A record with an
-            ``observer`` also hears of every pass while it runs, as observers of a `Pipeline` do.
+            of its own in ``context.folder`` where that is not None; ``report.json`` lists them. What a backend made,
+            with its engines, is ``context.lowered``. A record with an ``observer`` also hears of every pass while it
+            runs, as observers of a `Pipeline` do.
 
     Order:
         Sections stand in the order of the plugins.

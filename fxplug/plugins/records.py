@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
 
+    from torch import nn
+
     from fxplug.execute import GraphModule
     from fxplug.ir.effects import Effect, EffectRule
 
@@ -72,6 +74,8 @@ class ReportContext:
     where no report is written."""
     observer: Callable[[PassEvent], object] | None = None
     """What ``observer`` of the section's record made, after it heard of every pass; None where nothing was heard."""
+    lowered: nn.Module | None = None
+    """What a backend made of the module, whose engines `fxplug.lower.lowered_partitions` finds; None without one."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import Holders
 from fxplug.execute.shadow import state_tensors, with_other_tensors
 from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves, map_aggregate, qualified_name
+from fxplug.rewrite.aten_tables import take_along_dim
 from fxplug.rewrite.calls import is_of_torch
 from fxplug.rewrite.edits import notes_of
 from fxplug.rewrite.gradients import (
@@ -245,8 +246,16 @@ class _AtenWriter(Interpreter):
         with nullcontext() if self.for_inference else GradientsInside():
             return super().call_module(target, args, kwargs)
 
+    def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the method of the first argument."""
+        if self.sizes is not None and target == "take_along_dim" and isinstance(args[0], torch.Tensor):
+            return _taken_along(args, kwargs)
+        return super().call_method(target, args, kwargs)
+
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function; what makes a value of a class of its own is remembered, as the output may need it."""
+        if self.sizes is not None and any(target is known for known in _TAKE_ALONG_DIM):
+            return _taken_along(args, kwargs)
         if target is getattr and args[1:] == ("data",) and is_functional(args[0]):
             return args[0].detach()  # Of which an operator is heard.
         is_plain = self.for_inference or not isinstance(target, FunctionType) or is_of_torch(target)
@@ -520,6 +529,20 @@ class _AtenWriter(Interpreter):
         module.set_guards(guards_for(source, self.inputs, self.sizes, strides=strides, written=written))
         return module
 
+
+_TAKE_ALONG_DIM = (
+    torch.take_along_dim,
+    torch.ops.aten.take_along_dim,
+    torch.ops.aten.take_along_dim.default,
+)
+
+
+def _taken_along(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """Return what a call of `torch.take_along_dim` returns, whichever way its arguments are named."""
+    return take_along_dim(*args, **{_NAMED.get(name, name): value for name, value in kwargs.items()})
+
+
+_NAMED = {"input": "values", "self": "values"}
 
 _OF_STRIDES = frozenset(
     {

@@ -12,7 +12,7 @@ from fxplug.semantics.internals import FUNCTIONAL_BATCH_NORM, RRELU, TRAINED_BAT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["aten_decompositions", "core_decompositions"]
+__all__ = ["aten_decompositions", "core_decompositions", "take_along_dim"]
 
 aten = torch.ops.aten
 
@@ -81,6 +81,21 @@ def _largest(values: torch.Tensor) -> Any:
 
 def _smallest(values: torch.Tensor) -> Any:
     return aten.amin.default(values, [])
+
+
+def take_along_dim(values: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Compute what `torch.take_along_dim` does, whose kernel asks for sizes as numbers, which open ones are not."""
+    if dim is None:
+        return torch.gather(values.reshape(-1), 0, indices.reshape(-1))
+    if values.dim() != indices.dim() or not -values.dim() <= dim < values.dim():
+        return torch.take_along_dim(values, indices, dim)  # Which says what is wrong.
+    picked, whole = list(values.shape), list(indices.shape)
+    picked[dim], whole[dim] = indices.shape[dim], values.shape[dim]
+    return torch.gather(
+        values.expand(torch.broadcast_shapes(values.shape, whole)),
+        dim,
+        indices.expand(torch.broadcast_shapes(indices.shape, picked)),
+    )
 
 
 def _like(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -747,5 +747,7 @@ def functionalisation() -> Generator[None]:
 
 def is_implicit(overload: Any) -> bool:
     """Return whether an operator is made of others on every device, and has no gradient of its own."""
-    # Questions about tensors, which are answered at once, are operators that no dispatcher knows.
-    return isinstance(overload, OpOverload) and overload.namespace != "prim" and overload._can_decompose()
+    # Questions about tensors, as for their sizes, are answered at once: operators that no dispatcher knows.
+    if not isinstance(overload, OpOverload) or not torch._C._dispatch_has_kernel(overload.name()):
+        return False
+    return overload._can_decompose()

@@ -8,6 +8,10 @@ even neighbour, and the reciprocal of the scale is taken first, as torch's own k
 made float32 before. What is no number has no quantized value: it may become any. Going back is
 ``(q - zero_point) * scale``, in float32, rounded once to the dtype that is asked for. Where values are stored as int32,
 both are computed in float64, since float32 does not hold them all.
+
+Values that are stored as floating-point numbers of eight bits are not made whole numbers: `clamp` keeps them within
+`quant_min` and `quant_max`, so that what is too large becomes the largest and not infinite or no number, and they are
+rounded once, to the nearest number of the dtype, ties to even.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ QUANTIZED_DTYPES = {
     torch.uint8: (0, 255),
     torch.int16: (-32768, 32767),
     torch.int32: (-(2**31), 2**31 - 1),
+    torch.float8_e4m3fn: (-448, 448),
+    torch.float8_e5m2: (-57344, 57344),
 }
 """What quantized values can be stored as -> the least and the greatest."""
 
@@ -107,7 +113,10 @@ def _quantized(
     else:
         wide = values if values.dtype in _WIDE else values.to(torch.float32)
     reciprocal = 1.0 / (scale.to(torch.float32) if isinstance(scale, torch.Tensor) else scale)
-    return torch.clamp(torch.round(wide * reciprocal) + zero_point, *bounds).to(dtype)
+    steps = wide * reciprocal
+    if dtype.is_floating_point:  # Which could have gradients, and quantized values have none.
+        return torch.clamp(steps + zero_point, *bounds).to(dtype).detach()
+    return torch.clamp(torch.round(steps) + zero_point, *bounds).to(dtype)
 
 
 def _restored(values: torch.Tensor, scale: Any, zero_point: Any, out_dtype: torch.dtype) -> torch.Tensor:

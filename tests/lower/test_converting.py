@@ -357,6 +357,62 @@ def test_what_stands_for_a_size_is_known_to_be_computed():
         lowered(lambda x: x.reshape(x.shape[0] * 3), X, backend=backend)
 
 
+class Derived(nn.Module):
+    """A layer whose weight is computed from what the module holds, as one that is dequantized."""
+
+    def __init__(self, derive):
+        super().__init__()
+        self.derive = derive
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 12).reshape(4, 3).clone())
+        self.bias = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return F.linear(torch.relu(x), self.derive(self.weight), self.bias)
+
+
+def test_weights_that_are_computed_have_no_open_sizes():
+    model = Derived(torch.tanh)
+
+    result = lowered(model, X, backend=LinesBackend(opened=(0,)))
+
+    (part,) = fxplug.lower.lowered_partitions(result.module).values()
+    assert part.engine.build.sizes == {"input_0": (-1, 3)}
+    assert torch.equal(result.module(torch.ones(7, 3)), model(torch.ones(7, 3)))
+
+
+def test_weights_that_pytorch_computes_for_an_engine_have_no_open_sizes():
+    model = Derived(torch.erfinv)
+
+    result = lowered(model, X, backend=LinesBackend(opened=(0,)), strict=False)
+
+    assert [node.name for node in result.report.unsupported] == ["erfinv"]
+    (part,) = fxplug.lower.lowered_partitions(result.module).values()
+    assert sorted(part.engine.build.sizes.values()) == [(-1, 3), (4, 3)]
+    assert torch.equal(result.module(torch.ones(7, 3)), model(torch.ones(7, 3)))
+
+
+def test_engines_for_fixed_and_for_open_inputs_are_kept_apart():
+    from fxplug.lower.artefacts import artefact_key
+    from fxplug.lower.backend import note_fixed_inputs
+
+    class Kept(LinesBackend):
+        def environment(self):
+            return {"lines": "1"}
+
+    def key(*, fixed):
+        graph = fxplug.Graph()
+        given = graph.get_attr("weight") if fixed else graph.placeholder("x")
+        graph.output(graph.call_module("part", (given,)))
+        root = nn.Module()
+        root.weight, root.part = nn.Parameter(X.clone()), fxplug.symbolic_trace(rectified)
+        module = fxplug.GraphModule(root, graph)
+        note_fixed_inputs(module, ["part"])
+        return artefact_key(Kept(), module.part, (X,), {})
+
+    assert key(fixed=True) != key(fixed=False)
+    assert key(fixed=True) == key(fixed=True)
+
+
 # -- where nothing can be tried
 
 

@@ -906,3 +906,42 @@ def test_strides_are_free_where_they_decide_nothing_that_is_written_to():
 
     result = decompose(trace(Program()), torch.ones(3, 2))
     assert result(torch.ones(2, 3).t()).tolist() == [[2.0, 2.0]] * 3
+
+
+@pytest.mark.parametrize(
+    ("program", "sizes"),
+    [
+        (lambda x, places: torch.take_along_dim(x, places, 1), (3, 4)),
+        (lambda x, places: x.take_along_dim(indices=places, dim=-1), (3, 4)),
+        (lambda x, places: torch.take_along_dim(input=x[:1], indices=places, dim=1), (3, 4)),
+        (lambda x, places: torch.take_along_dim(x, places, None), (3, 2)),
+    ],
+    ids=["function", "method", "broadcast", "flat"],
+)
+def test_take_along_dim_leaves_sizes_open(program, sizes):
+    def example(count):
+        generator = torch.Generator().manual_seed(count)
+        x = torch.randn(count, sizes[0], generator=generator)
+        return x, torch.randint(0, sizes[0], (count, sizes[1]), generator=generator)
+
+    module = fxplug.decompose(
+        fxplug.symbolic_trace(program, manager=NONE), example(3), to="aten", manager=NONE,
+        dynamic={0: {0: "n"}, 1: {0: "n"}},
+    )  # fmt: skip
+
+    assert "aten.gather.default" in {str(node.target) for node in module.graph.nodes}
+    for count in (2, 3, 7):
+        assert torch.equal(module(*example(count)), program(*example(count)))
+
+
+def test_take_along_dim_of_other_ranks_is_refused_as_in_eager():
+    module = fxplug.symbolic_trace(lambda x, places: torch.take_along_dim(x, places, 1), manager=NONE)
+
+    with pytest.raises(fxplug.FxplugError, match="should have the same number of dimensions"):
+        fxplug.decompose(
+            module,
+            (torch.ones(2, 3), torch.zeros(2, 3, 1, dtype=torch.int64)),
+            to="aten",
+            manager=NONE,
+            dynamic={0: {0: "n"}},
+        )

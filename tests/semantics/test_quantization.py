@@ -45,6 +45,107 @@ def test_values_are_those_of_torch(bounds, scale):
     assert back.dtype == torch.float32
 
 
+E4M3 = (-448, 448, torch.float8_e4m3fn)
+E5M2 = (-57344, 57344, torch.float8_e5m2)
+
+
+@pytest.mark.parametrize("bounds", [E4M3, E5M2], ids=["e4m3fn", "e5m2"])
+@pytest.mark.parametrize("scale", [0.1, 0.25, 1 / 3, 7.0])
+def test_floating_point_numbers_of_eight_bits_are_those_of_a_cast_and_saturate(bounds, scale):
+    low, high, dtype = bounds
+    ours = OPS.quantize_per_tensor(VALUES, scale, 0, *bounds)
+    steps = VALUES * (1 / scale)
+    inside = steps.abs() <= high
+
+    assert ours.dtype == dtype
+    assert torch.equal(ours[inside].float(), steps[inside].to(dtype).float())
+    assert set(ours[~inside].float().tolist()) == {float(low), float(high)}
+    if dtype is torch.float8_e5m2:  # Where a cast does not saturate.
+        assert not steps[steps.abs() > 2 * high].to(dtype).float().isfinite().any()
+    back = OPS.dequantize_per_tensor(ours, scale, 0, *bounds)
+    assert back.dtype == torch.float32
+    assert torch.equal(back, ours.float() * scale)
+
+
+def test_floating_point_numbers_of_eight_bits_are_not_made_whole_and_ties_go_to_even():
+    found = OPS.quantize_per_tensor(torch.tensor([0.75, -0.4375, 17.0, 19.0, 1e-9]), 1.0, 0, *E4M3)
+
+    assert found.float().tolist() == [0.75, -0.4375, 16.0, 20.0, 0.0]
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_floating_point_numbers_of_eight_bits_by_channel(axis):
+    values = torch.randn(4, 4, 4) * 5
+    scales, points = torch.rand(4) + 0.01, torch.zeros(4)
+    ours = OPS.quantize_per_channel(values, scales, points, axis, *E4M3)
+    for place in range(4):
+        alone = OPS.quantize_per_tensor.tensor(
+            values.select(axis, place), scales[place], points[place], *E4M3
+        )
+        assert torch.equal(ours.select(axis, place).float(), alone.float())
+    back = OPS.dequantize_per_channel(ours, scales, points, axis, *E4M3, out_dtype=torch.bfloat16)
+    assert back.dtype == torch.bfloat16
+    shape = [-1 if at == axis % 3 else 1 for at in range(3)]
+    assert torch.equal(back, (ours.float() * scales.reshape(shape)).to(torch.bfloat16))
+
+
+def test_bounds_of_floating_point_numbers_of_eight_bits_may_be_narrower():
+    found = OPS.quantize_per_tensor(
+        torch.tensor([-300.0, 3.0, 300.0]), 1.0, 0, -240, 240, torch.float8_e4m3fn
+    )
+
+    assert found.float().tolist() == [-240.0, 3.0, 240.0]
+
+
+def test_gradients_reach_scales_of_floating_point_numbers_of_eight_bits():
+    stored = torch.tensor([[1.5, -2], [3, 4]]).to(torch.float8_e4m3fn)
+    scale = torch.tensor(0.5, requires_grad=True)
+
+    OPS.dequantize_per_tensor.tensor(stored, scale, torch.tensor(0), *E4M3).sum().backward()
+
+    assert scale.grad.item() == 6.5
+
+
+def test_there_is_no_gradient_of_floating_point_numbers_of_eight_bits_and_torch_warns_of_that():
+    values = torch.ones(2, requires_grad=True)
+    back = OPS.dequantize_per_tensor(OPS.quantize_per_tensor(values, 1.0, 0, *E4M3), 1.0, 0, *E4M3)
+
+    with pytest.warns(UserWarning, match="an autograd kernel was not registered"):
+        back.sum().backward()
+
+    assert values.grad is None
+
+
+def eighth_linear():
+    root = nn.Module()
+    root.register_buffer("weight", torch.tensor([[1.5, 2, 3], [4, 5, -6]]).to(torch.float8_e4m3fn))
+    graph = Graph()
+    x = graph.placeholder("x")
+    stored = graph.call_function(OPS.quantize_per_tensor.default, (x, 0.05, 0, *E4M3))
+    back = graph.call_function(OPS.dequantize_per_tensor.default, (stored, 0.05, 0, *E4M3))
+    weight = graph.call_function(OPS.dequantize_per_tensor.default, (graph.get_attr("weight"), 0.5, 0, *E4M3))
+    graph.output(graph.call_function(torch.nn.functional.linear, (back, weight)))
+    return GraphModule(root, graph)
+
+
+def test_graphs_with_floating_point_numbers_of_eight_bits_are_saved_described_and_decomposed(tmp_path):
+    module = eighth_linear()
+    expected = module(X)
+    near = torch.nn.functional.linear(X, module.weight.float() * 0.5)
+    assert not torch.equal(expected, near)
+    torch.testing.assert_close(expected, near, rtol=0.1, atol=0.5)
+
+    fxplug.save(module, tmp_path / "eighth.fxplug")
+    loaded = fxplug.load(tmp_path / "eighth.fxplug")
+    assert loaded.weight.dtype is torch.float8_e4m3fn
+    assert torch.equal(loaded(X), expected)
+    described = [row.value for row in fxplug.shapes(module, X, dynamic={0: {0: "n"}}).nodes]
+    assert "float8_e4m3fn[n, 3]" in described
+    table = quantization_decompositions()
+    gone = fxplug.decompose(module, (X,), to="core-aten", table=table, manager=NONE)
+    assert torch.equal(gone(X), expected)
+
+
 @pytest.mark.parametrize(("dtype", "quantized"), [(torch.int8, torch.qint8), (torch.uint8, torch.quint8)])
 def test_values_are_those_of_the_kernels_of_torch(dtype, quantized):
     bounds = INT8 if dtype is torch.int8 else UINT8
@@ -131,6 +232,14 @@ def test_gradients_reach_scales():
             "torch.uint8 holds 0 to 255",
         ),
         (lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, 5, 4, torch.uint8), "between 5 and 4"),
+        (
+            lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, -449, 448, torch.float8_e4m3fn),
+            "torch.float8_e4m3fn holds -448 to 448",
+        ),
+        (
+            lambda: OPS.quantize_per_tensor(torch.ones(2), 1.0, 0, -240, 240, torch.float8_e4m3fnuz),
+            "with torch.float8_e4m3fnuz: quantized values are stored as one of",
+        ),
         (lambda: OPS.quantize_per_tensor(torch.ones(2).int(), 1.0, 0, *INT8), "only floating-point values"),
         (
             lambda: OPS.dequantize_per_tensor(torch.ones(2).int(), 1.0, 0, *INT8),

@@ -324,7 +324,6 @@ def test_a_gpu_that_is_not_known_is_named():
         (lambda x: x[x > 0], (M,), "what reaches it is not known without running the program"),
         (lambda x: torch.bernoulli(x.sigmoid()), (M,), "it draws random numbers"),
         (lambda x: torch.linalg.inv(x[:, :4]), (M,), "there is no converter for aten.linalg_inv_ex.default"),
-        (lambda x: F.max_pool2d(x[None], 2, dilation=2), (M,), "TensorRT pools neighbours only"),
         (lambda x: F.max_pool2d(x[None], 2, return_indices=True), (M,), "is not computed by TensorRT"),
         (lambda x: x.expand(4000, 4, 6).sort(0), (M,), "it orders 4000 elements, and TensorRT at most 3840"),
         (
@@ -333,7 +332,7 @@ def test_a_gpu_that_is_not_known_is_named():
             "TensorRT has at most 8 dimensions, and one tensor has 10",
         ),
     ],
-    ids=["float64", "int16", "empty", "mask", "random", "unknown", "dilated", "indices", "long", "rank"],
+    ids=["float64", "int16", "empty", "mask", "random", "unknown", "indices", "long", "rank"],
 )
 def test_what_is_refused_stays_in_pytorch_with_its_reason(program, inputs, reason):
     report = plan_lowering(fxplug.symbolic_trace(program), TensorRTBackend(), "tensorrt", inputs)

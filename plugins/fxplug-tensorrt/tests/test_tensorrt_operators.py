@@ -20,7 +20,6 @@ DTYPES = (torch.float32, torch.float16, torch.int64, torch.bool)
 # What is refused, by a part of the name of the cell, and the reason that is given for it.
 REFUSED = {
     "(of integers), int": "TensorRT raises floating-point numbers to a power only",
-    "aten.bitwise_": "TensorRT has no operations on the bits of whole numbers",
     "aten.index_put.default (added)": "TensorRT does not add where it replaces",
     "aten.sort.stable": "TensorRT does not keep the order of equal elements",
     ", int64, rank": "TensorRT multiplies matrices of floating-point numbers only",
@@ -65,7 +64,12 @@ CALLS = {
     "_upsample_nearest_exact3d.default": (numbers(1, 2, 3, 3, 3), [6, 2, 3]),
     "addbmm.default": (numbers(3, 5), numbers(2, 3, 4), numbers(2, 4, 5)),
     "addr.default": (numbers(3, 5), numbers(3), numbers(5)),
+    "_embedding_bag.default": (held(7, 4), whole(1, 6, 0, 6, 2), whole(0, 0, 3), False, 1),
+    "_embedding_bag_forward_only.default": (held(7, 4), whole(1, 6, 0), whole(0, 2, 3), False, 2, False, None, True),
     "as_strided.default": (M, [2, 3], [6, 2]),
+    "bitwise_and.Scalar_Tensor": (-7, whole(1, -5, 7, -(2**63))),
+    "bitwise_or.Scalar_Tensor": (6, whole(1, -5, 7, 2**62)),
+    "bitwise_xor.Scalar_Tensor": (-1, whole(1, -5, 7, 2**63 - 1)),
     "bitwise_left_shift.Tensor_Scalar": (whole(1, -5, 7), 3),
     "bitwise_right_shift.Tensor_Scalar": (whole(1, -5, 7), 1),
     "bucketize.Tensor": (M, nn.Parameter(torch.tensor([-1.0, 0.0, 1.0]), requires_grad=False)),

@@ -71,7 +71,7 @@ def test_the_host_takes_the_plugin(manager):
     (info,) = manager.plugin_infos()
 
     assert info.status == "active"
-    assert info.hooks == ("fxplug_register_backends",)
+    assert info.hooks == ("fxplug_register_backends", "fxplug_register_report_sections")
     assert info.backends == ("tensorrt:tensorrt",)
     assert isinstance(manager.find_backend("tensorrt").create(), TensorRTBackend)
 

@@ -148,6 +148,160 @@ def test_lowering_leaves_nothing_of_a_quantized_model_behind():
     assert len(lowered.report.partitions) == 1
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_with_open_batch_sizes_nothing_of_a_quantized_model_stays_behind(name):
+    build, sizes = MODELS[name]
+    model, backend = build(), TensorRTBackend(targets=("SM86",), batch_sizes=(1, 4, 8))
+
+    lowered = lower(fxplug.symbolic_trace(model), backend, (numbers(*sizes),), name="tensorrt", strict=True)
+
+    (partition,) = fxplug.lower.lowered_partitions(lowered.module).values()
+    assert partition.engine.record.plan
+    converted = backend.converted(partition.__dict__["eager"], (numbers(*sizes),))
+    assert tuple(converted.build.net.get_input(0).shape) == (-1, *sizes[1:])
+    from fxplug_tensorrt.testing import evaluate
+
+    for count in (1, 5, 8):
+        x = numbers(count, *sizes[1:], seed=count)
+        torch.testing.assert_close(evaluate(converted, (x,))[0], model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_that_pytorch_dequantizes_is_an_input_of_fixed_sizes():
+    """As of int32, which TensorRT does not dequantize: the batch is open, and the weight is not."""
+
+    class Wide(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("weight", torch.arange(-12, 12).reshape(4, 6).to(torch.int32))
+
+        def forward(self, x):
+            weight = ops.dequantize_per_tensor(self.weight, 0.1, 0, -100, 100, torch.int32)
+            return F.linear(x, weight).relu()
+
+    backend = TensorRTBackend(targets=("SM86",), batch_sizes=(1, 2, 8))
+
+    lowered = lower(fxplug.symbolic_trace(Wide()), backend, (numbers(2, 6),), name="tensorrt")
+
+    (partition,) = fxplug.lower.lowered_partitions(lowered.module).values()
+    record = partition.engine.record
+    shapes = {text.split()[2] for text in record.summary.inputs}
+    assert shapes == {"?x6", "4x6"}
+    (fixed,) = record.fixed_inputs
+    assert f"{fixed} FLOAT 4x6" in record.summary.inputs
+
+
+# -- floating-point numbers of eight bits
+
+
+FP8 = (-448, 448, torch.float8_e4m3fn)
+
+
+class Eighth(nn.Module):
+    """A product whose factors are floating-point numbers of eight bits."""
+
+    def __init__(self):
+        super().__init__()
+        weight = numbers(16, 32, seed=3)
+        self.register_buffer("weight", ops.quantize_per_tensor(weight, 0.01, 0, *FP8))
+        self.bias = held(numbers(16, seed=4))
+
+    def forward(self, x):
+        x = ops.dequantize_per_tensor(ops.quantize_per_tensor(x, 0.02, 0, *FP8), 0.02, 0, *FP8)
+        return F.linear(x, ops.dequantize_per_tensor(self.weight, 0.01, 0, *FP8), self.bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_floating_point_numbers_of_eight_bits_and_what_comes_back_are_those_of_pytorch(dtype):
+    from fxplug_tensorrt.testing import check_call
+
+    values = torch.cat([X.flatten() * 4, torch.tensor([0.0, -0.0, 1e9, -1e9, torch.inf, -torch.inf])]).to(
+        dtype
+    )
+
+    made = check_call(ops.quantize_per_tensor.default, values, 0.0213, 0, *FP8, tolerance=0, options=FOR_FP8)
+    back = check_call(
+        ops.dequantize_per_tensor.default, made.expected[0], 0.0213, 0, *FP8, tolerance=0, options=FOR_FP8
+    )
+
+    assert made.found[0].dtype is torch.float8_e4m3fn
+    assert made.found[0].float().abs().max() == 448
+    assert made.plan
+    assert back.plan
+
+
+FOR_FP8 = TensorRTOptions(targets=("SM89", "SM120"))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_floating_point_weights_of_eight_bits_have_scales_by_channel(axis):
+    from fxplug_tensorrt.testing import check_call
+
+    scales = held(torch.rand(X.shape[axis], generator=torch.Generator().manual_seed(5)) + 0.01)
+    meaning = (scales, held(torch.zeros(X.shape[axis])), axis, *FP8)
+    stored = held(ops.quantize_per_channel(X, *meaning))
+
+    back = check_call(ops.dequantize_per_channel.default, stored, *meaning, tolerance=0, options=FOR_FP8)
+
+    assert back.plan
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_a_product_of_floating_point_numbers_of_eight_bits_is_built_and_equals_eager(precision):
+    from fxplug_tensorrt.testing import check_program
+
+    model, options = Eighth().eval(), TensorRTOptions(precision, targets=("SM89", "SM120"))
+
+    checked = check_program(
+        model, (numbers(4, 32),), options=options, tolerance=1e-5 if precision == "fp32" else 0.1
+    )
+
+    assert checked.plan
+    net = checked.converted.build.net
+    made = {}
+    for number in range(net.num_layers):
+        layer = net.get_layer(number)
+        made[layer.get_output(0).name] = layer
+    assert layers(checked.converted).count("QUANTIZE") == 1
+    assert layers(checked.converted).count("DEQUANTIZE") == 2
+    (quantize,) = [layer for layer in made.values() if layer.type.name == "QUANTIZE"]
+    assert quantize.get_output(0).dtype.name == "FP8"
+
+
+@pytest.mark.parametrize("targets", [("SM75",), ("SM80",), ("SM86", "SM89")], ids=str)
+def test_the_builder_refuses_floating_point_numbers_of_eight_bits_for_gpus_that_have_none(targets):
+    from fxplug.errors import BackendError
+    from fxplug_tensorrt.engine import build_plan
+
+    converted = TensorRTBackend().converted(fxplug.symbolic_trace(Eighth().eval()), (numbers(4, 32),))
+
+    with pytest.raises(BackendError, match="because the model contains HW-specific datatypes: fp8_e4m3"):
+        build_plan(converted, TensorRTOptions(targets=targets))
+
+
+def test_for_gpus_without_floating_point_numbers_of_eight_bits_these_stay_in_pytorch():
+    module, inputs = fxplug.symbolic_trace(Eighth().eval()), (numbers(4, 32),)
+
+    lowered = lower(module, TensorRTBackend(targets=("SM86", "SM89")), inputs, name="tensorrt")
+
+    reason = "it has float8_e4m3fn, which GPUs have from SM89 on, and targets names SM86"
+    assert {node.name: node.reason for node in lowered.report.unsupported} == dict.fromkeys(
+        ("quantize_per_tensor", "dequantize_per_tensor", "dequantize_per_tensor_1"), reason
+    )
+    assert lowered.fallback == ""
+    assert [part.nodes for part in lowered.report.partitions] == [("linear",)]
+
+
+def test_narrower_bounds_of_floating_point_numbers_of_eight_bits_are_kept():
+    from fxplug_tensorrt.testing import check_call
+
+    made = check_call(
+        ops.quantize_per_tensor.default, X * 40, 0.1, 0, -240, 240, torch.float8_e4m3fn, tolerance=0,
+        options=FOR_FP8,
+    )  # fmt: skip
+
+    assert made.found[0].float().abs().max() == 240
+
+
 # -- single calls
 
 
@@ -214,6 +368,16 @@ def test_what_fits_takes_one_layer_and_a_zero_point_takes_more():
 # -- what is refused
 
 
+def test_a_zero_point_of_floating_point_numbers_of_eight_bits_is_refused():
+    def program(x):
+        return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, 0.5, 3, *FP8), 0.5, 3, *FP8)
+
+    report = plan_lowering(fxplug.symbolic_trace(program), TensorRTBackend(), "tensorrt", (X,))
+
+    reason = "it has a zero point, which TensorRT does not know for float8_e4m3fn"
+    assert [node.reason for node in report.unsupported] == [reason, reason]
+
+
 @pytest.mark.parametrize(
     ("program", "inputs", "reason"),
     [
@@ -255,12 +419,39 @@ def test_what_fits_takes_one_layer_and_a_zero_point_takes_more():
             "TensorRT does not compute with integers of eight bits; it only dequantizes them",
         ),
         (
+            lambda x: x.to(torch.float8_e4m3fn),
+            (X,),
+            "TensorRT makes float8_e4m3fn by quantizing only",
+        ),
+        (
+            lambda x: x.to(torch.float32),
+            (X.to(torch.float8_e4m3fn),),
+            "TensorRT does not compute with float8_e4m3fn; it only dequantizes it",
+        ),
+        (
+            lambda x: ops.quantize_per_tensor(x, 0.5, 0, -100, 100, torch.float8_e5m2),
+            (X,),
+            "TensorRT does not compute with float8_e5m2",
+        ),
+        (
             lambda x: x.to(torch.uint8),
             (X,),
             "TensorRT makes integers of eight bits by quantizing only",
         ),
     ],
-    ids=["int16", "int32", "computed", "negative", "number", "sum", "joined", "cast"],
+    ids=[
+        "int16",
+        "int32",
+        "computed",
+        "negative",
+        "number",
+        "sum",
+        "joined",
+        "float8",
+        "from float8",
+        "float8_e5m2",
+        "cast",
+    ],
 )
 def test_what_is_refused_stays_in_pytorch_with_its_reason(program, inputs, reason):
     report = plan_lowering(fxplug.symbolic_trace(program), TensorRTBackend(), "tensorrt", inputs)

@@ -39,6 +39,7 @@ class TensorRTBackend(ConvertingBackend):
         optimization_level: See `TensorRTOptions`.
         timing_cache: See `TensorRTOptions`.
         cuda_graphs: See `TensorRTOptions`.
+        refit: See `TensorRTOptions`.
         converters: More converters, before those of plugins; by default those of the installed plugins alone.
 
     Raises:
@@ -61,6 +62,7 @@ class TensorRTBackend(ConvertingBackend):
         optimization_level: int = -1,
         timing_cache: str = "",
         cuda_graphs: bool = False,
+        refit: bool = False,
         converters: Iterable[ConverterRecord] = (),
     ) -> None:
         self.options = TensorRTOptions(
@@ -72,6 +74,7 @@ class TensorRTBackend(ConvertingBackend):
             optimization_level,
             timing_cache,
             cuda_graphs,
+            refit,
         )
         super().__init__(converters)
 
@@ -101,7 +104,13 @@ class TensorRTBackend(ConvertingBackend):
         """
         from fxplug_tensorrt.conversion import convert_program  # noqa: PLC0415 - nothing is written before
 
-        return convert_program(program, self.converters, computed_in=self.options.computed_in)
+        return convert_program(
+            program,
+            self.converters,
+            computed_in=self.options.computed_in,
+            refits=self.options.refit,
+            targets=self.options.targets,
+        )
 
     def compile(
         self, subgraph: GraphModule, example_inputs: tuple[Any, ...], options: Mapping[str, Any]

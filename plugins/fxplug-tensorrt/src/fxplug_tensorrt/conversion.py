@@ -60,6 +60,8 @@ def convert_program(
     converters: Mapping[Any, ConverterRecord],
     *,
     computed_in: torch.dtype = torch.float32,
+    refits: bool = False,
+    targets: Sequence[str] = (),
 ) -> Converted:
     """Return a network that computes what a program of ATen operators computes.
 
@@ -67,10 +69,14 @@ def convert_program(
         program: Not changed.
         converters: See `convert`.
         computed_in: See `convert`.
+        refits: Whether weights get names, by which an engine takes others.
+        targets: GPUs that the engine is for, by TensorRT's names.
 
     Raises:
         NotConvertibleError: Something in it cannot be written; the message says what.
     """
-    build = Conversion(computed_in)
+    build = Conversion(computed_in, refits=refits, targets=targets)
     written = write_program(program, build, converters)
+    if refits:
+        build.name_weights()
     return Converted(build, written.inputs, written.results, written.outputs)

@@ -1,7 +1,7 @@
-"""Integers of eight bits in a network.
+"""Numbers of eight bits in a network: integers, and floating-point numbers.
 
-TensorRT has signed ones only, and makes and reads them by layers that quantize and dequantize, whose zero point is 0.
-Unsigned ones are therefore held 128 lower inside of a network.
+TensorRT makes and reads them by layers that quantize and dequantize, whose zero point is 0. It has signed integers
+only: unsigned ones are therefore held 128 lower inside of a network.
 """
 
 from __future__ import annotations
@@ -13,11 +13,22 @@ import torch
 if TYPE_CHECKING:
     from fxplug_tensorrt.network import Conversion, Value
 
-__all__ = ["EIGHT_BITS", "LOWERED_BY", "dequantized", "from_outside", "quantized", "stored", "to_outside"]
+__all__ = [
+    "EIGHT_BITS",
+    "FLOAT8",
+    "LOWERED_BY",
+    "dequantized",
+    "from_outside",
+    "quantized",
+    "stored",
+    "to_outside",
+]
 
 LOWERED_BY = {torch.int8: 0, torch.uint8: 128}
 """Dtype -> by how much its values are lower inside of a network."""
 EIGHT_BITS = tuple(LOWERED_BY)
+FLOAT8 = torch.float8_e4m3fn
+"""The floating-point numbers of eight bits that TensorRT has."""
 
 
 def stored(data: torch.Tensor) -> torch.Tensor:
@@ -28,7 +39,7 @@ def stored(data: torch.Tensor) -> torch.Tensor:
 def quantized(
     build: Conversion, x: Value, scale: torch.Tensor, dtype: torch.dtype, axis: int | None = None
 ) -> Value:
-    """Return what a value is in steps of a scale, rounded, as the network holds integers of eight bits.
+    """Return what a value is in steps of a scale, rounded, as the network holds numbers of eight bits.
 
     Args:
         build: The network.
@@ -37,7 +48,7 @@ def quantized(
         dtype: Of PyTorch.
         axis: The dimension of the channels.
     """
-    layer = build.add("quantize", x.output, _scale(build, scale), build.trt.DataType.INT8)
+    layer = build.add("quantize", x.output, _scale(build, scale), build.type_of(dtype))
     if axis is not None:
         layer.axis = axis
     return build.value(layer, dtype)
@@ -46,7 +57,7 @@ def quantized(
 def dequantized(
     build: Conversion, x: Value, scale: torch.Tensor, dtype: torch.dtype, axis: int | None = None
 ) -> Value:
-    """Return the products of integers of eight bits, as the network holds them, and a scale.
+    """Return the products of numbers of eight bits, as the network holds them, and a scale.
 
     Args:
         build: The network.
@@ -76,8 +87,6 @@ def _scale(build: Conversion, scale: torch.Tensor) -> Any:
     """Return a scale as TensorRT's tensor; in float32 also where the network computes in fewer bits."""
     name = f"scale_{len(build.kept)}"
     data = scale.detach().to("cpu", torch.float32).contiguous()
-    build.kept[name] = data
-    weights = build.trt.Weights(build.trt.DataType.FLOAT, data.data_ptr(), data.numel())
-    layer = build.add("constant", tuple(data.shape), weights)
+    layer = build.add("constant", tuple(data.shape), build.keep(name, data, build.trt.DataType.FLOAT))
     layer.name = name
     return layer.get_output(0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import BackendError, ConfigError, did_you_mean
+from fxplug_tensorrt._trt import why_engines_do_not_run
 
 if TYPE_CHECKING:
     from fxplug_tensorrt.conversion import Converted
@@ -33,13 +34,17 @@ def build_plan(converted: Converted, options: TensorRTOptions) -> bytes:
     config = build.builder.create_builder_config()
     _set_limits(build.trt, config, options)
     _set_targets(build.trt, config, options)
+    # Else an inspector tells names of layers alone.
+    config.profiling_verbosity = build.trt.ProfilingVerbosity.DETAILED
+    if options.refit:
+        config.set_flag(build.trt.BuilderFlag.REFIT)
     cache = _set_timing_cache(config, options)
     if options.batch_sizes:
         _add_profile(converted, config, options.batch_sizes)
     before = len(build.log.complaints)
     plan = build.builder.build_serialized_network(build.net, config)
     if plan is None:
-        raise _refusal(build.log.complaints[before:])
+        raise _refusal(build.log.complaints[before:], options)
     if cache is not None:
         cache.parent.mkdir(parents=True, exist_ok=True)
         with warnings.catch_warnings():
@@ -112,12 +117,18 @@ def _add_profile(converted: Converted, config: Any, sizes: tuple[int, ...]) -> N
     config.add_optimization_profile(profile)
 
 
-def _refusal(complaints: list[str]) -> BackendError:
+def _refusal(complaints: list[str], options: TensorRTOptions) -> BackendError:
     """Return the error for an engine that was not built."""
     reason = " ".join(complaints[-1].split())[:_LONGEST] if complaints else "it gives no reason"
     if any("memory" in text.lower() and "out of" in text.lower() for text in complaints):
         return BackendError(
             f"Cannot build with TensorRT: it runs out of memory ({reason}). Set workspace_mib, lower smaller parts, or "
             "use a machine with more."
+        )
+    if options.refit and why_engines_do_not_run():
+        return BackendError(
+            f"Cannot build with TensorRT and refit=True: engines that take new weights are built where a GPU runs "
+            f"them, also for those that targets names, and here none does ({reason}). Build on such a machine, or "
+            "leave the option out."
         )
     return BackendError(f"Cannot build with TensorRT: it refuses the network: {reason}")

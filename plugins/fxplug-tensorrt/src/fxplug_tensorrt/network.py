@@ -11,7 +11,7 @@ import torch
 import fxplug.lower
 from fxplug.errors import NotConvertibleError
 from fxplug_tensorrt._trt import load_engine, make_log
-from fxplug_tensorrt.eight_bits import EIGHT_BITS, from_outside, stored, to_outside
+from fxplug_tensorrt.eight_bits import EIGHT_BITS, FLOAT8, from_outside, stored, to_outside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,13 +26,16 @@ _TYPES = {
     torch.int32: "INT32",
     torch.bool: "BOOL",
     **dict.fromkeys(EIGHT_BITS, "INT8"),
+    FLOAT8: "FP8",
 }
 _OUTSIDE = {**_TYPES, torch.uint8: "UINT8"}
-# Layers that take integers of eight bits.
+# Layers that take numbers of eight bits, and what these are called.
 _OF_EIGHT_BITS = frozenset({"dequantize", "identity"})
+_NAMES_OF_EIGHT_BITS = {"INT8": "integers of eight bits", "FP8": "float8_e4m3fn"}
 _COMPARISONS = frozenset({"EQUAL", "GREATER", "LESS"})
 _LONGEST = 300
 _MOST_DIMENSIONS = 8
+_FIRST_WITH_FLOAT8 = 89
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +188,17 @@ class Conversion(fxplug.lower.Conversion):
 
     Args:
         computed_in: What takes the place of float32 inside.
+        refits: Whether all weights have names and memory of their own, so that an engine can be given others.
+        targets: GPUs that the engine is for, by TensorRT's names; not all have all dtypes.
     """
 
     engine = "TensorRT"
     value_type = Value
     computes_known = True
 
-    def __init__(self, computed_in: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, computed_in: torch.dtype = torch.float32, *, refits: bool = False, targets: Sequence[str] = ()
+    ) -> None:
         self.trt = load_engine()
         """The package of TensorRT."""
         self.log = make_log()
@@ -205,6 +212,12 @@ class Conversion(fxplug.lower.Conversion):
         self.computed_in = computed_in
         self.kept: dict[str, torch.Tensor] = {}
         """Name of a constant -> its memory, which the network reads when the engine is built."""
+        self.references: dict[str, Any] = {}
+        """Name of a constant -> TensorRT's reference to its memory."""
+        self._without_float8 = [name for name in targets if _number_of(name) < _FIRST_WITH_FLOAT8]
+        self._memory: set[int] = set()
+        self.refits = refits
+        """Whether the engine can be given other weights."""
         self._asked = len(self.log.complaints)  # Without a driver, there is one complaint from the start.
 
     # -- what every engine says
@@ -266,20 +279,22 @@ class Conversion(fxplug.lower.Conversion):
         method = getattr(self.net, f"add_{kind}", None)
         if method is None:
             raise NotConvertibleError(f"this TensorRT has no layer {kind!r}")
-        if kind not in _OF_EIGHT_BITS and any(map(self._is_of_eight_bits, args)):
-            raise NotConvertibleError(
-                "TensorRT does not compute with integers of eight bits; it only dequantizes them"
-            )
+        if kind not in _OF_EIGHT_BITS and (name := next(filter(None, map(self._eight_bits_in, args)), "")):
+            pronoun = "it" if name == "float8_e4m3fn" else "them"
+            raise NotConvertibleError(f"TensorRT does not compute with {name}; it only dequantizes {pronoun}")
         self._asked = len(self.log.complaints)
         layer = method(*args)
         if layer is None:
             raise NotConvertibleError(f"TensorRT refuses the layer {kind!r}: {self._complaint(self._asked)}")
         return layer
 
-    def _is_of_eight_bits(self, argument: Any) -> bool:
+    def _eight_bits_in(self, argument: Any) -> str:
+        """Return what an argument of a layer holds, where that are numbers of eight bits; otherwise nothing."""
         if isinstance(argument, list):
-            return any(map(self._is_of_eight_bits, argument))
-        return isinstance(argument, self.trt.ITensor) and argument.dtype == self.trt.DataType.INT8
+            return next(filter(None, map(self._eight_bits_in, argument)), "")
+        if not isinstance(argument, self.trt.ITensor):
+            return ""
+        return _NAMES_OF_EIGHT_BITS.get(argument.dtype.name, "")
 
     def value(self, layer: Any, dtype: torch.dtype, number: int = 0) -> Value:
         """Return what a layer computes.
@@ -317,6 +332,11 @@ class Conversion(fxplug.lower.Conversion):
             dtype = self.computed_in
         if dtype not in _TYPES:
             raise NotConvertibleError(f"TensorRT does not compute with {str(dtype).removeprefix('torch.')}")
+        if dtype is FLOAT8 and self._without_float8:
+            raise NotConvertibleError(
+                f"it has float8_e4m3fn, which GPUs have from SM{_FIRST_WITH_FLOAT8} on, and targets names "
+                f"{', '.join(self._without_float8)}"
+            )
         return getattr(self.trt.DataType, _TYPES[dtype])
 
     def input(self, name: str, dtype: torch.dtype, sizes: Sequence[int]) -> Value:
@@ -342,6 +362,11 @@ class Conversion(fxplug.lower.Conversion):
         made.name = name
         self.net.mark_output(made)
 
+    def name_weights(self) -> None:
+        """Give weights their names in the network, by which an engine takes others; they have to be in use."""
+        for name, reference in self.references.items():
+            self.net.set_weights_name(reference, name)
+
     # -- constants
 
     def tensor(self, tensor: torch.Tensor) -> Value:
@@ -358,9 +383,22 @@ class Conversion(fxplug.lower.Conversion):
             raise NotConvertibleError(f"it reads a tensor of layout {tensor.layout}")
         data = tensor.detach().to("cpu", self.computed_in if tensor.dtype is torch.float32 else tensor.dtype)
         data = stored(data) if tensor.dtype in EIGHT_BITS else data
-        data = data.resolve_conj().resolve_neg().contiguous()
+        return self.keep(name, data.resolve_conj().resolve_neg().contiguous(), kind)
+
+    def keep(self, name: str, data: torch.Tensor, kind: Any) -> Any:
+        """Return TensorRT's reference to memory, which lives as long as this conversion.
+
+        Args:
+            name: Of the weights in the network.
+            data: On the CPU, in the order in which TensorRT reads it.
+            kind: TensorRT's name of its dtype.
+        """
+        if self.refits and data.data_ptr() in self._memory:
+            data = data.clone()  # TensorRT knows weights by their memory, and each memory has one name.
+        self._memory.add(data.data_ptr())
         self.kept[name] = data
-        return self.trt.Weights(kind, data.data_ptr(), data.numel())
+        self.references[name] = self.trt.Weights(kind, data.data_ptr(), data.numel())
+        return self.references[name]
 
     def constant(self, value: Any, dtype: torch.dtype = torch.int64) -> Value:
         """Return a number or a list of numbers as a value."""
@@ -380,8 +418,9 @@ class Conversion(fxplug.lower.Conversion):
             return value
         if dtype is torch.bool:
             return ~value.equals(0)
-        if dtype in EIGHT_BITS:
-            raise NotConvertibleError("TensorRT makes integers of eight bits by quantizing only")
+        if dtype in EIGHT_BITS or dtype is FLOAT8:
+            name = _NAMES_OF_EIGHT_BITS[_TYPES[dtype]]
+            raise NotConvertibleError(f"TensorRT makes {name} by quantizing only")
         if value.is_floating and not dtype.is_floating_point:
             value = self.select(value < 0, value.unary("CEIL"), value.unary("FLOOR"))
         kind = self.type_of(dtype)
@@ -600,6 +639,12 @@ class Conversion(fxplug.lower.Conversion):
         layer = self.add("topk", value.output, kind, count, 1 << axis)
         places = self.value(self.add("cast", layer.get_output(1), self.trt.DataType.INT64), torch.int64)
         return self.value(layer, value.dtype), places
+
+
+def _number_of(target: str) -> int:
+    """Return the number of a GPU's kind; one that is not known is refused when the engine is built."""
+    number = target.removeprefix("SM")
+    return int(number) if number.isdecimal() else _FIRST_WITH_FLOAT8
 
 
 def _refuse_empty(value: torch.Tensor) -> None:

@@ -41,6 +41,8 @@ class TensorRTOptions:
     """A file where TensorRT keeps what it measured while it built; empty for none. The RTX edition measures nothing."""
     cuda_graphs: bool = False
     """Whether the launches of an engine are recorded and replayed; TensorRT for RTX only."""
+    refit: bool = False
+    """Whether engines can be given new weights; needs a GPU while they are built, also for `targets`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", tuple(self.targets))

@@ -6,6 +6,7 @@ What touches a GPU here was written where there is none: it is checked against t
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,12 +16,15 @@ from fxplug.errors import BackendError
 from fxplug.lower import fill_results
 from fxplug_tensorrt._trt import load_engine, make_log, why_engines_do_not_run
 from fxplug_tensorrt.saving import EngineRecord, read_engine, write_engine
+from fxplug_tensorrt.summary import engine_facts, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["TensorRTModule", "load_module"]
+
+_MOST_PROBLEMS = 5
 
 
 def load_module(path: str | Path) -> TensorRTModule:
@@ -84,6 +88,8 @@ class TensorRTModule(nn.Module):
                 raise BackendError(
                     f"Cannot run the engine: {place.name} is {tensor.dtype}, and {place.dtype} is expected."
                 )
+            if place.name in self.record.fixed_inputs:
+                continue
             if sizes and tensor.dim() and not sizes[0] <= tensor.shape[0] <= sizes[2]:
                 raise BackendError(
                     f"Cannot run the engine: the first size of {place.name} is {tensor.shape[0]}, and it was built for "
@@ -153,6 +159,102 @@ class TensorRTModule(nn.Module):
         trt = load_engine()
         inspector = self._ready().create_engine_inspector()
         return str(inspector.get_engine_information(trt.LayerInformationFormat.JSON))
+
+    def facts(self) -> list[tuple[str, str, str]]:
+        """Return what is in the engine: of what it is told, what, and what was found.
+
+        Where the engine runs, TensorRT's inspector tells its layers, tactics and memory. Elsewhere nobody can look into
+        it, and its network is told of: what was written, before TensorRT joined and chose anything.
+        """
+        record = self.record
+        built = ("engine", "built by", f"{record.made_by} for {record.device or 'the GPU at hand'}")
+        size = ("engine", "size", size_text(len(record.plan)))
+        if not (reason := record.problem() or why_engines_do_not_run()):
+            engine = self._ready()
+            memory = int(getattr(engine, "device_memory_size_v2", 0) or engine.device_memory_size)
+            found = engine_facts(self.layers(), memory, len(record.plan))
+            return [built, *(("engine", what, told) for what, told in found)]
+        left = ("engine", "layers, tactics, memory", f"not known, as the engine does not run here: {reason}")
+        summary = [] if record.summary is None else record.summary.facts()
+        return [built, size, left, *(("network as written", what, told) for what, told in summary)]
+
+    # -- new weights
+
+    def refit(self, weights: Mapping[str, torch.Tensor], changed: Collection[str] | None = None) -> None:
+        """Give the engine new weights; it runs with them from the next call on, and is saved with them.
+
+        Either all weights are new or, after an error, none.
+
+        Args:
+            weights: Name in the engine -> values, all of `EngineRecord.weights`, with their dtypes, as
+                `fxplug_tensorrt.engine_weights` returns them.
+            changed: Names of those that are others than before; None where that is not known. A weight that is not
+                among them need not be one that TensorRT takes.
+
+        Raises:
+            BackendError: The engine was not built for it, a weight does not fit or is none that TensorRT takes, or no
+                GPU runs engines here.
+        """
+        self.check_weights(weights)
+        with self._lock:
+            engine, trt = self._ready(), load_engine()
+            refitter = trt.Refitter(engine, self._log)
+            taken = set(refitter.get_all_weights())
+            if lost := sorted(set(weights if changed is None else changed) - taken):
+                raise BackendError(
+                    f"Cannot refit the engine: TensorRT does not take {', '.join(map(repr, lost))} anew. Lower the "
+                    "module again with the new weights."
+                )
+            torch.cuda.synchronize()  # Calls that are under way have the old weights.
+            held = {name: tensor.detach().to("cpu").contiguous() for name, tensor in weights.items()}
+            for name, tensor in held.items():
+                kind = refitter.get_weights_prototype(name).dtype if name in taken else None
+                if kind is not None and not refitter.set_named_weights(
+                    name, trt.Weights(kind, tensor.data_ptr(), tensor.numel())
+                ):
+                    raise self._failed_refit(f"it refuses {name!r}")
+            if not refitter.refit_cuda_engine():
+                raise self._failed_refit("it does not take them together")
+            self.record = replace(self.record, plan=bytes(engine.serialize()))
+
+    def _failed_refit(self, what: str) -> BackendError:
+        """Return the error of weights that TensorRT refuses; the next call makes the engine anew from its bytes."""
+        reason = " ".join(self._log.complaints[-1].split()) if self._log.complaints else "no reason given"
+        self.take_over(self.record)
+        return BackendError(f"Cannot refit the engine: TensorRT takes no new weights, as {what} ({reason}).")
+
+    def take_over(self, record: EngineRecord) -> None:
+        """Run another engine from the next call on: one that takes and gives the same."""
+        self.record = record
+        self._engine = None
+        self._contexts.clear()
+
+    def check_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Check that weights are those that the engine keeps; no GPU is needed for it.
+
+        Args:
+            weights: See `refit`.
+
+        Raises:
+            BackendError: The engine was not built for it, or a weight is missing, unknown or of another dtype or size.
+        """
+        known = {entry.name: entry for entry in self.record.weights}
+        if not known:
+            raise BackendError(
+                "Cannot refit the engine: it was not built for new weights. Build it with refit=True, on a machine "
+                "with a GPU."
+            )
+        problems = [f"{name!r} is missing" for name in known if name not in weights]
+        problems += [f"{name!r} is none of its weights" for name in weights if name not in known]
+        for name, tensor in weights.items():
+            entry = known.get(name)
+            if entry is not None and (tensor.dtype, tensor.numel()) != (entry.dtype, entry.count):
+                problems.append(
+                    f"{name!r} is {tensor.dtype} with {tensor.numel()} elements, and the engine keeps {entry.dtype} "
+                    f"with {entry.count}"
+                )
+        if problems:
+            raise BackendError(f"Cannot refit the engine: {'; '.join(problems[:_MOST_PROBLEMS])}.")
 
     def extra_repr(self) -> str:
         """Return what is shown of it."""

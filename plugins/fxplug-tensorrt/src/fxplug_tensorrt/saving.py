@@ -13,16 +13,29 @@ import torch
 from fxplug.errors import BackendError
 from fxplug.lower import Place, read_results, results_data
 from fxplug_tensorrt._trt import find_engine
+from fxplug_tensorrt.summary import NetworkSummary, summarize_network
 
 if TYPE_CHECKING:
     from fxplug_tensorrt.conversion import Converted
     from fxplug_tensorrt.options import TensorRTOptions
 
-__all__ = ["EngineRecord", "read_engine", "write_engine"]
+__all__ = ["EngineRecord", "EngineWeight", "read_engine", "write_engine"]
 
 _MAGIC = b"fxplug-tensorrt engine 1\n"
 _DIGEST = 32
 _HEAD = 8
+
+
+@dataclass(frozen=True)
+class EngineWeight:
+    """A tensor that an engine keeps, and that it can be given anew."""
+
+    name: str
+    """In the engine."""
+    dtype: torch.dtype
+    """As the engine keeps it."""
+    count: int
+    """Of elements."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +55,19 @@ class EngineRecord:
     batch_sizes: tuple[int, ...] = ()
     """Smallest, usual and largest size of the first dimension; empty where it is fixed."""
     cuda_graphs: bool = False
+    fixed_inputs: tuple[str, ...] = ()
+    """Names of inputs none of whose sizes is open, whatever `batch_sizes` says."""
+    weights: tuple[EngineWeight, ...] = ()
+    """What can be given anew; empty where it was not built for that."""
+    summary: NetworkSummary | None = None
+    """The network that it was built of; None where the file that it comes from does not say."""
 
     @classmethod
     def of(cls, converted: Converted, options: TensorRTOptions, plan: bytes) -> EngineRecord:
         """Return the record of an engine that was built here."""
         engine = find_engine()
+        given = [converted.build.net.get_input(number) for number in range(converted.build.net.num_inputs)]
+        kept = converted.build.kept.items() if options.refit else ()
         return cls(
             plan,
             engine.title if engine is not None else "",
@@ -56,6 +77,9 @@ class EngineRecord:
             converted.outputs,
             options.batch_sizes,
             options.cuda_graphs,
+            tuple(value.name for value in given if -1 not in tuple(value.shape)),
+            tuple(EngineWeight(name, value.dtype, value.numel()) for name, value in kept),
+            summarize_network(converted),
         )
 
     def problem(self) -> str:
@@ -88,6 +112,9 @@ def write_engine(record: EngineRecord, path: str | Path) -> None:
         "outputs": [[name, _name(dtype)] for name, dtype in record.outputs],
         "batch_sizes": list(record.batch_sizes),
         "cuda_graphs": record.cuda_graphs,
+        "fixed_inputs": list(record.fixed_inputs),
+        "weights": [[entry.name, _name(entry.dtype), entry.count] for entry in record.weights],
+        "summary": None if record.summary is None else record.summary.data(),
     }
     text = json.dumps(head).encode()
     body = len(text).to_bytes(_HEAD, "little") + text + record.plan
@@ -114,6 +141,7 @@ def read_engine(path: str | Path) -> EngineRecord:
         )
     length = int.from_bytes(body[:_HEAD], "little")
     head = json.loads(body[_HEAD : _HEAD + length])
+    summary = head.get("summary")
     return EngineRecord(
         body[_HEAD + length :],
         head["made_by"],
@@ -123,6 +151,10 @@ def read_engine(path: str | Path) -> EngineRecord:
         tuple((name, _dtype(dtype)) for name, dtype in head["outputs"]),
         tuple(head["batch_sizes"]),
         head["cuda_graphs"],
+        # Files of earlier versions have no more.
+        tuple(head.get("fixed_inputs", ())),
+        tuple(EngineWeight(name, _dtype(dtype), count) for name, dtype, count in head.get("weights", ())),
+        None if summary is None else NetworkSummary.of(summary),
     )
 
 

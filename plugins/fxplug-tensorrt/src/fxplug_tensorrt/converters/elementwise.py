@@ -276,11 +276,28 @@ def _logical(operation: str) -> Callable[..., Any]:
 
 def _bitwise(operation: str) -> Callable[..., Any]:
     def convert(build: Conversion, x: Any, other: Any) -> Value:
-        if build.like.dtype is not torch.bool:
-            raise build.fail("TensorRT has no operations on the bits of whole numbers")
-        return build.binary(operation, *both(build, x, other))
+        first, second = both(build, x, other)
+        if build.like.dtype is torch.bool:
+            return build.binary(operation, first, second)
+        signs = build.binary(operation, first < 0, second < 0)
+        bits = build.binary(operation, _bits(first), _bits(second)).to(build.like.dtype)
+        found = (bits * _powers(build, build.like.dtype, bits.rank)).reduce("SUM", [-1])
+        return build.select(signs, found + torch.iinfo(build.like.dtype).min, found)
 
     return convert
+
+
+def _bits(x: Value) -> Value:
+    """Return the bits of whole numbers but their signs, along a new last dimension; TensorRT has no layers for them."""
+    wide = x.unsqueeze(x.rank)
+    shifted = x.build.binary("FLOOR_DIV", wide, _powers(x.build, x.dtype, wide.rank))
+    return ~(shifted - x.build.binary("FLOOR_DIV", shifted, 2) * 2).equals(0)
+
+
+def _powers(build: Conversion, dtype: torch.dtype, rank: int) -> Value:
+    """Return the powers of two in a dtype of whole numbers, along the last of so many dimensions."""
+    powers = torch.tensor([2**bit for bit in range(torch.iinfo(dtype).bits - 1)], dtype=dtype)
+    return build.tensor(powers.reshape([1] * (rank - 1) + [-1]))
 
 
 def _xlogy(build: Conversion, x: Any, other: Any) -> Value:
@@ -474,6 +491,12 @@ _OTHERS: list[tuple[Any, Callable[..., Any]]] = [
     (aten.bitwise_and.Tensor, _bitwise("AND")),
     (aten.bitwise_or.Tensor, _bitwise("OR")),
     (aten.bitwise_xor.Tensor, _bitwise("XOR")),
+    (aten.bitwise_and.Scalar, _bitwise("AND")),
+    (aten.bitwise_or.Scalar, _bitwise("OR")),
+    (aten.bitwise_xor.Scalar, _bitwise("XOR")),
+    (aten.bitwise_and.Scalar_Tensor, _bitwise("AND")),
+    (aten.bitwise_or.Scalar_Tensor, _bitwise("OR")),
+    (aten.bitwise_xor.Scalar_Tensor, _bitwise("XOR")),
     (aten.bitwise_left_shift.Tensor_Scalar, _shift(left=True)),
     (aten.bitwise_right_shift.Tensor_Scalar, _shift(left=False)),
     (aten.__lshift__.Scalar, _shift(left=True)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -281,10 +282,34 @@ def _max_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
     ceil_mode: bool = False,  # noqa: FBT001, FBT002
 ) -> tuple[Value, None]:
     sizes = each(kernel, spatial)
-    if each(dilation, spatial) != [1] * spatial:
-        raise build.fail("TensorRT pools neighbours only, and it leaves some out")
     steps = each(stride, spatial) if stride else sizes
-    return _pooled(build, x, "MAX", sizes, steps, each(padding, spatial), ceil_mode=ceil_mode), None
+    pads, apart = each(padding, spatial), each(dilation, spatial)
+    if apart == [1] * spatial:
+        return _pooled(build, x, "MAX", sizes, steps, pads, ceil_mode=ceil_mode), None
+    # TensorRT pools neighbours only. The largest of a window is the largest of the largest of its rows.
+    for dim, window in enumerate(zip(sizes, steps, pads, apart, strict=True)):
+        x = _largest_along(build, x, 2 + dim, window, ceil_mode=ceil_mode)
+    return x, None
+
+
+def _largest_along(
+    build: Conversion, x: Value, axis: int, window: tuple[int, int, int, int], *, ceil_mode: bool
+) -> Value:
+    """Return the largest elements of the windows of one dimension.
+
+    Args:
+        build: The network.
+        x: What is pooled.
+        axis: The dimension.
+        window: Its size, the step to the next one, what is added before and behind, and how far its elements are apart.
+        ceil_mode: Whether the last window may reach over the end.
+    """
+    size, step, pad, apart = window
+    starts, more = _starts((x.known_size(axis), pad, (size - 1) * apart + 1, step), ceil_mode=ceil_mode)
+    lowest = -math.inf if x.is_floating else torch.iinfo(x.dtype).min
+    wide = _with_more(build, x, axis, pad, more, lowest) if pad or more else x
+    parts = [build.part(wide, axis, number * apart, len(starts), step) for number in range(size)]
+    return functools.reduce(Value.maximum, parts)
 
 
 def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
@@ -310,7 +335,7 @@ def _avg_pool(  # noqa: PLR0913, PLR0917 - ATen's signature
         whole = x.known_size(2 + dim)
         window = (whole, pads[dim], sizes[dim], steps[dim])
         starts, more = _starts(window, ceil_mode=ceil_mode)
-        wide = _with_zeros(build, wide, 2 + dim, pads[dim], more)
+        wide = _with_more(build, wide, 2 + dim, pads[dim], more, 0.0)
         counts = counts[..., None] * torch.tensor(_counts(window, starts, all_count=count_include_pad))
     share = math.prod(sizes) / (
         counts if divisor_override is None else torch.full_like(counts, divisor_override)
@@ -336,11 +361,12 @@ def _counts(window: tuple[int, int, int, int], starts: range, *, all_count: bool
     return [float(min(start + size, last) - max(start, first)) for start in starts]
 
 
-def _with_zeros(build: Conversion, x: Value, axis: int, before: int, after: int) -> Value:
+def _with_more(build: Conversion, x: Value, axis: int, before: int, after: int, fill: float) -> Value:
+    """Return a value with more elements of one kind before and behind those of a dimension."""
     starts: list[Size] = [0] * x.rank
     sizes: list[Size] = [x.size(dim) for dim in range(x.rank)]
     starts[axis], sizes[axis] = -before, x.known_size(axis) + before + after
-    return build.slice(x, starts, sizes, [1] * x.rank, "FILL", 0.0)
+    return build.slice(x, starts, sizes, [1] * x.rank, "FILL", fill)
 
 
 def _adaptive_avg_pool(build: Conversion, x: Value, spatial: int, size: Any) -> Value:

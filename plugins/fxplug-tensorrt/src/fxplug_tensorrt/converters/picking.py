@@ -51,6 +51,52 @@ def _embedding(build: Conversion, weight: Value, indices: Value, *_: Any) -> Val
     return build.gather(weight, indices, 0)
 
 
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+def _embedding_bag(  # noqa: PLR0913, PLR0917 - ATen's signature
+    build: Conversion,
+    weight: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad_by_freq: bool = False,  # noqa: FBT001, FBT002
+    mode: int = _SUM,
+    sparse: bool = False,  # noqa: FBT001, FBT002
+    per_sample_weights: Value | None = None,
+    include_last_offset: bool = False,  # noqa: FBT001, FBT002
+    padding_idx: int = -1,
+) -> tuple[Value, None, None, None]:
+    """Return a row for each bag, made of rows of the weight; as large as bags and indices multiplied."""
+    if include_last_offset:
+        offsets = build.part(offsets, 0, 0, offsets.known_size(0) - 1)
+    members = _members(build, indices, offsets)
+    if padding_idx >= 0:
+        members = members & ~indices.to(torch.int64).equals(padding_idx).unsqueeze(0)
+    rows = build.gather(weight, indices, 0)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    count = build.cast(members, torch.int64).reduce("SUM", [1], keep=True)
+    if mode == _MAX:
+        found = build.select(members.unsqueeze(2), rows.unsqueeze(0), -math.inf).reduce("MAX", [1])
+        return build.select(count > 0, found, 0.0), None, None, None
+    found = build.matmul(members.to(rows.dtype), rows)
+    if mode == _MEAN:
+        found = found / count.maximum(1).to(rows.dtype)
+    return found, None, None, None
+
+
+def _members(build: Conversion, indices: Value, offsets: Value) -> Value:
+    """Return, for each bag, which indices are in it: those from its offset on, and before the next one."""
+    places = build.tensor(torch.arange(indices.known_size(0)).reshape(1, -1))
+    starts = offsets.to(torch.int64).unsqueeze(1)
+    begun = ~(places < starts)
+    later = build.cast(begun, torch.int64).reduce(
+        "SUM", [0], keep=True
+    )  # How many bags have begun at each place.
+    numbers = build.tensor(torch.arange(1, offsets.known_size(0) + 1).reshape(-1, 1))
+    return later.equals(numbers)
+
+
 def _take(build: Conversion, x: Value, index: Value) -> Value:
     flat = x.reshape([-1])
     return build.gather(flat, _counted(build, flat, index, 0), 0)
@@ -192,13 +238,65 @@ def _hits(build: Conversion, index: Value, count: int, axis: int) -> Value:
 def _scatter_add(build: Conversion, x: Value, dim: int, index: Value, source: Value) -> Value:
     """Add up what goes to each place: as large as index and dimension multiplied."""
     axis = x.axis(dim)
+    _check_whole(build, x, axis, index, source)
+    hits = _hits(build, index, x.known_size(axis), axis)
+    return x + build.select(hits, source.unsqueeze(axis), 0).reduce("SUM", [axis + 1])
+
+
+def _check_whole(build: Conversion, x: Value, axis: int, index: Value, source: Value) -> None:
     others = [place for place in range(x.rank) if place != axis]
     if not x.rank or any(index.sizes[place] != x.sizes[place] for place in others):
         raise build.fail("it adds to a part of its tensor")
     if index.sizes != source.sizes:
         raise build.fail("it adds a part of its source")
+
+
+# What a reduction is called in TensorRT, and how two of its results become one.
+_REDUCTIONS = {
+    "sum": ("SUM", "SUM"),
+    "mean": ("SUM", "SUM"),
+    "prod": ("PROD", "PROD"),
+    "amax": ("MAX", "MAX"),
+    "amin": ("MIN", "MIN"),
+}
+
+
+def _scatter_reduce(
+    build: Conversion,
+    x: Value,
+    dim: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Value:
+    """Reduce what goes to each place: as large as index and dimension multiplied."""
+    axis = x.axis(dim)
+    _check_whole(build, x, axis, index, source)
     hits = _hits(build, index, x.known_size(axis), axis)
-    return x + build.select(hits, source.unsqueeze(axis), 0).reduce("SUM", [axis + 1])
+    layer, joined = _REDUCTIONS[reduce]
+    found = build.select(hits, source.unsqueeze(axis), _neutral(reduce, x.dtype)).reduce(layer, [axis + 1])
+    count = build.cast(hits, torch.int64).reduce("SUM", [axis + 1])
+    made = build.binary(joined, x, found) if include_self else found
+    if reduce == "mean":
+        parts = count + 1 if include_self else count.maximum(1)
+        made = _shared(build, made, parts.to(x.dtype))
+    return made if include_self else build.select(count > 0, made, x)
+
+
+def _neutral(reduce: str, dtype: torch.dtype) -> float:
+    """Return what changes nothing in a reduction."""
+    limits = torch.iinfo(dtype) if not dtype.is_floating_point else None
+    if reduce == "amax":
+        return -math.inf if limits is None else limits.min
+    if reduce == "amin":
+        return math.inf if limits is None else limits.max
+    return 1 if reduce == "prod" else 0
+
+
+def _shared(build: Conversion, whole: Value, parts: Value) -> Value:
+    return whole / parts if whole.is_floating else build.binary("FLOOR_DIV", whole, parts)
 
 
 def _index_add(
@@ -286,6 +384,8 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.gather.default, _gather),
     (aten.index_select.default, _take_along),
     (aten.embedding.default, _embedding),
+    (aten._embedding_bag.default, _embedding_bag),
+    (aten._embedding_bag_forward_only.default, _embedding_bag),
     (aten.take.default, _take),
     (aten.index.Tensor, _index),
     (aten._unsafe_index.Tensor, _index),
@@ -299,6 +399,7 @@ _ALL: list[tuple[Any, Callable[..., Any]]] = [
     (aten.index_fill.int_Scalar, _index_fill),
     (aten.index_fill.int_Tensor, _index_fill),
     (aten.scatter_add.default, _scatter_add),
+    (aten.scatter_reduce.two, _scatter_reduce),
     (aten.index_add.default, _index_add),
     (aten.topk.default, _topk),
     (aten.sort.default, _sort),

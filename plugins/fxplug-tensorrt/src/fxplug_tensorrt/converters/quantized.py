@@ -8,7 +8,7 @@ import torch
 
 import fxplug.semantics as _  # noqa: F401 - it registers the operators
 from fxplug_tensorrt.conversion import ConverterRecord
-from fxplug_tensorrt.eight_bits import EIGHT_BITS, LOWERED_BY, dequantized, quantized
+from fxplug_tensorrt.eight_bits import EIGHT_BITS, FLOAT8, LOWERED_BY, dequantized, quantized
 from fxplug_tensorrt.network import Conversion, Value
 
 if TYPE_CHECKING:
@@ -80,13 +80,15 @@ def _quantize(  # noqa: PLR0913, PLR0917 - the operator's signature
     dtype: torch.dtype,
 ) -> Value:
     _check(build, x, scale, dtype)
+    if dtype is FLOAT8:
+        _check_origin(build, zero_point)
+        return quantized(build, _within(build, x, scale, (low, high), axis), scale, dtype, axis)
     least, zero = low - LOWERED_BY[dtype], zero_point - LOWERED_BY[dtype]
     most = high - LOWERED_BY[dtype]
     is_whole = (least, most) == (-128, 127)
     if not zero.any():
         if not is_whole:
-            bounds = [build.tensor(_along(scale * bound, axis, x)) for bound in (least, most)]
-            x = build.cast(x, torch.float32).maximum(bounds[0]).minimum(bounds[1])
+            x = _between(build, x, scale, (least, most), axis)
         return quantized(build, x, scale, dtype, axis)
     # TensorRT's layer knows no zero point: the numbers are made by others, and stored by it.
     steps = build.cast(x, torch.float32) * build.tensor(_along(1.0 / scale, axis, x))
@@ -94,6 +96,30 @@ def _quantize(  # noqa: PLR0913, PLR0917 - the operator's signature
     if not is_whole:  # Otherwise what stores them does it.
         numbers = numbers.maximum(float(least)).minimum(float(most))
     return quantized(build, numbers, torch.ones(()), dtype)
+
+
+def _within(
+    build: Conversion, x: Value, scale: torch.Tensor, bounds: tuple[int, int], axis: int | None
+) -> Value:
+    """Return a value that is not larger than the bounds of floating-point numbers of eight bits.
+
+    TensorRT's layer saturates at the largest of them, so that other bounds alone need layers of their own.
+    """
+    limits = torch.finfo(FLOAT8)
+    return x if bounds == (limits.min, limits.max) else _between(build, x, scale, bounds, axis)
+
+
+def _between(
+    build: Conversion, x: Value, scale: torch.Tensor, bounds: tuple[int, int], axis: int | None
+) -> Value:
+    """Return a value that is not below and not above so many steps of its scale."""
+    least, most = (build.tensor(_along(scale * bound, axis, x)) for bound in bounds)
+    return build.cast(x, torch.float32).maximum(least).minimum(most)
+
+
+def _check_origin(build: Conversion, zero_point: torch.Tensor) -> None:
+    if zero_point.any():
+        raise build.fail("it has a zero point, which TensorRT does not know for float8_e4m3fn")
 
 
 def _dequantize(  # noqa: PLR0913, PLR0917 - the operator's signature
@@ -107,6 +133,9 @@ def _dequantize(  # noqa: PLR0913, PLR0917 - the operator's signature
     dtype: torch.dtype,
 ) -> Value:
     _check(build, x, scale, dtype)
+    if dtype is FLOAT8:
+        _check_origin(build, zero_point)
+        return dequantized(build, x, scale, build.like.dtype, axis)
     zero = zero_point - LOWERED_BY[dtype]
     if not zero.any():
         return dequantized(build, x, scale, build.like.dtype, axis)
@@ -121,7 +150,7 @@ def _check(build: Conversion, x: Value, scale: torch.Tensor, dtype: torch.dtype)
     Raises:
         NotConvertibleError: It is asked for.
     """
-    if dtype not in EIGHT_BITS:
+    if dtype not in EIGHT_BITS and dtype is not FLOAT8:
         raise build.fail(
             f"values are stored as {str(dtype).removeprefix('torch.')}; TensorRT quantizes to eight bits"
         )

@@ -12,6 +12,7 @@ from fxplug import Graph, GraphModule
 from fxplug.ir import iterate_leaves
 from fxplug_tensorrt.conversion import convert
 from fxplug_tensorrt.converters import builtin_converters
+from fxplug_tensorrt.eight_bits import FLOAT8
 from fxplug_tensorrt.engine import build_plan
 from fxplug_tensorrt.options import TensorRTOptions
 from fxplug_tensorrt.testing.evaluator import evaluate
@@ -42,6 +43,7 @@ def check_call(
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     converters: Mapping[Any, ConverterRecord] | None = None,
+    options: TensorRTOptions | None = None,
     engine: bool = True,
     tolerance: float = 1e-5,
 ) -> Checked:
@@ -52,6 +54,7 @@ def check_call(
         *args: Of the call. Tensors become inputs of the network, and parameters of `torch.nn` constants.
         kwargs: Of the call.
         converters: Instead of those of this plugin.
+        options: Of the backend.
         engine: Whether the engine is built.
         tolerance: How far results may be from those of eager, as a share of the largest.
 
@@ -87,7 +90,9 @@ def check_call(
     module = GraphModule(held, graph)
     with torch.no_grad():
         expected = target(*args, **(kwargs or {}))
-    return _compared(module, tuple(inputs), expected, converters, TensorRTOptions(), tolerance, engine=engine)
+    return _compared(
+        module, tuple(inputs), expected, converters, options or TensorRTOptions(), tolerance, engine=engine
+    )
 
 
 def check_program(
@@ -138,9 +143,12 @@ def _compared(
     wanted = [leaf for leaf in iterate_leaves(expected) if isinstance(leaf, torch.Tensor)]
     pairs = list(_pairs(converted.results, expected))
     for number, leaf in pairs:
+        computed = found[number]
+        if leaf.dtype is FLOAT8 is computed.dtype:  # With which PyTorch computes little.
+            leaf, computed = leaf.float(), computed.float()  # noqa: PLW2901 - the same in another dtype
         largest = float(leaf.abs().nan_to_num(posinf=0.0).max()) if leaf.is_floating_point() else 1.0
         torch.testing.assert_close(
-            found[number],
+            computed,
             leaf,
             rtol=tolerance,
             atol=tolerance * max(largest, 1.0),

@@ -72,6 +72,7 @@ _DTYPES = {
     "INT64": "int64",
     "INT32": "int32",
     "INT8": "int8",
+    "FP8": "float8_e4m3fn",
     "UINT8": "uint8",
     "BOOL": "bool",
 }

@@ -214,8 +214,11 @@ def _same(layer: Any) -> torch.Tensor:
 
 
 def _quantize(layer: Any) -> torch.Tensor:
-    values = (layer.inputs[0].to(torch.float32) / _scales(layer)).round()
-    return values.clamp(-128, 127).to(layer.dtype())
+    values = layer.inputs[0].to(torch.float32) / _scales(layer)
+    if layer.dtype().is_floating_point:
+        limits = torch.finfo(layer.dtype())
+        return values.clamp(limits.min, limits.max).to(layer.dtype())
+    return values.round().clamp(-128, 127).to(layer.dtype())
 
 
 def _dequantize(layer: Any) -> torch.Tensor:

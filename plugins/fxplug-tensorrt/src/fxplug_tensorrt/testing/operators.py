@@ -52,7 +52,7 @@ class NetworkEngine:
 
     def _converted(self, program: OperatorProgram) -> Converted:
         inputs = program.runs[0]
-        dynamic = {
+        dynamic: dict[int | str, dict[int, str]] = {
             number: {0: "batch"} for number, value in enumerate(inputs) if self._is_open and value.dim()
         }
         try:
