@@ -255,7 +255,13 @@ def test_gradients_reach_scales():
         ),
         (
             lambda: OPS.quantize_per_channel(torch.ones(2, 3), torch.ones(2), torch.zeros(2), 2, *INT8),
-            "axis 2: the tensor has 2 dimensions",
+            "Cannot quantize along axis 2: the tensor has 2 dimensions",
+        ),
+        (
+            lambda: OPS.dequantize_per_channel(
+                torch.ones(2, 3, dtype=torch.int8), torch.ones(2), torch.zeros(2), -3, *INT8
+            ),
+            "Cannot dequantize along axis -3: the tensor has 2 dimensions",
         ),
     ],
 )
@@ -274,6 +280,17 @@ def test_what_does_not_fit_is_refused_without_data(name):
         operator, more, point = OPS.quantize_per_tensor.tensor, (), point[:1]
     with pytest.raises(InvalidArgumentError, match="holds 0 to 255"):
         operator(values, point, point, *more, -1, 127, torch.uint8)
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+@pytest.mark.parametrize("verb", ["quantize", "dequantize"])
+def test_an_axis_that_is_not_there_is_refused_without_data(verb, axis):
+    values = torch.ones(2, 3, device="meta", dtype=torch.int8 if verb == "dequantize" else torch.float32)
+    points = torch.zeros(3, device="meta")
+    with pytest.raises(
+        InvalidArgumentError, match=f"Cannot {verb} along axis {axis}: the tensor has 2 dimen"
+    ):
+        getattr(OPS, f"{verb}_per_channel")(values, points, points, axis, *INT8)
 
 
 def quantized_linear():

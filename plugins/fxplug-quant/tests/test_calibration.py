@@ -8,8 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+import fxplug
 import fxplug_quant
-from fxplug_quant.observers import OBSERVERS
+from fxplug.errors import ConfigError
+from fxplug_quant.calibration import run_observed
+from fxplug_quant.observers import OBSERVERS, ChannelMaxima, ChannelMeans
 
 
 @pytest.fixture
@@ -126,3 +129,33 @@ def test_the_random_state_and_the_batches_stay_as_they_are(batches):
     assert all(torch.equal(first, second) for first, second in zip(before, batches, strict=True))
     assert results[0].keys() == results[1].keys()
     assert all(equal(state, results[1][name]) for name, state in results[0].items())
+
+
+@pytest.mark.parametrize("kind", [ChannelMaxima, ChannelMeans])
+@pytest.mark.parametrize(
+    ("shape", "channel", "rest"),
+    [
+        ((2, 3), -3, "it has 2 dimensions, shape [2, 3]. Give a number from -2 to 1."),
+        ((2, 3), 2, "it has 2 dimensions, shape [2, 3]. Give a number from -2 to 1."),
+        ((4,), -2, "it has 1 dimension, shape [4]. Give a number from -1 to 0."),
+        ((), -1, "it has 0 dimensions, shape []. A value without dimensions has none."),
+    ],
+)
+def test_channels_along_a_dimension_that_values_lack_are_refused(kind, shape, channel, rest):
+    observer = kind(channel)
+
+    with pytest.raises(ConfigError) as caught:
+        observer.observe(torch.ones(shape))
+
+    assert f"Cannot observe the channels of a value along dimension {channel}: {rest}" in str(caught.value)
+    assert (observer.seen, observer.low, observer.high) == (0, 0.0, 0.0)
+
+
+def test_the_value_whose_channels_are_missing_is_named_with_its_line(model):
+    captured = fxplug.symbolic_trace(model)
+    node = next(node for node in captured.graph.nodes if node.op == "call_module")
+
+    with pytest.raises(ConfigError, match="along dimension -3") as caught:
+        run_observed(captured, {node: ChannelMaxima(-3)}, [torch.randn(4, 8)])
+
+    assert f"%{node.name}" in "\n".join(caught.value.__notes__)

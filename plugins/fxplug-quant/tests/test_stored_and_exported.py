@@ -96,6 +96,10 @@ CASES = {
     "static": (Steps, {}, (4, 3, 8, 8), torch.float32),
     "transposed": (Upwards, {}, (2, 4, 12), torch.float32),
     "fbgemm": (perceptron, {"engine": "fbgemm"}, (3, 64), torch.float32),
+    **dict.fromkeys(
+        {"qnnpack"} & set(torch.backends.quantized.supported_engines),
+        (perceptron, {"engine": "qnnpack"}, (3, 64), torch.float32),
+    ),
     "dynamic": (perceptron, {"mode": "dynamic-int8"}, (3, 64), torch.float32),
     "weight-int8": (perceptron, {"mode": "weight-int8"}, (3, 64), torch.bfloat16),
     "weight-int4": (perceptron, {"mode": "weight-int4", "group_size": 32}, (3, 64), torch.bfloat16),

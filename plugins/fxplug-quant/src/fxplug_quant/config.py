@@ -121,7 +121,7 @@ class QuantConfig:
     """One of `MODES`, for all calls that no rule is about."""
     engine: str = "x86"
     """Which of torch's int8 operators compute linear layers: ``"x86"`` takes the faster ones for each call,
-    ``"onednn"`` and ``"fbgemm"`` always the same. Convolutions are computed by oneDNN."""
+    ``"onednn"``, ``"fbgemm"`` and ``"qnnpack"`` always the same. Convolutions are computed by oneDNN."""
     observer: str = "histogram"
     """Chooses the range of activations; see `fxplug_quant.observers.make_observer`."""
     per_channel: bool = True

@@ -35,16 +35,21 @@ __all__ = [
     "pack_conv",
     "pack_conv_transpose",
     "pack_fused_linear",
+    "pack_linear_for",
     "pack_weight",
     "run_conv",
     "run_conv_transpose",
     "run_fused_linear",
     "run_linear",
     "run_linear_into",
+    "run_qnnpack_dynamic",
+    "run_qnnpack_linear",
 ]
 
-ENGINES = ("x86", "onednn", "fbgemm")
+ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 """Where linear layers are computed: the faster one for each call, or always the same. Convolutions: oneDNN."""
+_PARTS_OF_TORCH = frozenset({"fbgemm", "qnnpack"})
+"""Engines that a build of PyTorch has or lacks; the others need oneDNN alone, as convolutions do."""
 
 _ENGINE_LOCK = threading.Lock()
 """torch packs for the engine that a global variable names."""
@@ -85,11 +90,11 @@ def check_engine(engine: str) -> None:
     if engine not in ENGINES:
         raise UnknownNameError("quantized engine", engine, ENGINES)
     activation_levels()
-    if engine == "fbgemm" and not has_fbgemm():
-        supported = torch.backends.quantized.supported_engines
+    if engine in _PARTS_OF_TORCH and not _has(engine):
+        supported = ", ".join(name for name in torch.backends.quantized.supported_engines if name != "none")
         raise QuantizationError(
             f"Cannot compute with the engine {engine!r}: PyTorch {torch.__version__} on this machine has only "
-            f'{", ".join(supported) or "none"}. Choose engine = "x86", which takes what there is.',
+            f'{supported or "none"}. Choose engine = "x86", which takes what there is.',
             code="FXP-Q001",
         )
 
@@ -206,9 +211,17 @@ def pack_fused_linear(int_weight: Tensor, weight_scale: Tensor, bias: Tensor | N
 
     The result is opaque, as that of `pack_weight`.
     """
-    if not has_fbgemm():
+    return pack_linear_for("fbgemm", int_weight, weight_scale, bias)
+
+
+def pack_linear_for(engine: str, int_weight: Tensor, weight_scale: Tensor, bias: Tensor | None) -> Any:
+    """Return a linear layer as FBGEMM or QNNPACK reads it, None where this PyTorch lacks the engine.
+
+    The result is opaque, as that of `pack_weight`.
+    """
+    if not _has(engine):
         return None
-    with _packing_for_fbgemm():
+    with _packing_for(engine):
         weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
             int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
         )
@@ -241,14 +254,18 @@ class FusedLinear(NamedTuple):
 
 def has_fbgemm() -> bool:
     """Return whether this PyTorch has FBGEMM."""
-    return "fbgemm" in torch.backends.quantized.supported_engines
+    return _has("fbgemm")
+
+
+def _has(engine: str) -> bool:
+    return engine in torch.backends.quantized.supported_engines
 
 
 @contextmanager
-def _packing_for_fbgemm() -> Generator[None]:
+def _packing_for(engine: str) -> Generator[None]:
     with _ENGINE_LOCK:
         former = torch.backends.quantized.engine
-        torch.backends.quantized.engine = "fbgemm"
+        torch.backends.quantized.engine = engine
         try:
             expect_quantized_tensors()
             yield
@@ -269,6 +286,39 @@ def run_fused_linear(values: Tensor, affine: Affine, packed: Any, *, relu: bool 
     if values.dim() == 1:
         return operator(values[None], affine.scale, affine.zero_point, packed)[0]
     return operator(values, affine.scale, affine.zero_point, packed)
+
+
+def run_qnnpack_linear(
+    steps: Tensor, affine: Affine, packed: Any, output: Affine, *, relu: bool = False
+) -> Tensor:
+    """Return a linear layer's output as uint8 steps, computed by QNNPACK, which adds in 32 bits on every CPU.
+
+    Args:
+        steps: uint8, two dimensions or more.
+        affine: What they mean.
+        packed: From `pack_linear_for`.
+        output: What steps of the output mean.
+        relu: Whether negative results become 0.
+    """
+    operators = torch.ops.quantized
+    operator = operators.linear_relu.default if relu else operators.linear.default
+    result = as_integers(operator(as_quantized(steps, affine), packed, output.scale, output.zero_point))
+    levels = activation_levels()
+    # Who reads these steps may be oneDNN.
+    return result if levels == 255 else result.clamp_(max=levels)
+
+
+def run_qnnpack_dynamic(values: Tensor, packed: Any, *, relu: bool = False) -> Tensor:
+    """Return a linear layer's float32 output for a float32 input, which QNNPACK rounds to steps of 8 bits.
+
+    Args:
+        values: Two dimensions or more. Its range is found here.
+        packed: From `pack_linear_for`.
+        relu: Whether negative results become 0.
+    """
+    operators = torch.ops.quantized
+    operator = operators.linear_relu_dynamic.default if relu else operators.linear_dynamic.default
+    return operator(values, packed)
 
 
 def pack_conv(
@@ -344,7 +394,7 @@ def pack_conv_transpose(
         bias: float32.
         geometry: With a padding of the output.
     """
-    with _packing_for_fbgemm():
+    with _packing_for("fbgemm"):
         weight = torch.ops.aten._make_per_tensor_quantized_tensor.default(int_weight, float(weight_scale), 0)
         dimensions = len(geometry.stride)
         return getattr(torch.ops.quantized, f"conv_transpose{dimensions}d_prepack")(

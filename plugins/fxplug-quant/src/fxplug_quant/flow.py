@@ -69,6 +69,7 @@ class Flow:
         calls: What each node is.
         modes: What becomes of calls with weights and of additions; those that are missing stay float.
         seen: What values were; steps are possible for float32 alone.
+        only_steps: Kinds of layers whose operator gives steps and nothing else.
     """
 
     def __init__(
@@ -77,7 +78,9 @@ class Flow:
         calls: Mapping[Node, Call],
         modes: Mapping[Node, str],
         seen: Mapping[Node, Seen],
+        only_steps: frozenset[str] = TRANSPOSED,
     ) -> None:
+        self._only_steps = only_steps
         self._module, self.calls, self._modes, self._seen = module, calls, modes, seen
         self._gives: set[Node] = set()
         self._wanted: set[Node] = set()
@@ -175,8 +178,7 @@ class Flow:
             if gives:
                 self._gives.add(node)
         for node in reversed(list(self.calls)):
-            # The operator of a transposed convolution gives nothing but steps.
-            forced = self.calls[node].kind in TRANSPOSED and node in self._gives
+            forced = self.calls[node].kind in self._only_steps and node in self._gives
             if forced or any(self._wants(user, node) for user in node.users):
                 self._wanted.add(node)
 
@@ -216,7 +218,7 @@ class Flow:
 
     def _can_add(self, layer: Node, add: Node) -> bool:
         return (
-            self.calls[layer].kind in _MERGES_SUM
+            self.calls[layer].kind in _MERGES_SUM - self._only_steps
             and self.is_static(layer)
             and len(layer.users) == 1
             and layer.region == add.region
@@ -233,7 +235,7 @@ class Flow:
         if self.writer is None and follower is not None and len(tail.users) == 1:
             kind = self.calls[follower].kind
             fits = follower.region == tail.region and self._may_be_steps(follower)
-            if call.kind in TRANSPOSED:
+            if call.kind in self._only_steps:
                 fits = fits and kind == "relu" and self.has_steps(follower)
             if fits and (kind == "relu" or (kind in POST_OPERATIONS and add is None)):
                 return Fused(call, follower, kind, add, other)

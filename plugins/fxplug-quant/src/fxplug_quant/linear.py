@@ -17,12 +17,14 @@ from fxplug_quant.engine import (
     Weights,
     activation_levels,
     pack_fused_linear,
+    pack_linear_for,
     pack_weight,
     run_linear_into,
+    run_qnnpack_dynamic,
 )
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.inference import expect_floating, without_backward
-from fxplug_quant.packing import Packing, PackingModule, tensors_of
+from fxplug_quant.packing import Packing, PackingModule, Shortcut, tensors_of
 
 __all__ = ["DynamicInt8Linear", "FloatToFloat", "WeightInt8Linear", "rounded_weight", "state_of"]
 
@@ -34,6 +36,9 @@ _FEW_ROWS_OF_SMALL = 128
 """The same where the weights stay in the caches of a core."""
 _SMALL = 2**21
 """Up to so many weights."""
+
+_FINEST_OF_QNNPACK = 2**-13
+"""Its dynamic operator takes no steps below 6.1e-5: where smaller ones are needed, another computes."""
 
 _DONE_BY_OPERATORS = frozenset({"none", "relu"})
 
@@ -77,6 +82,13 @@ class FloatToFloat:
                 None if bias is None else bias.float(),
             ),
         )
+
+    @staticmethod
+    def for_qnnpack(module: nn.Module, packing: Packing) -> Any:
+        """Return a layer as QNNPACK reads it; None where this PyTorch lacks QNNPACK."""
+        buffers = tensors_of(module)
+        weight, scale, bias = (buffers[name] for name in ("int_weight", "weight_scale", "bias"))
+        return packing.get("qnnpack", lambda: pack_linear_for("qnnpack", weight, scale, bias))
 
     @staticmethod
     def fused(module: nn.Module, packing: Packing, engine: str, values: Tensor, *, relu: bool) -> Any:
@@ -194,39 +206,69 @@ class DynamicInt8Linear(PackingModule):
         Raises:
             QuantizationError: The input has another dtype or device, or this machine has no int8 matrix product.
         """
-        if input.dtype is not torch.float32 or not input.is_cpu:
+        shortcut = self._shortcut
+        if shortcut is not None and not input.requires_grad:
+            weight, of_weight, scales, of_scales, bias, of_bias, post, finish, operator, packed, elements = (
+                shortcut
+            )
+            buffers = self._buffers
+            if (
+                buffers["int_weight"] is weight
+                and buffers["weight_scale"] is scales
+                and buffers["bias"] is bias
+                and weight._version == of_weight
+                and scales._version == of_scales
+                and (bias is None or bias._version == of_bias)
+                and post == self.post
+                and input.numel() <= elements
+            ):
+                try:
+                    least, greatest = input.aminmax()
+                    low, high = least.item(), greatest.item()
+                    if low > -_LARGEST and high < _LARGEST:
+                        scale, zero_point = _steps_between(low, high)
+                        result = operator(input, scale, zero_point, packed)
+                        return result if finish is None else finish(result)
+                except RuntimeError:
+                    pass  # The usual way takes what this one does not, or says what is wrong.
+        return self._computed(input)
+
+    def _computed(self, values: Tensor) -> Tensor:
+        """Return the output, every fact looked up."""
+        if values.dtype is not torch.float32 or not values.is_cpu:
             raise QuantizationError(
-                f"Cannot run {self}: its input is {str(input.dtype).removeprefix('torch.')} on {input.device}. Give it "
-                f"float32 on the CPU, or leave the pass out that made the layer.",
+                f"Cannot run {self}: its input is {str(values.dtype).removeprefix('torch.')} on {values.device}. Give "
+                f"it float32 on the CPU, or leave the pass out that made the layer.",
                 code="FXP-Q002",
             )
-        if not input.requires_grad:
-            return self.compute(input)
-        return without_backward(self, self.compute, input)
+        return without_backward(self, self.compute, values)
 
-    def compute(self, activations: Tensor) -> Tensor:
+    def compute(self, values: Tensor) -> Tensor:
         """Return the output for a float32 input on the CPU, without a gradient."""
-        # One function, and no other on the way to the operator: see `FusedLinear`.
         low = high = math.nan
-        size = activations.numel()
-        if size:
-            least, greatest = activations.aminmax()
+        if values.numel():
+            least, greatest = values.aminmax()
             low, high = least.item(), greatest.item()
         post = self.post
         if not (low > -_LARGEST and high < _LARGEST):  # NaN is neither.
-            result = functional.linear(activations, self.dequantized_weight(), self.bias)
+            result = functional.linear(values, self.dequantized_weight(), self.bias)
             return POST_OPERATIONS[post](result)
-        packing = self._packing
-        if packing is None or not packing.is_of(self):
-            packing = self.packing()
-        scale, zero_point = _steps_between(low, high)
-        fused = packing.fused
-        if fused is not None and size <= fused.elements and activations.dim() > 1:
-            result = fused.operator(activations.contiguous(), scale, zero_point, fused.packed)
-        else:
-            affine = Affine(scale, zero_point)
-            result = FloatToFloat.run(self, packing, activations, affine, self.engine, relu=post == "relu")
-        return result if post in _DONE_BY_OPERATORS else POST_OPERATIONS[post](result)
+        packing = self.packing()
+        result = self._product(packing, values, Affine(*_steps_between(low, high)))
+        finish = None if post in _DONE_BY_OPERATORS else POST_OPERATIONS[post]
+        self._shortcut = Shortcut.of(self, packing, post, finish)
+        return result if finish is None else finish(result)
+
+    def _product(self, packing: Packing, values: Tensor, affine: Affine) -> Tensor:
+        """Return the output for an input that is neither empty nor too large, up to what follows the layer."""
+        relu = self.post == "relu"
+        if self.engine == "qnnpack" and affine.scale >= _FINEST_OF_QNNPACK:
+            packed = FloatToFloat.for_qnnpack(self, packing)
+            if packed is not None:
+                if values.dim() > 1:
+                    return run_qnnpack_dynamic(values, packed, relu=relu)
+                return run_qnnpack_dynamic(values[None], packed, relu=relu)[0]
+        return FloatToFloat.run(self, packing, values, affine, self.engine, relu=relu)
 
     def dequantized_weight(self) -> Tensor:
         """Return the rounded weights in float32."""

@@ -173,11 +173,29 @@ class Percentile(Histogram):
         return affine_of(*self.range(), levels)
 
 
+def _channels_first(values: Tensor, channel: int) -> Tensor:
+    """Return values as (channels, all others).
+
+    Raises:
+        ConfigError: They have no such dimension.
+    """
+    rank = values.dim()
+    if not -rank <= channel < rank:
+        has = f"it has {rank} dimension{'' if rank == 1 else 's'}, shape {list(values.shape)}"
+        remedy = (
+            f"Give a number from {-rank} to {rank - 1}" if rank else "A value without dimensions has none"
+        )
+        raise ConfigError(
+            f"Cannot observe the channels of a value along dimension {channel}: {has}. {remedy}."
+        )
+    return values.detach().movedim(channel, 0).flatten(1)
+
+
 class ChannelMaxima(Observer):
     """Sees the greatest magnitude in each channel.
 
     Args:
-        channel: Which dimension the channels are, counted from behind.
+        channel: Which dimension the channels are, counted from behind. A value without it is a `ConfigError`.
     """
 
     def __init__(self, channel: int = -1) -> None:
@@ -188,8 +206,8 @@ class ChannelMaxima(Observer):
 
     def take(self, values: Tensor, low: float, high: float) -> None:
         """Look at a batch."""
+        found = _channels_first(values, self.channel).abs().amax(1)
         super().take(values, low, high)
-        found = values.detach().movedim(self.channel, 0).flatten(1).abs().amax(1)
         self.values = found if self.values is None else torch.maximum(self.values, found)
 
 
@@ -197,7 +215,7 @@ class ChannelMeans(Observer):
     """Sees the mean of each channel.
 
     Args:
-        channel: Which dimension the channels are, counted from behind.
+        channel: Which dimension the channels are, counted from behind. A value without it is a `ConfigError`.
     """
 
     def __init__(self, channel: int = -1) -> None:
@@ -208,8 +226,8 @@ class ChannelMeans(Observer):
 
     def take(self, values: Tensor, low: float, high: float) -> None:
         """Look at a batch."""
+        rows = _channels_first(values, self.channel).double()
         super().take(values, low, high)
-        rows = values.detach().movedim(self.channel, 0).flatten(1).double()
         self._sums = self._sums + rows.sum(1)
         self._count += rows.shape[1]
 

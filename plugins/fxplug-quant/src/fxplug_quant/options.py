@@ -46,8 +46,8 @@ class StaticInt8Options:
     """
 
     engine: str = "x86"
-    """``"x86"`` takes the faster one of torch's int8 operators for each call, ``"onednn"`` and ``"fbgemm"`` always the
-    same. Convolutions are computed by oneDNN."""
+    """``"x86"`` takes the faster one of torch's int8 operators for each call, ``"onednn"``, ``"fbgemm"`` and
+    ``"qnnpack"`` always the same. Convolutions are computed by oneDNN."""
     observer: str = "histogram"
     """What chooses the range of activations: ``"min-max"``, ``"moving-average"``, ``"histogram"`` or ``"percentile"``,
     the second and the last with a number if you like: ``"percentile:99.9"``."""

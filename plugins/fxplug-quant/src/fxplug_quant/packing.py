@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import operator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,17 +13,23 @@ from fxplug_quant.affine import Affine
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-__all__ = ["Packing", "PackingModule", "tensors_of", "version_of"]
+__all__ = ["Packing", "PackingModule", "Shortcut", "tensors_of", "version_of"]
 
 _KEPT = 6
 """How many things a packing keeps; a convolution makes one for each shape of its input."""
+
+_version = operator.attrgetter("_version")
 
 
 class Packing:
     """What was made from one state of a module."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._state = [(tensor, version_of(tensor)) for tensor in tensors_of(module).values()]
+        # The tensors are kept, so that no other can get the number of one.
+        self._tensors = tuple(tensors_of(module).values())
+        self._numbers = list(map(id, self._tensors))
+        self._counting = [tensor for tensor in self._tensors if version_of(tensor) >= 0]
+        self._versions = sum(map(_version, self._counting))
         self.affine = {name: self._affine_of(module, name) for name in _affine_names(module)}
         self._made: dict[Hashable, Any] = {}
         self.fused: Any = None
@@ -34,12 +41,10 @@ class Packing:
 
     def is_of(self, module: nn.Module) -> bool:
         """Return whether the module still has the state that this was made from."""
-        # This runs at every call of a layer: a small one takes not much longer than a Python function.
-        buffers = module.__dict__["_buffers"]
-        for found, (tensor, version) in zip(buffers.values(), self._state, strict=False):
-            if found is not tensor or (version >= 0 and found._version != version):
-                return False
-        return len(buffers) == len(self._state)
+        # This runs at most calls of a layer, so that no loop of it is Python's. Versions grow and never shrink: their
+        # sum is the same as long as each of them is.
+        numbers = list(map(id, module.__dict__["_buffers"].values()))
+        return numbers == self._numbers and sum(map(_version, self._counting)) == self._versions
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return what `make` returned for this key."""
@@ -53,8 +58,52 @@ class Packing:
             return value
 
 
+class Shortcut(NamedTuple):
+    """All that a linear layer needs for a float32 input of few rows, as long as its state is what it was.
+
+    Weights of large layers fill the caches of a core, so that whatever the way to the next operator touches is read
+    from memory again: functions, tensors, attributes. A call that reads this, compares, and calls the operator touches
+    the least. It does so without a function of its own for the comparison, which would cost as much as the rest.
+    """
+
+    weight: Tensor
+    weight_version: int
+    scale: Tensor
+    scale_version: int
+    bias: Tensor | None
+    bias_version: int
+    post: str
+    finish: Callable[[Tensor], Tensor] | None
+    """What is done to the operator's result; None for nothing."""
+    operator: Callable[..., Tensor]
+    """Takes the input, the scale and the zero point of its steps, and what is packed."""
+    packed: Any
+    elements: int
+    """Up to so many elements of an input it is the fastest."""
+
+    @staticmethod
+    def of(
+        module: PackingModule, packing: Packing, post: str, finish: Callable[[Tensor], Tensor] | None
+    ) -> Shortcut | None:
+        """Return it for a layer that was run; None where its way is another one, or its tensors count no writes."""
+        buffers = tensors_of(module)
+        tensors = [buffers[name] for name in ("int_weight", "weight_scale", "bias")]
+        versions = [version_of(tensor) for tensor in tensors]
+        uncounted = any(
+            version < 0 for tensor, version in zip(tensors, versions, strict=True) if tensor is not None
+        )
+        # Asked last: what is packed belongs to these versions, also where another thread writes meanwhile.
+        if packing.fused is None or uncounted or not packing.is_of(module):
+            return None
+        (weight, scale, bias), (of_weight, of_scale, of_bias) = tensors, versions
+        return Shortcut(weight, of_weight, scale, of_scale, bias, of_bias, post, finish, *packing.fused)
+
+
 class PackingModule(nn.Module):
     """A module whose buffers are its state, and what engines read is a cache that is never copied or stored."""
+
+    _shortcut: Any = None
+    """A `Shortcut`, once the layer was run with an input that it is for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +129,9 @@ class PackingModule(nn.Module):
         return self.packing().affine.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_packing": None}
+        state = {**self.__dict__, "_packing": None}
+        state.pop("_shortcut", None)
+        return state
 
 
 def _affine_names(module: nn.Module) -> list[str]:

@@ -135,7 +135,7 @@ def draft(
     rows = {node: _decide(call, config, seen) for node, call in calls.items()}
     if edited is not None:
         _follow(edited, rows, calls, config, seen)
-    flow = _flow(module, calls, rows, seen)
+    flow = _flow(module, calls, rows, seen, _only_steps(config))
     _leave_sums_of_floats(calls, rows, flow)
     levels = activation_levels()
     observers = {} if edited is None else edited.edges()
@@ -154,16 +154,22 @@ def _flow(
     calls: Mapping[Node, Call],
     rows: dict[Node, PlanEntry | None],
     seen: Mapping[Node, Seen],
+    only_steps: frozenset[str],
 ) -> Flow:
     """Return what follows from the rows of calls; where there are no steps, those that need them become float."""
-    flow = Flow(module, calls, _modes(rows), seen)
+    flow = Flow(module, calls, _modes(rows), seen, only_steps)
     if flow.writer is None:
         return flow
     for node, row in rows.items():
-        if row is not None and row.mode == "static-int8" and calls[node].kind in TRANSPOSED:
+        if row is not None and row.mode == "static-int8" and calls[node].kind in only_steps:
             reason = f"{_writes(flow.writer)}; its result cannot"
             rows[node] = _row(calls[node], "call", mode="float", decided_by="program", reason=reason)
-    return Flow(module, calls, _modes(rows), seen)
+    return Flow(module, calls, _modes(rows), seen, only_steps)
+
+
+def _only_steps(config: QuantConfig) -> frozenset[str]:
+    """Return the kinds of layers whose operator gives steps and nothing else."""
+    return TRANSPOSED | {"linear"} if config.engine == "qnnpack" else TRANSPOSED
 
 
 def _leave_sums_of_floats(calls: Mapping[Node, Call], rows: dict[Node, PlanEntry | None], flow: Flow) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,12 @@ from fxplug_quant.engine import (
     run_conv,
     run_conv_transpose,
     run_linear_into,
+    run_qnnpack_linear,
 )
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.inference import expect_finite, without_backward
 from fxplug_quant.linear import FloatToFloat
-from fxplug_quant.packing import PackingModule
+from fxplug_quant.packing import Packing, PackingModule, Shortcut, version_of
 
 __all__ = ["Int8Conv", "Int8ConvTranspose", "Int8Linear"]
 
@@ -127,29 +128,76 @@ def _text(module: nn.Module, name: str) -> str:
     )
 
 
+class _InputSteps(NamedTuple):
+    """What steps of a float32 input mean, as long as the tensors that say it are what they were."""
+
+    scale: Tensor
+    scale_version: int
+    zero_point: Tensor
+    zero_point_version: int
+    affine: Affine
+
+
 class Int8Linear(_Int8Layer):
     """Computes what ``nn.Linear`` computes, in int8, with an activation behind it where one follows."""
 
+    def forward(self, input: Tensor, other: Tensor | None = None) -> Tensor:  # noqa: A002 - as in torch.nn
+        """Return the layer's output: uint8 steps, or float32 where it has no scale for its output.
+
+        Raises:
+            QuantizationError: The input is not what the layer takes, not on the CPU, or has a value that is not finite.
+        """
+        found = self._shortcut
+        if found is not None and not input.requires_grad:
+            steps, shortcut = found
+            step, of_step, zero, of_zero, affine = steps
+            weight, of_weight, scales, of_scales, bias, of_bias, post, finish, operator, packed, elements = (
+                shortcut
+            )
+            buffers = self._buffers
+            if (
+                buffers["int_weight"] is weight
+                and buffers["weight_scale"] is scales
+                and buffers["bias"] is bias
+                and buffers["input_scale"] is step
+                and buffers["input_zero_point"] is zero
+                and buffers["output_zero_point"] is None
+                and weight._version == of_weight
+                and scales._version == of_scales
+                and (bias is None or bias._version == of_bias)
+                and step._version == of_step
+                and zero._version == of_zero
+                and post == self.post
+                and other is None
+                and input.numel() <= elements
+            ):
+                try:
+                    if math.isfinite(input.sum().item()):
+                        scale, zero_point = affine
+                        result = operator(input, scale, zero_point, packed)
+                        return result if finish is None else finish(result)
+                except RuntimeError:
+                    pass  # The usual way takes what this one does not, or says what is wrong.
+        return super().forward(input, other)
+
     def compute(self, values: Tensor, other: Tensor | None = None) -> Tensor:
         """Return the output without a gradient."""
-        packing = self._packing
-        if packing is None or not packing.is_of(self):
-            packing = self.packing()
+        packing = self.packing()
         affine, output = packing.affine["input"], packing.affine.get("output")
-        post = self.post
-        relu = post == "relu"
+        relu = self.post == "relu"
         if output is None and values.dtype is torch.float32:
-            fused = packing.fused
-            # No other function on the way to the operator: see `FusedLinear`.
-            if fused is not None and values.numel() <= fused.elements and values.dim() > 1:
-                result = fused.operator(values.contiguous(), affine.scale, affine.zero_point, fused.packed)
-            else:
-                result = FloatToFloat.run(self, packing, values, affine, self.engine, relu=relu)
-            return result if relu or post == "none" else POST_OPERATIONS[post](result)
+            return self._float_to_float(packing, values, affine)
         if values.dtype is torch.float32:
             values = quantize(values.contiguous(), affine, activation_levels())
+        values = values.contiguous()
+        if self.engine == "qnnpack" and output is not None and other is None:
+            packed = FloatToFloat.for_qnnpack(self, packing)
+            if packed is not None:
+                rows = values if values.dim() > 1 else values[None]
+                steps = run_qnnpack_linear(rows, affine, packed, output, relu=relu)
+                return steps if values.dim() > 1 else steps[0]
         result = run_linear_into(
-            values.contiguous(),
+            values,
             affine,
             FloatToFloat.weights(self, packing),
             output=output,
@@ -158,6 +206,22 @@ class Int8Linear(_Int8Layer):
             other_affine=packing.affine.get("other"),
         )
         return self._finished(result, has_relu=relu or output is not None)
+
+    def _float_to_float(self, packing: Packing, values: Tensor, affine: Affine) -> Tensor:
+        """Return the float32 output for a float32 input, and keep the way there for the next one."""
+        post = self.post
+        result = FloatToFloat.run(self, packing, values, affine, self.engine, relu=post == "relu")
+        finish = None if post in {"none", "relu"} else POST_OPERATIONS[post]
+        buffers = self._buffers
+        scale, zero_point = (
+            cast("Tensor", buffers["input_scale"]),
+            cast("Tensor", buffers["input_zero_point"]),
+        )
+        versions = version_of(scale), version_of(zero_point)
+        shortcut = Shortcut.of(self, packing, post, finish)
+        if shortcut is not None and min(versions) >= 0:
+            self._shortcut = _InputSteps(scale, versions[0], zero_point, versions[1], affine), shortcut
+        return result if finish is None else finish(result)
 
     def extra_repr(self) -> str:
         """Return what ``repr`` shows between the brackets."""
