@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import random
-import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
+from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
@@ -70,17 +69,12 @@ def forked_random_state(tensors: Iterable[torch.Tensor]) -> Generator[None]:
         tensors: The generators of the CUDA devices that these are on are included.
     """
     devices = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
-    python_state = random.getstate()
-    # NumPy is no dependency; a model that draws from it has imported it.
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_state = None if numpy_random is None else numpy_random.get_state()
+    sources = RandomSources()
     with kept_random_state(devices):
         try:
             yield
         finally:
-            random.setstate(python_state)
-            if numpy_random is not None:
-                numpy_random.set_state(numpy_state)
+            sources.restore(sources.changed())
 
 
 class SavedState:

@@ -6,7 +6,7 @@ the original does. They are installed while at least one trace runs anywhere, an
 The list:
 
 - ``nn.Module.__call__``: a call of a module becomes a node, or is entered.
-- ``nn.Module.__getattr__``: reading a parameter or buffer gives a proxy.
+- ``nn.Module.__getattr__``: reading a parameter or buffer gives a proxy. Only for traces that want to hear of it.
 - ``nn.Module.__setattr__``: assigning a parameter or buffer is answered for this trace alone, so that other threads
   never see a proxy; of other assignments the trace takes note first, to put them back.
 - ``__enter__`` and ``__exit__`` of torch's own contexts, such as ``no_grad``: nodes know what is entered around them;
@@ -310,10 +310,13 @@ def _functions_patch() -> PatchGroup:
     return _lasting_functions[0]
 
 
-def _install() -> None:
+def _install(interceptor: ModuleInterceptor) -> None:
     """Install what every trace needs."""
+    hears_reads = interceptor.hears_every_attribute or interceptor.hears_tensor_attributes
     for owner, name, template, constants in _INTERCEPTED:
         found = vars(owner)[name]
+        if template is _getattr and not hears_reads and not hasattr(found, TORCH_FX_PATCHED):
+            continue  # Modules that run as they are read each of their parameters by this method.
         # A running trace of torch.fx has put a function of its own around this one, and takes it away when it ends,
         # whatever runs here then: both are told.
         inner = getattr(found, "__wrapped__", found) if hasattr(found, TORCH_FX_PATCHED) else found
@@ -353,7 +356,7 @@ def intercept(
     try:
         with _patches.lock:
             _running.add(session)
-            _install()
+            _install(interceptor)
             hold_leaves(_patches, session, modules, functions)
         with interceptor.torch_calls(session):
             yield

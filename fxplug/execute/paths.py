@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fxplug.errors import GraphError
-from fxplug.semantics.internals import buffers_of, modules_of, parameters_of, persists
+from fxplug.semantics.internals import buffers_of, empty_module, modules_of, parameters_of, persists
 
 __all__ = ["Holders", "delete_path", "fetch_path", "has_path", "set_path"]
 
@@ -160,10 +160,10 @@ class Holders:
                 return None
         ours = pair[0]
         existing = theirs if ours is pair[1] else pair[2].get(name)
-        if existing is None:
+        if existing is None and not (ours.__class__ is nn.Module and _is_free(ours, name)):
             existing = getattr(ours, name, None)
         if existing is not theirs and not isinstance(existing, nn.Module):
-            existing = nn.Module()
+            existing = empty_module()
             modules_of(ours)[name] = existing
         opened = self._pairs[prefix] = (existing, theirs, _modules_in(existing), _modules_in(theirs))
         return opened

@@ -26,6 +26,8 @@ __all__ = [
     "writes",
 ]
 
+_CALLS = ("call_function", "call_method", "call_module")
+
 ArgumentKey = int | str
 """A position in ``args``, a keyword, or ``"state"`` for parameters and buffers of the called module."""
 
@@ -86,7 +88,7 @@ class EffectRegistry:
 
     def __init__(self) -> None:
         self._targets: dict[Hashable, Effect | EffectRule] = {}
-        self._rules: list[EffectRule] = []
+        self._rules: dict[str, list[EffectRule]] = {op: [] for op in _CALLS}
 
     def register_target(self, target: Hashable, effect: Effect | EffectRule) -> None:
         """State the effect of calls to `target`.
@@ -110,9 +112,16 @@ class EffectRegistry:
         """Return target -> what is registered for it."""
         return dict(self._targets)
 
-    def register_rule(self, rule: EffectRule) -> None:
-        """Add a rule for targets without an entry; the rule added last is asked first."""
-        self._rules.insert(0, rule)
+    def register_rule(self, rule: EffectRule, *ops: str) -> None:
+        """Add a rule for targets without an entry; the rule added last is asked first.
+
+        Args:
+            rule: The rule.
+            ops: The opcodes of the calls about which it may have an opinion; by default all three. It is not asked
+                about others.
+        """
+        for op in ops or _CALLS:
+            self._rules[op].insert(0, rule)
 
     def effect_of(self, node: Node, root: object | None = None) -> Effect:
         """Return the effect of running `node`.
@@ -164,7 +173,7 @@ class EffectRegistry:
         return entry(node, module) if callable(entry) else entry
 
     def _ask_rules(self, node: Node, module: Any) -> Effect | None:
-        for rule in self._rules:
+        for rule in self._rules.get(node.op, ()):
             answer = rule(node, module)
             if answer is not None:
                 return answer

@@ -106,8 +106,6 @@ def _bound(node: Node, name: str, default: Any) -> Any:
 
 def _python_rule(node: Node, _: Any) -> Effect | None:
     """Answer for the operator and math modules, where names alone decide."""
-    if node.op != "call_function":
-        return None
     name = getattr(node.target, "__name__", "")
     if getattr(operator, name, None) is node.target:
         if name in {"call", "attrgetter", "itemgetter", "methodcaller"}:
@@ -140,7 +138,7 @@ def operator_name(function: Any) -> str | None:
 
 def _library_rule(node: Node, _: Any) -> Effect | None:
     """Answer for torch's own functions."""
-    if node.op != "call_function" or getattr(type(node.target), "__hash__", None) is None:
+    if getattr(type(node.target), "__hash__", None) is None:
         return None
     name = operator_name(node.target)
     if name is None:
@@ -163,7 +161,7 @@ def _library_rule(node: Node, _: Any) -> Effect | None:
 
 def _known_rule(node: Node, _: Any) -> Effect | None:
     """Answer for functions of other libraries."""
-    doing = what_does(node.target) if node.op == "call_function" else None
+    doing = what_does(node.target)
     if doing is None:
         return None
     if doing == "fills lists":
@@ -258,8 +256,6 @@ _SPECIAL_FUNCTIONS: dict[Any, Callable[[Node], Effect]] = {
 
 
 def _method_rule(node: Node, _: Any) -> Effect | None:
-    if node.op != "call_method":
-        return None
     name: str = node.target
     if node.kwargs.get("out") is not None:
         return writes("out")
@@ -271,17 +267,14 @@ def _method_rule(node: Node, _: Any) -> Effect | None:
 
 
 def _module_rule(node: Node, module: Any) -> Effect | None:
-    if node.op != "call_module" or not isinstance(module, torch.nn.Module):
-        return None
-    return module_effect(module, node)
+    return module_effect(module, node) if isinstance(module, torch.nn.Module) else None
 
 
 def _register() -> None:
-    for rule in (
-        *(_constructor_rule, _known_rule, _module_rule, _method_rule, _library_rule, _python_rule),
-        operator_rule,
-    ):
-        effects.register_rule(rule)
+    effects.register_rule(_module_rule, "call_module")
+    effects.register_rule(_method_rule, "call_method")
+    for rule in (_constructor_rule, _known_rule, _library_rule, _python_rule, operator_rule):
+        effects.register_rule(rule, "call_function")
     for name in _PURE_BUILTINS:
         effects.register_target(getattr(builtins, name), PURE)
     effects.register_target(collections.OrderedDict, PURE)

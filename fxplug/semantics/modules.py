@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -39,20 +40,26 @@ def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
 
 
 def _own_effect(module: nn.Module) -> Effect:
-    effect = PURE
+    updates, draws, always_draws = _traits(type(module))
+    effect = RANDOM if always_draws else PURE
     if _setting(module, "inplace"):
-        effect = _WRITES_INPUT
+        effect = _WRITES_INPUT.join(effect) if always_draws else _WRITES_INPUT
     if _setting(module, "max_norm") is not None:
         effect = effect.join(_WRITES_STATE)  # A lookup renormalises the rows that it reads.
-    if isinstance(module, (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)):
-        effect = effect.join(RANDOM)
     if not module.training:
         return effect
-    if isinstance(module, NormBase) and module.track_running_stats:
+    if updates and cast("NormBase", module).track_running_stats:
         return effect.join(_WRITES_STATE)
     dropout = _setting(module, "dropout")
-    draws = isinstance(module, (DropoutBase, nn.RReLU)) or (isinstance(dropout, (int, float)) and dropout > 0)
+    draws = draws or (isinstance(dropout, (int, float)) and dropout > 0)
     return effect.join(RANDOM) if draws else effect
+
+
+@lru_cache(maxsize=512)
+def _traits(kind: type[nn.Module]) -> tuple[bool, bool, bool]:
+    """Return what a class of torch may do: update statistics or draw random numbers in training, or draw always."""
+    always_draws = issubclass(kind, (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d))
+    return issubclass(kind, NormBase), issubclass(kind, (DropoutBase, nn.RReLU)), always_draws
 
 
 _WRITES_INPUT, _WRITES_STATE = writes(0), writes("state")

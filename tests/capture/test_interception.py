@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from fxplug.capture import Tracer, is_tracing
+from fxplug.capture.examples import ExampleTracer
 from fxplug.errors import TraceError, TraceWarning
 
 pytestmark = pytest.mark.usefixtures("pristine_module_class")
@@ -90,6 +91,21 @@ def test_functions_of_the_module_class_stay_the_same_objects_while_a_trace_runs(
 
     assert len(inside) == 3
     assert all(one is other for one, other in zip(inside, before, strict=True))
+
+
+def test_reads_of_parameters_are_left_alone_by_a_trace_on_examples_and_heard_by_one_inside_of_it():
+    own = nn.Module.__getattr__.__code__
+    inside: list = []
+
+    def look():
+        inside.append(nn.Module.__getattr__.__code__)
+        graph = Tracer().trace(Block())
+        inside.append([node.target for node in graph.nodes if node.op == "get_attr"])
+
+    ExampleTracer((torch.ones(2, 3),), {}).trace(Calling(look))
+
+    assert inside == [own, ["scale"]]
+    assert nn.Module.__getattr__.__code__ is own
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])

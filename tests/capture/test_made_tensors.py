@@ -321,9 +321,14 @@ def by_numpy(x):
     return x * pytest.importorskip("numpy").random.rand()
 
 
-@pytest.mark.parametrize("program", [by_python, seeded_python, by_numpy])
+def by_python_normally(x):
+    return x * random.gauss(0, 1)
+
+
+@pytest.mark.parametrize("program", [by_python, seeded_python, by_numpy, by_python_normally])
 def test_random_numbers_of_others_are_refused_and_put_back(capture, program):
     by_numpy(0)
+    by_python_normally(0)  # Python keeps the second number of a pair, and hands it out next.
     states = random.getstate()
     if threading.active_count() > 1:
         pytest.skip("another thread may draw")

@@ -8,6 +8,7 @@ from torch import nn
 
 from fxplug.errors import GraphError
 from fxplug.execute import Holders, delete_path, fetch_path, has_path, set_path
+from fxplug.semantics.internals import empty_module
 
 
 @pytest.fixture
@@ -164,3 +165,22 @@ def test_copy_changes_nothing_in_the_source(root):
     delete_path(new, "stack.0")
 
     assert ([name for name, _ in root.named_modules()], list(root.state_dict())) == before
+
+
+def test_an_empty_module_is_like_a_new_one_and_shares_nothing_with_the_next():
+    made, other, new = empty_module(), empty_module(), nn.Module()
+
+    assert vars(made) == vars(new)
+    assert list(map(type, vars(made).values())) == list(map(type, vars(new).values()))
+    made.register_buffer("mark", torch.ones(1), persistent=False)
+    made.register_forward_hook(lambda *_: None)
+    made.add_module("child", nn.ReLU())
+    assert vars(other) == vars(new) == vars(empty_module())
+
+
+@pytest.mark.parametrize("name", ["forward", "training", "type"])
+def test_a_submodule_with_the_name_of_an_attribute_takes_its_place(name):
+    theirs, ours = nn.Module(), nn.Module()
+    vars(theirs)["_modules"][name] = nn.Sequential(nn.Linear(2, 2))
+    assert Holders(ours, theirs).take(f"{name}.0")
+    assert ours._modules[name]._modules["0"] is theirs._modules[name][0]

@@ -95,6 +95,20 @@ def test_targets_answer_before_rules_and_the_last_rule_first():
     assert registry.effect_of(node) == RANDOM
 
 
+def test_a_rule_is_asked_about_the_calls_that_it_is_for():
+    registry = EffectRegistry()
+    asked = []
+    registry.register_rule(lambda node, _: asked.append(node.op) or RANDOM, "call_method", "call_module")
+    nodes = [
+        node_of("call_function", stranger),
+        node_of("call_method", "relu"),
+        node_of("call_module", "layer"),
+    ]
+
+    assert [registry.effect_of(node) for node in nodes] == [UNKNOWN, RANDOM, RANDOM]
+    assert asked == ["call_method", "call_module"]
+
+
 def test_a_rule_for_a_target_sees_the_node_and_may_have_no_opinion():
     registry = EffectRegistry()
     registry.register_target("to", lambda node, module: writes(0) if node.args else None)

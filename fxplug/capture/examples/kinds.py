@@ -13,7 +13,7 @@ from torch import nn
 
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
-from fxplug.semantics.internals import modules_below
+from fxplug.semantics.internals import every_module
 
 __all__ = ["COMPARES", "asks_for_kinds", "kind_may_differ", "names_reached"]
 
@@ -76,7 +76,7 @@ def names_reached(root: Any) -> frozenset[str]:
     names: set[str] = set()
     seen: set[int] = set()
     if isinstance(root, nn.Module):
-        for kind in {type(module) for _, module in modules_below(root)}:
+        for kind in set(map(type, every_module(root))):
             _add_class(kind, names, seen)
     else:
         while isinstance(root, functools.partial):

@@ -38,8 +38,6 @@ _LIBRARIES = frozenset({"_operator", "torch"})
 class CallRecorder(InputReceiver):
     """A tracer that makes each call that it records, and knows what comes of it."""
 
-    _calls: Any
-    """What hears of calls of torch."""
     _operators: Any
     """What hears of operators, None where nothing does."""
 
@@ -184,15 +182,8 @@ class CallRecorder(InputReceiver):
         if not (effect.writes or effect.unknown):
             return
         self._has_written = True
-        self.paused += 1
-        try:
-            self._snapshots.before_writes()
-            for tensor in tensors_in((*args, *kwargs.values()) if kwargs else args):
-                if self._snapshots.shares_memory(tensor):
-                    self._has_acted = True
-                    self._snapshots.before_write(tensor)
-        finally:
-            self.paused -= 1
+        if self._aloof(self._snapshots.before_writes_to, tensors_in((*args, *kwargs.values()))):
+            self._has_acted = True
 
     def _note_constant(self, node: Node) -> None:
         if node.op in {"call_function", "call_method"}:

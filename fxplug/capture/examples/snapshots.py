@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.semantics.internals import storage_of, with_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Snapshots"]
 
@@ -39,10 +42,13 @@ class Snapshots:
                     alias = existing.detach()
                     self._saved[id(existing)] = (existing, alias, alias.clone(), existing.requires_grad)
 
-    def shares_memory(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor shares the memory of one from before the program."""
+    def before_writes_to(self, tensors: Iterable[torch.Tensor]) -> bool:
+        """Hear that tensors may be written to; return whether one shares the memory of one from before the program."""
         self.before_writes()
-        return storage_of(tensor) in self._existing
+        shared = [tensor for tensor in tensors if storage_of(tensor) in self._existing]
+        for tensor in shared:
+            self.before_write(tensor)
+        return bool(shared)
 
     def restore(self) -> None:
         """Put back what was written to."""

@@ -221,13 +221,9 @@ class ExampleTracer(CallListener):
             place.scope = former
 
     def _save_buffers(self, module: nn.Module) -> None:
-        self.paused += 1
-        try:
-            for buffer in module.buffers():
-                self._snapshots.add(buffer)
-                self._snapshots.before_write(buffer)
-        finally:
-            self.paused -= 1
+        for buffer in module.buffers():
+            self._snapshots.add(buffer)
+            self._aloof(self._snapshots.before_write, buffer)
 
     def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Hear that a parameter or buffer was read: it is known by its identity."""
@@ -290,7 +286,9 @@ def _refuse_lazy(root: Any) -> None:
     if not isinstance(root, nn.Module):
         return
     # One of each class tells whether there are any.
-    tensors = {type(value): value for table in tensor_tables(root) for value in table.values()}
+    tensors: dict[type, Any] = {}
+    for table in tensor_tables(root):
+        tensors.update(zip(map(type, table.values()), table.values(), strict=True))
     if any(map(is_lazy, tensors.values())):
         lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(

@@ -21,10 +21,16 @@ from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
 from fxplug.semantics.checks import class_of
 from fxplug.semantics.generators import generator_from_state
-from fxplug.semantics.internals import is_fake, storage_of, with_data
+from fxplug.semantics.internals import (
+    is_fake,
+    put_on_calls,
+    storage_of,
+    take_off_calls,
+    with_data,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from fxplug.ir import Argument
 
@@ -45,6 +51,8 @@ def _node_behind(source: Node | Part) -> Node:
 class ValueKeeper(Answerer):
     """A tracer that knows tensors by their identity, and what each is in the graph."""
 
+    _calls: Any
+    """What hears of calls of torch."""
     values: dict[str, torch.Tensor] | None = None
     """Name of each node -> copy of its value, where that is wanted."""
     without_data: Any = None
@@ -83,6 +91,18 @@ class ValueKeeper(Answerer):
             if self._may_differ(source):
                 return True
         return False
+
+    def _aloof(self, function: Callable[..., Any], /, *args: Any) -> Any:
+        """Call a function of torch that is no part of the program."""
+        self.paused += 1
+        # A call that is heard of, if only to be let through, takes several times as long.
+        is_off = take_off_calls(self._calls)
+        try:
+            return function(*args)
+        finally:
+            if is_off:
+                put_on_calls(self._calls)
+            self.paused -= 1
 
     def _part_stand_in(self, value: Any, source: Node | Part) -> Any:
         kind = type(value)
@@ -170,11 +190,7 @@ class ValueKeeper(Answerer):
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
-            self.paused += 1
-            try:
-                value = value.view_as(value)
-            finally:
-                self.paused -= 1
+            value = self._aloof(value.view_as, value)
         self._known[id(value)] = (value, source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1

@@ -1,0 +1,149 @@
+"""The states of the random numbers that Python and NumPy draw for everybody, noted and put back.
+
+Both are read where they lie in memory, because asking for them takes longer than a small program: NumPy takes a quarter
+of a millisecond to be given a state that it has already.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import sys
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["RandomSources"]
+
+_WORDS = 624
+"""Of the state of a Mersenne twister, beside its position."""
+_SIZE = 4 * (_WORDS + 1)
+
+
+class RandomSources:
+    """Takes note of the states of Python's `random` and of NumPy's global generator when it is made."""
+
+    def __init__(self) -> None:
+        self._python = _read_python()
+        self._numpy = _read_numpy()
+
+    def changed(self) -> list[str]:
+        """Return whose random numbers were drawn or seeded since: ``"random"`` (of Python), ``"numpy"``."""
+        names: list[str] = []
+        if _read_python() != self._python:
+            names.append("random")
+        # NumPy may have been imported meanwhile; who draws first then has not set a state that could be put back.
+        if self._numpy is not None and _read_numpy() != self._numpy:
+            names.append("numpy")
+        return names
+
+    def restore(self, changed: Iterable[str]) -> None:
+        """Put back the states of those that are named (see `changed`)."""
+        for name in changed:
+            if name == "random":
+                _restore_python(self._python)
+            elif self._numpy is not None:
+                _restore_numpy(self._numpy)
+
+
+def _twister_of_python() -> int | None:
+    """Return the address of the state behind Python's module `random`, None where it is not laid out as expected."""
+    generator: Any = getattr(random, "_inst", None)
+    if sys.implementation.name != "cpython" or generator is None:
+        return None
+    address = id(generator) + object.__basicsize__
+    position, *words = (ctypes.c_uint32 * (_WORDS + 1)).from_buffer_copy(ctypes.string_at(address, _SIZE))
+    return address if (*words, position) == generator.getstate()[1] else None
+
+
+_ADDRESS = _twister_of_python()
+_generator: Any = getattr(random, "_inst", None)
+
+
+def _read_python() -> Any:
+    # Numbers of a normal distribution are drawn in pairs: the second one is kept beside the twister.
+    if _ADDRESS is None:
+        return random.getstate()
+    return ctypes.string_at(_ADDRESS, _SIZE), _generator.gauss_next
+
+
+def _restore_python(state: Any) -> None:
+    if _ADDRESS is not None:
+        data, following = state
+        position, *words = (ctypes.c_uint32 * (_WORDS + 1)).from_buffer_copy(data)
+        state = (random.getstate()[0], (*words, position), following)
+    random.setstate(state)
+
+
+# -- NumPy
+
+
+def _global_generator() -> Any:
+    """Return NumPy's global generator, None where NumPy is not loaded."""
+    mtrand: Any = sys.modules.get("numpy.random.mtrand")
+    return None if mtrand is None or "numpy" not in sys.modules else mtrand._rand
+
+
+def _read_numpy() -> Any:
+    """Return the state of NumPy's global generator, as something that compares; None where NumPy is not loaded."""
+    generator = _global_generator()
+    if generator is None:
+        return None
+    bits = generator._bit_generator
+    offset = _offset_of_second(type(generator), type(bits)) if type(bits).__name__ == "MT19937" else None
+    if offset is None:
+        told = generator.get_state(legacy=False)
+        return _State(_plain(told), told)
+    return (
+        ctypes.string_at(bits.ctypes.state_address, _SIZE),
+        ctypes.string_at(id(generator) + offset, _second.size),
+    )
+
+
+def _restore_numpy(state: Any) -> None:
+    generator = _global_generator()
+    if isinstance(state, _State):
+        generator.set_state(state.told)
+        return
+    *words, position = _words.unpack(state[0])
+    generator.set_state(("MT19937", words, position, *_second.unpack(state[1])))
+
+
+@dataclass
+class _State:
+    """What a generator says of itself, to be compared with what it said before."""
+
+    plain: Any
+    """The same with lists for arrays, which compare as a whole."""
+    told: dict[str, Any] = field(compare=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+_words = struct.Struct(f"={_WORDS + 1}I")
+_second = struct.Struct("=i4xd")
+"""Whether a second number of a normal distribution is kept, and the number."""
+
+
+@cache
+def _offset_of_second(kind: type[Any], bits: type[Any]) -> int | None:
+    """Return where in a generator the second number of a pair is kept, found out with one; None if it is not found.
+
+    Numbers of a normal distribution are drawn in pairs, and taking the second one leaves the twister as it is.
+    """
+    generator = kind(bits(_WORDS))  # Without a seed, NumPy would import what draws one.
+    generator.standard_normal()
+    expected = _second.pack(*generator.get_state()[3:])
+    place = ctypes.string_at(id(generator), kind.__basicsize__).find(expected)
+    generator.standard_normal()
+    address = id(generator) + place
+    is_there = place >= 0 and _second.unpack(ctypes.string_at(address, _second.size))[0] == 0
+    return place if is_there else None
