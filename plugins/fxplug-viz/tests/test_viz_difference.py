@@ -196,6 +196,19 @@ def test_what_only_has_the_same_place_or_name_does_not_belong_together(calls):
     assert diff(first, program(*calls)).is_unrelated
 
 
+def test_calls_that_many_programs_have_do_not_hold_each_other():
+    """Both add and add again, of other values and for other users."""
+
+    def first(x):
+        return ((x.relu() + 1) + 2).mean()
+
+    def second(x, y):
+        total = x.cos() + y.cos()
+        return (total + total.exp()).tanh() * total.sin()
+
+    assert diff(fxplug.symbolic_trace(first), fxplug.symbolic_trace(second)).is_unrelated
+
+
 def test_nodes_of_other_origins_belong_together_by_name(before):
     """As where a file was edited between two captures."""
 

@@ -253,6 +253,7 @@ def test_diff_of_programs_with_nothing_in_common_has_every_node(run_fxplug, save
     lines = result.stdout.splitlines()
     assert lines[0] == "4 nodes -> 5 nodes: 5 added, 4 removed; the two programs have nothing in common"
     assert [line.split()[0] for line in lines[1:-1]] == ["removed"] * 4 + ["added"] * 5
+    assert " → Other</title>" in (tmp_path / "diff.html").read_text(encoding="utf-8")
     assert run_fxplug("diff", other, saved, "--out", tmp_path / "diff.dot").exit_code == 0
     assert '"before: matmul" [label=' in (tmp_path / "diff.dot").read_text()
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from fxplug.ir import Node
 
@@ -23,7 +23,7 @@ def related_pairs(
     `fxplug.analyze.align` takes for granted that one graph was made of the other: inputs are paired by position, the
     outputs always, and then what these use. Of two unrelated programs that would pair the last calls, whatever they
     are. Here a pair stays where both nodes have an origin in common, or where they are called alike, call the same, and
-    what surrounds them belongs together, too. Inputs and outputs stay where anything else does.
+    what they take, or the calls that use them, belongs together, too. Inputs and outputs stay where anything else does.
 
     Args:
         partner: Node of the second graph -> node of the first.
@@ -55,24 +55,23 @@ class _Pairs:
     def _is_held(self, new: Node) -> bool:
         old = self.partner[new]
         inputs, users = (
-            list(self._common(new.all_input_nodes, old.all_input_nodes)),
+            self._common(new.all_input_nodes, old.all_input_nodes),
             self._common(new.users, old.users),
         )
         if new.op == "output":
             return bool(inputs) or not new.all_input_nodes or not old.all_input_nodes
         if not new.all_input_nodes and not old.all_input_nodes:
-            return any(True for _ in users) or not new.users or not old.users
+            return bool(users) or not new.users or not old.users
         if len(inputs) == len(new.all_input_nodes) == len(old.all_input_nodes):
             return True
-        # Nearly every program has an input and an output: that a call is beside one of them says little.
-        return any(node.op.startswith("call_") for node in (*inputs, *users))
+        # Nearly every program has an output: that it returns what is called so says little.
+        is_used_alike = len(users) == len(new.users) == len(old.users)
+        return is_used_alike and any(node.op.startswith("call_") for node in users)
 
-    def _common(
-        self, ours: Mapping[Node, object] | list[Node], theirs: Mapping[Node, object] | list[Node]
-    ) -> Iterator[Node]:
-        """Yield the nodes of the second graph whose partners are among nodes of the first one."""
+    def _common(self, ours: Iterable[Node], theirs: Iterable[Node]) -> list[Node]:
+        """Return the nodes of the second graph whose partners are among nodes of the first one."""
         known = set(theirs)
-        return (node for node in ours if node in self.kept and self.partner[node] in known)
+        return [node for node in ours if node in self.kept and self.partner[node] in known]
 
 
 def _is_alike(first: Node, second: Node) -> bool:
