@@ -387,3 +387,10 @@ def test_a_report_is_laid_out_for_paper_and_fits_it(optimised, page):
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 680
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_a_report_fits_a_telephone(optimised, page):
+    page.page.set_viewport_size({"width": 400, "height": 800})
+    page.page.goto((optimised / "report.html").as_uri())
+
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 400
