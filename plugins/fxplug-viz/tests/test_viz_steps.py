@@ -222,7 +222,7 @@ def test_what_was_removed_leads_to_where_it_was(page, steps, tmp_path):
     page.open(steps.view(tmp_path / "steps.html"), "#step=3")
     page.page.locator("summary", has_text="1 removed").click()
 
-    page.page.locator("#details button", has_text="dropout").click()
+    page.page.locator("#details").get_by_role("button", name="dropout", exact=True).click()
 
     page.wait("location.hash === '#step=2&node=dropout'")
     assert "It is gone." in page.text("#details")
