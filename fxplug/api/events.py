@@ -61,6 +61,8 @@ class StageReporter:
         """Set by the stage, before it ends."""
         self.nodes: tuple[int, int] | None = None
         """Set by the stage, where it concerns nodes."""
+        self.seconds = 0.0
+        """How long it took, as the observer is told; known when it has ended."""
 
     def progress(self, done: int, total: int) -> None:
         """Tell that `done` of `total` steps are done."""
@@ -74,14 +76,13 @@ class StageReporter:
         try:
             yield self
         except BaseException as error:
-            seconds = time.perf_counter() - started
-            self._tell(
-                OptimizationEvent(self._stage, "failed", self._subject, type(error).__name__, seconds=seconds)
-            )
+            self.seconds = time.perf_counter() - started
+            name = type(error).__name__
+            self._tell(OptimizationEvent(self._stage, "failed", self._subject, name, seconds=self.seconds))
             raise
-        seconds = time.perf_counter() - started
+        self.seconds = time.perf_counter() - started
         self._tell(
-            OptimizationEvent(self._stage, "finished", self._subject, self.summary, self.nodes, seconds)
+            OptimizationEvent(self._stage, "finished", self._subject, self.summary, self.nodes, self.seconds)
         )
 
     def _tell(self, event: OptimizationEvent) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,6 +68,7 @@ class OptimizationResult:
     traced_nodes: int
     """Nodes in the graph as it was captured."""
     trace_seconds: float
+    """How long it took to capture the module and to copy what was captured, as an observer of the stage is told."""
     pipeline: str
     """Name of the pipeline that ran; empty when passes were named."""
     passes: tuple[PassReport, ...]
@@ -254,23 +254,22 @@ class _Job:
         return run
 
     def _capture(self) -> tuple[GraphModule, float]:
-        started = time.perf_counter()
         with self._stage("trace", type(self._module).__name__).running() as stage:
             try:
                 captured = self._traced()
             finally:
                 # What the program did to lists and dicts of its own while it ran on proxies is undone.
                 self.original.restore()
-            seconds = time.perf_counter() - started
             stage.summary = f"{len(captured.graph.nodes)} nodes"
             try:
-                return copy_module(captured), seconds
+                captured = copy_module(captured)
             except Exception as error:
                 raise FxplugError(
                     f"Cannot optimise {type(self._module).__name__}: something in it cannot be copied "
                     f"({error_text(error)}), and the original has to stay as it is. Make the part that "
                     f"holds it copyable (__deepcopy__)."
                 ) from error
+        return captured, stage.seconds
 
     def _traced(self) -> GraphModule:
         """Capture the module; what the tracer warns of becomes part of the result."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fxplug.api import Latency, OptimizationResult
     from fxplug.cli.sections import Section, SectionObservers
-    from fxplug.lower import LoweringReport
+    from fxplug.lower import LoweringReport, NodeSupport
     from fxplug.passes import PassReport
     from fxplug.plugins import PluginManager
 
@@ -199,10 +199,8 @@ def _backend_entry(report: LoweringReport, result: OptimizationResult) -> dict[s
         "runs_the_module": not result.fallback and not report.eager,
         "fallback": result.fallback or None,
         "coverage": report.coverage,
-        "unsupported": [
-            {"node": node.name, "target": node.target, "reason": node.reason, "source": node.source}
-            for node in report.unsupported
-        ],
+        "unsupported": [_call_entry(node) for node in report.unsupported],
+        "left": [_call_entry(node) for node in _left(report)],
         "partitions": [
             {
                 "name": partition.name,
@@ -215,6 +213,15 @@ def _backend_entry(report: LoweringReport, result: OptimizationResult) -> dict[s
             for partition in report.partitions
         ],
     }
+
+
+def _left(report: LoweringReport) -> list[NodeSupport]:
+    """Return the calls that the backend could run, and that are in no partition all the same."""
+    return [node for node in report.nodes if node.ok and not node.partition and report.partitions]
+
+
+def _call_entry(node: NodeSupport) -> dict[str, str]:
+    return {"node": node.name, "target": node.target, "reason": node.reason, "source": node.source}
 
 
 def _latency_entry(latency: Latency) -> dict[str, Any]:
@@ -302,9 +309,10 @@ def _markdown_backend(report: LoweringReport) -> Iterator[str]:
     yield f"## Backend {report.backend}"
     yield ""
     yield f"It supports {len(report.nodes) - len(report.unsupported)} of {len(report.nodes)} calls."
-    if report.unsupported:
+    stays = [*report.unsupported, *_left(report)]
+    if stays:
         yield ""
-        yield "| node | target | why not | source |"
+        yield "| in PyTorch | target | why | source |"
         yield "|---|---|---|---|"
-    for node in report.unsupported:
+    for node in stays:
         yield f"| {node.name} | {table_cell(node.target)} | {table_cell(node.reason)} | {table_cell(node.source)} |"

@@ -10,6 +10,9 @@ import torch
 from torch import nn
 
 from fxplug.errors import ConfigError, LoweringError, did_you_mean
+from fxplug.execute.shadow import with_other_tensors
+from fxplug.ir import iterate_leaves
+from fxplug.semantics.internals import is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -160,6 +163,11 @@ class LoweredPartition(nn.Module):
     def _checked(self, inputs: tuple[Any, ...]) -> GraphModule | None:
         """Return what runs instead of the engine, None where the engine does."""
         problem = "" if self.profile is None else self.profile.problem_with(inputs)
+        if not problem and (mode := _mode_of(inputs)) is not None:
+            # An engine reads memory, and these have none: whoever asks for shapes gets them from the program.
+            return with_other_tensors(
+                self.__dict__["eager"], lambda tensor: mode.from_tensor(tensor.detach(), static_shapes=True)
+            )
         if not problem and (ask := getattr(self.engine, "problem_with", None)) is not None:
             problem = ask(inputs)
         if not problem:
@@ -175,6 +183,11 @@ class LoweredPartition(nn.Module):
     def extra_repr(self) -> str:
         """Return what is shown of it."""
         return f"{self.backend}"
+
+
+def _mode_of(inputs: tuple[Any, ...]) -> Any:
+    """Return the ``FakeTensorMode`` of inputs without data, None where they have data."""
+    return next((value.fake_mode for value in iterate_leaves(inputs) if is_fake(value)), None)
 
 
 def lowered_partitions(module: nn.Module) -> dict[str, LoweredPartition]:

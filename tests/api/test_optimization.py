@@ -152,6 +152,14 @@ def test_an_observer_hears_of_every_stage_in_order(model, manager):
     assert [event.steps for event in events if event.state == "progress"] == [(1, 2), (2, 2)]
 
 
+def test_the_result_and_the_observer_are_told_the_same_time_of_tracing(model, manager):
+    events = []
+    result = run(model, observer=events.append, manager=manager)
+
+    (told,) = [event.seconds for event in events if event.stage == "trace" and event.state == "finished"]
+    assert result.trace_seconds == told > 0
+
+
 def test_plugins_hear_of_passes_too(model, manager_with):
     heard = []
     manager = manager_with(fxplug_pass_finished=lambda event: heard.append(event.name))

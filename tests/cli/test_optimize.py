@@ -227,6 +227,7 @@ def test_the_reports_tell_the_same_to_programs_and_to_people(fxplug, folder):
         "fallback": None,
         "coverage": 1.0,
         "unsupported": [],
+        "left": [],
         "partitions": [
             {
                 "name": "submod_0",

@@ -16,10 +16,12 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.analyze import described_copy, shape_text
 from fxplug.errors import ConfigError, LoweringError, StorageError
 from fxplug.execute import GraphModule
 from fxplug.lower import LoweredPartition, lower, lowered_partitions
 from fxplug.plugins import PluginManager
+from fxplug.semantics.internals import without_data
 from fxplug.storage import summarize
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,6 +58,21 @@ def test_what_was_compiled_is_used_again(module, path):
     assert (first.restored, second.restored) == (1, 1)
     assert torch.equal(loaded(X + 1), module(X + 1))
     assert first.restored == 1
+
+
+def test_shapes_are_known_without_the_engine(module, path):
+    """An engine would read the memory of tensors that have none."""
+    first, second = Keeping(), Keeping()
+    loaded = fxplug.load(path, manager=manager(first, second))
+
+    known = described_copy(loaded, X)
+
+    shapes = {node.name: shape_text(node) for node in known.graph.nodes}
+    assert (shapes["submod_0"], shapes["submod_1"]) == ("float32[2, 3]", "float32[2, 2]")
+    assert (first.restored, second.restored) == (0, 0)
+    assert torch.equal(loaded(X), module(X))
+    with pytest.raises(LoweringError, match="Cannot run partition"):
+        loaded(without_data(X[:1])[1])
 
 
 def test_it_is_restored_in_a_fresh_process(module, path, tmp_path):

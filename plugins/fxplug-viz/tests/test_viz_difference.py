@@ -124,8 +124,105 @@ def test_graphs_with_other_inputs_and_without_outputs_are_compared():
         first.placeholder(name)
     second.placeholder("y")
 
-    assert diff(first, second).text() == "2 nodes -> 1 nodes: 1 same, 1 removed\nremoved  x"
+    assert diff(first, second).text() == "2 nodes -> 1 node: 1 same, 1 removed\nremoved  x"
     assert diff(fxplug.Graph(), fxplug.Graph()).text() == "0 nodes -> 0 nodes: nothing to compare"
+
+
+class Stranger(nn.Module):
+    def forward(self, x):
+        return torch.stack([x.cos(), x.exp()]).tanh()
+
+
+def test_of_unrelated_programs_everything_is_removed_and_added(before):
+    stranger = fxplug.symbolic_trace(Stranger())
+
+    difference = diff(before, stranger)
+
+    assert difference.is_unrelated
+    assert difference.counts() == {"same": 0, "changed": 0, "moved": 0, "fused": 0, "added": 6, "removed": 7}
+    assert difference.summary() == (
+        "7 nodes -> 6 nodes: 6 added, 7 removed; the two programs have nothing in common"
+    )
+    assert "6 added, 7 removed; the two programs have nothing in common<" in diff_dot_text(difference)
+    assert "removed  x" in difference.text()
+    assert "added    output" in difference.text()
+
+
+def program(*calls):
+    """Return a graph without origins: a chain of method calls, each as (name, method)."""
+    graph = fxplug.Graph()
+    value = graph.placeholder("x")
+    for name, method in calls:
+        value = graph.create_node("call_method", method, (value,), name=name)
+    graph.output(value)
+    return graph
+
+
+def test_without_origins_name_and_target_count_where_what_is_around_belongs_together():
+    first = program(("a", "relu"), ("b", "tanh"), ("c", "cos"), ("d", "exp"))
+
+    assert diff(first, program(("a", "relu"), ("b", "tanh"), ("c", "cos"), ("d", "exp"))).is_empty
+    # The beginning is the same, the end is another one.
+    assert told(first, program(("a", "relu"), ("b", "tanh"), ("e", "sin"), ("f", "log"))) == [
+        "6 nodes -> 6 nodes: 3 same, 1 changed, 2 added, 2 removed",
+        "removed  c (cos)",
+        "removed  d (exp)",
+        "added    e (sin)",
+        "added    f (log)",
+        "changed  output: argument %d -> %f",
+    ]
+    # The end is the same: two calls that hold each other.
+    assert told(first, program(("e", "sin"), ("c", "cos"), ("d", "exp"))) == [
+        "6 nodes -> 5 nodes: 3 same, 1 changed, 1 added, 2 removed",
+        "removed  a (relu)",
+        "removed  b (tanh)",
+        "added    e (sin)",
+        "changed  c (cos): argument %b -> %e",
+    ]
+    # Numbers in names are those of one capture.
+    assert diff(program(("relu_3", "relu")), program(("relu_2", "relu"))).counts()["same"] == 3
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("a", "sin"), ("b", "log"), ("c", "cos"), ("d", "exp"), ("e", "neg")],
+        [("z", "sin"), ("y", "log"), ("d", "exp")],  # Only a last call that is called alike.
+        [("a", "cos"), ("d", "tan")],  # Names of something else.
+    ],
+)
+def test_what_only_has_the_same_place_or_name_does_not_belong_together(calls):
+    first = program(("a", "relu"), ("b", "tanh"), ("d", "exp"))
+    assert diff(first, program(*calls)).is_unrelated
+
+
+def test_calls_that_many_programs_have_do_not_hold_each_other():
+    """Both add and add again, of other values and for other users."""
+
+    def first(x):
+        return ((x.relu() + 1) + 2).mean()
+
+    def second(x, y):
+        total = x.cos() + y.cos()
+        return (total + total.exp()).tanh() * total.sin()
+
+    assert diff(fxplug.symbolic_trace(first), fxplug.symbolic_trace(second)).is_unrelated
+
+
+def test_nodes_of_other_origins_belong_together_by_name(before):
+    """As where a file was edited between two captures."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.dropout = nn.Dropout()
+
+        def forward(self, x):
+            x = self.dropout(self.linear(x))
+            return x.relu() + x.sigmoid()
+
+    assert diff(before, fxplug.symbolic_trace(Model())).is_empty
 
 
 def test_the_picture_has_what_is_gone_in_dashes(before, after):

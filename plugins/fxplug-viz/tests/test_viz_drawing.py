@@ -81,6 +81,8 @@ def test_an_unknown_format_is_refused(module, tmp_path):
         f"Cannot draw to {str(tmp_path / 'model.gif')!r}: the name does not say which format is meant. Let it end in "
         ".gv, .dot, .svg, .png, .pdf, or name the format: dot, svg, png, pdf."
     )
+    with pytest.raises(ConfigError, match=r"Pages for a browser are made by 'fxplug view'"):
+        draw(module, tmp_path / "model.html")
     assert list(tmp_path.iterdir()) == []
 
 

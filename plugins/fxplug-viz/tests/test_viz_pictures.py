@@ -15,6 +15,7 @@ import pytest
 import fxplug
 from fxplug.analyze import propagate_shapes
 from fxplug_viz import DrawingError, DrawOptions, GraphDrawer, diff, draw, draw_diff, view_diff
+from fxplug_viz.clusters import modules_around
 from fxplug_viz.selection import columns_of, shown_edges
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -74,6 +75,19 @@ def test_columns_stand_in_the_order_of_the_program(traced, tmp_path):
     middles = [sum(places[node.name] for node in column) / len(column) for column in columns]
     assert len(columns) > 1
     assert middles == sorted(middles)
+
+
+def test_columns_end_where_blocks_end():
+    """A cut behind the addition would break one edge fewer, and tear the last call off its block."""
+    graph = fxplug.symbolic_trace(example("resnet50").resnet50()).graph
+    nodes = list(graph.nodes)
+
+    columns = columns_of(nodes, shown_edges(nodes, ()), DrawOptions.of({}).column_length(len(nodes)))
+
+    lasts = [modules_around(column[-1]) for column in columns[:-1]]
+    firsts = [modules_around(column[0]) for column in columns[1:]]
+    assert len(columns) > 2
+    assert all(last[-1] not in first for last, first in zip(lasts, firsts, strict=True))
 
 
 def test_real_models_are_drawn_as_png_and_pdf(traced, tmp_path):

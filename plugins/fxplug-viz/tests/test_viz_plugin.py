@@ -251,9 +251,9 @@ def test_diff_of_programs_with_nothing_in_common_has_every_node(run_fxplug, save
 
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    # The last calls stand in the same place, in front of the output.
-    assert lines[0] == "4 nodes -> 5 nodes: 1 same, 1 changed, 3 added, 2 removed"
-    assert [line.split()[0] for line in lines[1:-1]] == ["removed"] * 2 + ["added"] * 3 + ["changed"]
+    assert lines[0] == "4 nodes -> 5 nodes: 5 added, 4 removed; the two programs have nothing in common"
+    assert [line.split()[0] for line in lines[1:-1]] == ["removed"] * 4 + ["added"] * 5
+    assert " → Other</title>" in (tmp_path / "diff.html").read_text(encoding="utf-8")
     assert run_fxplug("diff", other, saved, "--out", tmp_path / "diff.dot").exit_code == 0
     assert '"before: matmul" [label=' in (tmp_path / "diff.dot").read_text()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
+import time
 from html import unescape
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
@@ -105,6 +108,21 @@ def test_optimize_leaves_a_report_that_reads_from_top_to_bottom(optimised):
     assert "script" not in page.tags
     assert "@media print" in html
     assert "default-src 'none'" in unescape(html)
+
+
+def test_the_page_and_the_terminal_tell_one_time_of_capturing(run_fxplug, tmp_path, monkeypatch):
+    def slow(module):
+        time.sleep(0.2)
+        return copy.deepcopy(module)
+
+    monkeypatch.setattr("fxplug.api.optimization.copy_module", slow)
+
+    result = run_fxplug("optimize", "model.py:build", "--example", "1x3x8x8", "--out", "out", "--no-measure")
+
+    (told,) = re.findall(r"^ok +trace .*?(\S+ m?s)$", result.output, re.MULTILINE)
+    assert float(told.split()[0]) >= 200
+    text = str(Text((tmp_path / "out" / "report.html").read_text(encoding="utf-8")))
+    assert f"That took {told}, with the copy that the passes work on" in text
 
 
 def test_the_other_reports_name_the_page(optimised):
@@ -227,6 +245,44 @@ def test_guards_and_a_backend_are_reported(optimised):
     assert "10 more are in report.json." in text
 
 
+def report_text(data):
+    return str(Text(report_html(ReportContext(fxplug.symbolic_trace(nn.ReLU()), (torch.ones(1),), data))))
+
+
+def test_a_backend_that_runs_parts_of_a_module_is_told_of_as_such(data_of_a_report):
+    data = copy.deepcopy(data_of_a_report)
+    part = {"backend": "engine", "nodes": ["a"], "compute_nodes": 1, "transfer_bytes": None, "fallback": None}
+    data["backend"] = {
+        "name": "engine", "runs_the_module": False, "fallback": None, "coverage": 0.9996, "unsupported": [],
+        "left": [{"node": "n", "target": "t", "reason": "too small to be worth it", "source": "m.py:1"}],
+        "partitions": [{"name": "p", **part}, {"name": "q", **part}, {"name": "r", **part, "fallback": "broke"}],
+    }  # fmt: skip
+
+    text = report_text(data)
+
+    runs = "supports 99.9% of its calls, and runs 2 parts of it; PyTorch runs the rest."
+    assert f"The backend engine {runs}" in text
+    assert "It supports 99.9% of the calls, and runs 2 parts of it; PyTorch runs the rest." in text
+    assert "None" not in text
+    assert "p 1 not known runs in engine" in text
+    assert "n t too small to be worth it m.py:1" in text
+
+    data["backend"].update(runs_the_module=True, coverage=1.0, left=[])
+    assert "The backend engine supports all of its calls, and runs it." in report_text(data)
+    data["backend"].update(runs_the_module=False, fallback="too small.", coverage=0.0)
+    assert "supports none of its calls, and does not run it: too small. " in report_text(data)
+
+
+def test_passes_that_failed_are_told_of_at_the_top(data_of_a_report):
+    data = copy.deepcopy(data_of_a_report)
+    data["passes"][0].update(error="ValueError: no")
+    name = data["passes"][0]["name"]
+    assert f"1 pass failed and was undone: {name}." in report_text(data)
+    assert "failed and was undone: ValueError: no" in report_text(data)
+    data["passes"][1].update(error="ValueError: no")
+    assert f"2 passes failed and were undone: {name}, {data['passes'][1]['name']}." in report_text(data)
+
+
 def test_no_page_is_written_where_no_report_is():
     (record,) = plugin.fxplug_register_report_sections()
 
@@ -286,7 +342,7 @@ def test_view_without_an_example_captures_symbolically(run_fxplug, tmp_path):
         (["model.py:build", "--profile"], "--profile and --device-name need inputs"),
         (["model.py:build", "--out", "missing/a.html"], "Cannot write the page to"),
         (["model.py:build", "--table", "model.py"], "no node is called"),
-        (["model.py:build", "--table", "one.csv"], "its first line names 1 columns"),
+        (["model.py:build", "--table", "one.csv"], "its first line names 1 column."),
     ],
 )
 def test_view_says_what_is_wrong(run_fxplug, tmp_path, arguments, message):
@@ -331,3 +387,10 @@ def test_a_report_is_laid_out_for_paper_and_fits_it(optimised, page):
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 680
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_a_report_fits_a_telephone(optimised, page):
+    page.page.set_viewport_size({"width": 400, "height": 800})
+    page.page.goto((optimised / "report.html").as_uri())
+
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 400

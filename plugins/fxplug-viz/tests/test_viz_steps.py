@@ -222,7 +222,7 @@ def test_what_was_removed_leads_to_where_it_was(page, steps, tmp_path):
     page.open(steps.view(tmp_path / "steps.html"), "#step=3")
     page.page.locator("summary", has_text="1 removed").click()
 
-    page.page.locator("#details button", has_text="dropout").click()
+    page.page.locator("#details").get_by_role("button", name="dropout", exact=True).click()
 
     page.wait("location.hash === '#step=2&node=dropout'")
     assert "It is gone." in page.text("#details")
@@ -233,6 +233,8 @@ def test_both_sides_of_a_difference_are_on_one_page(page, steps, tmp_path):
     page.open(view_diff(difference, tmp_path / "diff.html"))
 
     assert page.text("#step-text") == "2 of 2: after 6 nodes → 4 nodes: 2 same, 1 changed, 1 fused, 1 removed"
+    changed = page.page.locator("#details .changes details", has_text="1 changed").inner_text()
+    assert "argument %" in changed
     page.page.keyboard.press("p")
     page.wait("fxplugView.app.picture.scene.boxes.size === 6")
     assert page.page.locator("#graph-choice").is_hidden()

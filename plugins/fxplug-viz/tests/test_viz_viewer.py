@@ -151,6 +151,19 @@ def test_search_finds_and_reveals(page, module, tmp_path):
     page.page.keyboard.press("/")
     page.page.keyboard.type("no such thing")
     assert page.text("#results") == "Nothing is called so."
+    page.page.fill("#search", "blocks.3 add")  # The path of the module says it, the name does not.
+    assert page.page.locator("#results li").first.inner_text().startswith("add_3")
+
+
+def test_an_arrow_leads_into_an_unfolded_module(page, module, tmp_path):
+    page.open(view(module, tmp_path / "model.html"), "#module=blocks.2")
+    page.page.keyboard.press("e")
+    page.wait("fxplugView.app.model.allGroups().every((id) => fxplugView.app.model.expanded.has(id))")
+    page.wait("fxplugView.app.picture.scene.boxes.size > 15")
+
+    page.page.keyboard.press("ArrowDown")
+
+    page.wait("document.querySelector('#details h2').textContent === 'blocks_2_linear'")
 
 
 def test_a_link_leads_to_a_node_and_to_a_module(page, module, tmp_path):

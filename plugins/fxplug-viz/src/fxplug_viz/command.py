@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fxplug.cli import capture_options, captured_module, config_option, manager_for, traceback_option
 from fxplug_viz.drawing import draw as draw_picture
+from fxplug_viz.labels import counted
 from fxplug_viz.options import COLOURINGS, Direction, DrawOptions, Hidden
 from fxplug_viz.rendering import Format, format_of
 from fxplug_viz.tree import rich_tree, tree_text
@@ -123,7 +124,7 @@ def draw(context: click.Context, model: str, config: Path | None, **options: Any
     draw_picture(module, out, kind, **settings)
     edges = sum(len(node.all_input_nodes) for node in module.graph.nodes)
     what = "as DOT text" if kind == "dot" else f"as {kind.upper()}"
-    click.echo(f"Wrote {out}: {len(module.graph.nodes)} nodes, {edges} edges, {what}.")
+    click.echo(f"Wrote {out}: {counted(len(module.graph.nodes), 'node')}, {counted(edges, 'edge')}, {what}.")
 
 
 def _print_tree(module: GraphModule, settings: dict[str, Any]) -> None:

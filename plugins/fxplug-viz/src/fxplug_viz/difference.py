@@ -11,7 +11,8 @@ from fxplug.analyze import align
 from fxplug.execute import fetch_path
 from fxplug.ir import Node, iterate_leaves, qualified_name
 from fxplug_viz.dot import parts_of
-from fxplug_viz.labels import argument_row, is_missing, parameter_text, target_text, value_text
+from fxplug_viz.labels import argument_row, counted, is_missing, parameter_text, target_text, value_text
+from fxplug_viz.relations import related_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
@@ -64,11 +65,24 @@ class GraphDifference:
         """Whether nothing is different."""
         return all(change.kind == "same" for change in self.changes)
 
+    @property
+    def is_unrelated(self) -> bool:
+        """Whether both graphs have nodes, and none of one belongs to any of the other."""
+        kinds = {change.kind for change in self.changes}
+        return kinds == {"added", "removed"}
+
+    def summary(self) -> str:
+        """Return in a line how many nodes there were and are, and what became of them."""
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts().items() if count)
+        before, after = (counted(len(graph.nodes), "node") for graph in (self.first, self.second))
+        head = f"{before} -> {after}: {counts or 'nothing to compare'}"
+        return f"{head}; the two programs have nothing in common" if self.is_unrelated else head
+
     def text(self) -> str:
         """Return the difference for people: a line of numbers, and a line for each node that is not the same."""
-        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts().items() if count)
-        head = f"{len(self.first.nodes)} nodes -> {len(self.second.nodes)} nodes: {counts or 'nothing to compare'}"
-        return "\n".join([head, *(self.line(change) for change in self.changes if change.kind != "same")])
+        return "\n".join(
+            [self.summary(), *(self.line(change) for change in self.changes if change.kind != "same")]
+        )
 
     def line(self, change: NodeChange) -> str:
         """Return a change for people, in one line."""
@@ -90,8 +104,9 @@ def named(node: Node, module: GraphModule | None) -> str:
 def diff(first: GraphModule | Graph, second: GraphModule | Graph) -> GraphDifference:
     """Return what became of the nodes of a graph in another one, which passes made of it or of the same program.
 
-    Nodes belong together where they come from the same lines and modules, and are used in the same places. A node that
-    has the origins of several others was fused from them.
+    Nodes belong together where they come from the same lines and modules, or have the same name and target and stand
+    between nodes that belong together. A node that has the origins of several others was fused from them. What belongs
+    to nothing was removed or added: of two unrelated programs, everything.
 
     Args:
         first: The graph as it was.
@@ -135,6 +150,11 @@ class _Places:
         """Return the nodes that came from the place of an origin."""
         return next((self._nodes[key] for key in self._keys(origin) if key in self._nodes), [])
 
+    def are_shared(self, first: Node, second: Node) -> bool:
+        """Return whether two nodes have an origin in common."""
+        known = {key for origin in first.origins for key in self._keys(origin)}
+        return any(key in known for origin in second.origins for key in self._keys(origin))
+
 
 class _Matching:
     def __init__(
@@ -149,11 +169,11 @@ class _Matching:
         self.moved = self._find_moved()
 
     def _match(self) -> None:
-        aligned = align(self.first, self.second)
+        partners = related_pairs(align(self.first, self.second).partner, self.places.are_shared)
         order = {node: index for index, node in enumerate(self.first.nodes)}
-        taken = set(aligned.partner.values())
+        taken = set(partners.values())
         for node in self.second.nodes:
-            partner = aligned.partner.get(node)
+            partner = partners.get(node)
             members = [] if partner is None else [partner]
             if len(node.origins) > 1 or partner is None:
                 for origin in node.origins:

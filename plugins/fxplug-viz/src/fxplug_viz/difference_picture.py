@@ -117,6 +117,8 @@ class _Overlay:
         if title is None:
             counts = self.difference.counts()
             title = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+            if self.difference.is_unrelated:
+                title += "; the two programs have nothing in common"
         present = {change.kind for change in self.changes.values()}
         legend = {kind: colour for kind, colour in CHANGE_COLOURS.items() if kind in present}
         return html_label(title, [], legend if self.options.legend else {}, self.options.longest)

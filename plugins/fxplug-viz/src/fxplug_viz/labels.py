@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "argument_row",
+    "counted",
     "is_missing",
     "label_rows",
     "parameter_text",
@@ -49,6 +50,11 @@ def label_rows(
     users = [] if node.op == "output" else [_users_text(node)]
     rows.append([cell for cell in (shape, *users) if cell])
     return [row for row in rows if row]
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number of things as people write it: ``1 node``, ``2 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {plural or noun + 's'}"
 
 
 def value_text(node: Node) -> str:
@@ -127,8 +133,7 @@ def _sizes(tensor: Tensor) -> str:
 
 
 def _users_text(node: Node) -> str:
-    count = len(node.users)
-    return "1 user" if count == 1 else f"{count} users"
+    return counted(len(node.users), "user")
 
 
 def source_text(node: Node) -> str:

@@ -184,7 +184,8 @@ def diff_html(difference: GraphDifference, *, title: str | None = None) -> str:
         {"title": "before", "graph": "before", "kind": "start", "note": ""},
         {"title": "after", "graph": "after", "kind": "changed", "note": second.get("note", "")},
     ]
-    return viewer_html([first, second], title=first["title"] if title is None else title, steps=steps)
+    names = dict.fromkeys([first["title"], second["title"]])
+    return viewer_html([first, second], title=" → ".join(names) if title is None else title, steps=steps)
 
 
 def view_diff(difference: GraphDifference, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
@@ -193,7 +194,7 @@ def view_diff(difference: GraphDifference, path: str | os.PathLike[str], *, titl
     Args:
         difference: What `diff` returned.
         path: An older file is replaced.
-        title: Stands above it; by default the class of the module.
+        title: Stands above it; by default the class of the module, or both classes.
 
     Returns:
         The path.

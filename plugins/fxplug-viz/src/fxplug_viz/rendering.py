@@ -58,9 +58,11 @@ def format_of(
         raise ConfigError(
             f"Cannot draw as {format!r}: no such format is known. {did_you_mean(format, known)}"
         )
+    is_page = Path(path).suffix.lower() in {".html", ".htm"}
+    pages = " Pages for a browser are made by 'fxplug view' and 'fxplug_viz.view'." if is_page else ""
     raise ConfigError(
         f"Cannot draw to {os.fspath(path)!r}: the name does not say which format is meant. Let it end in "
-        f"{', '.join([*_SUFFIXES, *filter(None, [besides])])}, or name the format: {', '.join(known)}."
+        f"{', '.join([*_SUFFIXES, *filter(None, [besides])])}, or name the format: {', '.join(known)}.{pages}"
     )
 
 

@@ -67,13 +67,16 @@ def report_html(context: ReportContext) -> str:
         guards=context.module.guards,
         assumptions=[str(text) for text in context.module.meta.get("assumptions", ())],
         passes=passes,
+        running="" if data["backend"] is None else _running(data["backend"]),
         partitions=_partitions(data["backend"]),
+        stays=_stays(data["backend"]),
         errors=_errors(data["check"]["values"]),
         errors_left_out=max(0, len(data["check"]["values"]) - _ERRORS),
         biggest=_biggest(context),
         time_text=time_text,
         number_text=number_text,
         spread_text=spread_text,
+        coverage_text=coverage_text,
         shortened=_shortened,
         environment=data["environment"],
         steps_file=STEPS_FILE if isinstance(context.observer, PassSteps) and context.observer.steps else "",
@@ -107,6 +110,13 @@ def number_text(value: float | None) -> str:
 def spread_text(share: float) -> str:
     """Return by how much single calls vary."""
     return f"± {share:.0%}" if share >= 0.005 else "± less than 1%"
+
+
+def coverage_text(share: float) -> str:
+    """Return which share of the calls a backend supports; only all of them are 100 %."""
+    if share in {0, 1}:
+        return "all" if share else "none"
+    return f"{min(max(share, 0.001), 0.999):.1%}"
 
 
 def share_text(share: float) -> str:
@@ -166,10 +176,24 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
     changed = [entry["name"] for entry in data["passes"] if entry["modified"]]
     did = f"{len(changed)} of {len(data['passes'])} passes changed it" if data["passes"] else "No pass ran"
     yield f"{did}; the program went from {nodes['traced']} to {nodes['optimised']} steps."
+    failed = [entry["name"] for entry in data["passes"] if entry["error"]]
+    if failed:
+        count = "1 pass" if len(failed) == 1 else f"{len(failed)} passes"
+        yield f"{count} failed and {'was' if len(failed) == 1 else 'were'} undone: {', '.join(failed)}."
     backend = data["backend"]
     if backend is not None:
-        runs = "runs it" if backend["runs_the_module"] else f"does not run it: {backend['fallback']}"
-        yield f"The backend {backend['name']} supports {backend['coverage']:.0%} of its calls and {runs}."
+        covered = coverage_text(backend["coverage"])
+        yield f"The backend {backend['name']} supports {covered} of its calls, and {_running(backend)}."
+
+
+def _running(backend: Mapping[str, Any]) -> str:
+    """Return what of a module a backend runs."""
+    if backend["runs_the_module"]:
+        return "runs it"
+    if backend["fallback"]:
+        return f"does not run it: {backend['fallback'].rstrip('.')}"
+    taken = sum(1 for partition in backend["partitions"] if not partition["fallback"])
+    return f"runs {taken or 'no'} part{'' if taken == 1 else 's'} of it; PyTorch runs the rest"
 
 
 def _latency_bars(latency: Mapping[str, Any] | None) -> list[dict[str, Any]]:
@@ -199,8 +223,7 @@ def _pass_row(entry: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, An
         "name": entry["name"],
         "provider": entry["provider"],
         "failed": bool(entry["error"]),
-        "did": entry["error"]
-        or (f"did not run: {entry['skipped']}" if entry["skipped"] else entry["summary"]),
+        "did": _what_it_did(entry),
         "before": entry["nodes_before"],
         "after": entry["nodes_after"],
         "share_before": entry["nodes_before"] / most,
@@ -210,6 +233,12 @@ def _pass_row(entry: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, An
         "seconds": entry["seconds"],
         "verified": entry["verified"] or "",
     }
+
+
+def _what_it_did(entry: Mapping[str, Any]) -> str:
+    if entry["error"]:
+        return f"failed and was undone: {entry['error']}"
+    return f"did not run: {entry['skipped']}" if entry["skipped"] else entry["summary"]
 
 
 def _weights_text(before: int, after: int) -> str:
@@ -231,13 +260,20 @@ def _partitions(backend: Mapping[str, Any] | None) -> list[dict[str, Any]]:
             "nodes": ", ".join(partition["nodes"]),
             "calls": partition["compute_nodes"],
             "share": partition["compute_nodes"] / most,
-            "moved": size_text(partition["transfer_bytes"]),
+            "moved": "not known"
+            if partition["transfer_bytes"] is None
+            else size_text(partition["transfer_bytes"]),
             "outcome": f"stays in PyTorch: {partition['fallback']}"
             if partition["fallback"]
             else f"runs in {partition['backend']}",
         }
         for partition in found
     ]
+
+
+def _stays(backend: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """Return the calls that stay in PyTorch: what a backend cannot run, and what it could and was not given."""
+    return [] if backend is None else [*backend["unsupported"], *backend.get("left", ())]
 
 
 def _errors(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

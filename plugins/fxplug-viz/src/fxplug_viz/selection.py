@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fxplug.execute import fetch_path, has_path
 from fxplug.ir import Node, argument_text
+from fxplug_viz.clusters import modules_around
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -94,7 +96,7 @@ def _behind_elements(used: Node, shown: set[Node], hide: Collection[str]) -> tup
 
 
 def columns_of(nodes: Sequence[Node], edges: Sequence[Edge], length: int | None) -> list[list[Node]]:
-    """Break nodes into columns of about the same length, where the fewest edges are broken.
+    """Break nodes into columns of about the same length, where the fewest values and modules are broken.
 
     Args:
         nodes: In the order of the graph.
@@ -103,27 +105,34 @@ def columns_of(nodes: Sequence[Node], edges: Sequence[Edge], length: int | None)
     """
     if length is None or len(nodes) <= length:
         return [list(nodes)]
-    crossing = _crossing_edges(nodes, edges)
+    crossing = _crossing_values(nodes, edges)
+    around = [modules_around(node) for node in nodes]
     columns: list[list[Node]] = []
     start, slack = 0, max(1, int(length * _SLACK))
     while len(nodes) - start > length + slack:
         cuts = range(start + length - slack, start + length + slack + 1)
-        cut = min(cuts, key=lambda place: (crossing[place], abs(place - start - length)))
+        wanted = start + length
+        cut = min(cuts, key=lambda at: (crossing[at], _shared(around[at - 1], around[at]), abs(at - wanted)))
         columns.append(list(nodes[start:cut]))
         start = cut
     return [*columns, list(nodes[start:])]
 
 
-def _crossing_edges(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[int]:
-    """Return, for each place between nodes, how many edges cross it."""
+def _shared(first: Sequence[object], second: Sequence[object]) -> int:
+    """Return how many modules lie around both of two nodes: a cut between these goes through them."""
+    return sum(
+        1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    )
+
+
+def _crossing_values(nodes: Sequence[Node], edges: Sequence[Edge]) -> list[int]:
+    """Return, for each place between nodes, how many values are made before it and used behind it."""
     position = {node: index for index, node in enumerate(nodes)}
-    change = [0] * (len(nodes) + 2)
+    last: dict[Node, int] = {}
     for edge in edges:
-        change[position[edge.source] + 1] += 1
-        change[position[edge.user] + 1] -= 1
-    crossing: list[int] = []
-    count = 0
-    for step in change:
-        count += step
-        crossing.append(count)
-    return crossing
+        last[edge.source] = max(last.get(edge.source, 0), position[edge.user])
+    change = [0] * (len(nodes) + 2)
+    for source, user in last.items():
+        change[position[source] + 1] += 1
+        change[user + 1] -= 1
+    return list(itertools.accumulate(change))

@@ -9,7 +9,7 @@ from fxplug.ir import find_structure_faults
 from fxplug_viz.clusters import modules_around
 from fxplug_viz.dot import parts_of
 from fxplug_viz.escaping import shortened, visible
-from fxplug_viz.labels import argument_row, is_missing, parameter_text, target_text, value_text
+from fxplug_viz.labels import argument_row, counted, is_missing, parameter_text, target_text, value_text
 from fxplug_viz.options import DrawOptions
 from fxplug_viz.selection import shown_nodes
 from fxplug_viz.unfolding import unfolded
@@ -107,7 +107,7 @@ def rich_tree(module_or_graph: GraphModule | Graph, **settings: Unpack[DrawSetti
 def _tree(module_or_graph: GraphModule | Graph, options: DrawOptions) -> _Branch:
     module, graph = parts_of(module_or_graph)
     title = options.title or ("graph" if module is None else repr(module).partition("(")[0])
-    root = _Branch([(visible(title), _MODULE), (f"{len(graph.nodes)} nodes", _DIM)])
+    root = _Branch([(visible(title), _MODULE), (counted(len(graph.nodes), "node"), _DIM)])
     for fault in find_structure_faults(graph, module):
         root.children.append(_Branch([(f"not sound: {visible(fault)}", _RED)]))
     open_branches: list[tuple[str, _Branch]] = [("", root)]

@@ -40,14 +40,9 @@ def lay_changes_over(data: dict[str, Any], before: dict[str, Any], difference: G
             data["nodes"][position]["x"] = _entry(change, difference)
     data["before"] = before["id"]
     data["gone"] = gone
-    data["note"] = _numbers(difference)
+    data["note"] = difference.summary().replace("->", "→")
     overlay = {"title": TITLE, "unit": "", "aggregate": "sum", "kind": "change", "unmatched": 0}
     data["overlays"].insert(0, {**overlay, "values": sorted(kinds)})
-
-
-def _numbers(difference: GraphDifference) -> str:
-    """Return how many nodes there were and are, and what became of them, in one line."""
-    return difference.text().partition("\n")[0].replace("->", "→")
 
 
 def _entry(change: NodeChange, difference: GraphDifference) -> list[Any]:

@@ -16,6 +16,7 @@ from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.references import load_model
 from fxplug.errors import ConfigError, StorageError
+from fxplug_viz.labels import counted
 from fxplug_viz.pass_steps import PassSteps
 from fxplug_viz.viewer import view as write_view
 
@@ -99,16 +100,15 @@ def view(context: click.Context, reference: str, out: Path | None, title: str | 
     if options["pipeline"] or options["passes"]:
         steps = _steps(module, inputs, options, manager)
         steps.view(target, title=title)
-        count = len(steps.steps) - 1
         click.echo(
-            f"Wrote {target}: {count} pass{'' if count == 1 else 'es'}, {len(module.graph.nodes)} nodes behind the "
-            "last one. Open it in a browser."
+            f"Wrote {target}: {counted(len(steps.steps) - 1, 'pass', 'passes')}, "
+            f"{counted(len(module.graph.nodes), 'node')} behind the last one. Open it in a browser."
         )
         return
     overlays = {} if inputs is None else _numbers(module, inputs, options, manager)
     overlays.update({path.stem: _read_table(path) for path in options["tables"]})
     write_view(module, target, overlays, title=title)
-    click.echo(f"Wrote {target}: {len(module.graph.nodes)} nodes. Open it in a browser.")
+    click.echo(f"Wrote {target}: {counted(len(module.graph.nodes), 'node')}. Open it in a browser.")
 
 
 def _check_steps(options: dict[str, Any]) -> None:
@@ -181,8 +181,9 @@ def _read_table(path: Path) -> dict[str, dict[str, float | str]]:
         ) from error
     if len(head) < 2:
         raise ConfigError(
-            f"Cannot lay the table {str(path)!r} over the graph: its first line names {len(head)} columns. It needs "
-            f"one for the names of nodes and one for each number or text: name,seconds."
+            f"Cannot lay the table {str(path)!r} over the graph: its first line names "
+            f"{counted(len(head), 'column')}. It needs one for the names of nodes and one for each number or text: "
+            "name,seconds."
         )
     at = head.index("name") if "name" in head else 0
     table: dict[str, dict[str, float | str]] = {}

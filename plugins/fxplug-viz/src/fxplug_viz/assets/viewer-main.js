@@ -387,6 +387,10 @@ class App {
     const ends = ways.filter((edge) => edge[own] === this.selected).map((edge) => edge[end]);
     const near = ends.sort((a, b) => Math.abs(boxes.get(a).minY - mine.minY) - Math.abs(boxes.get(b).minY - mine.minY))[0];
     if (near !== undefined) this.select(near, { move: true });
+    else if (end === "to" && this.model.isGroup(this.selected) && this.model.expanded.has(this.selected)) {
+      // The edges of an unfolded module are those of what is inside.
+      this.select(this.model.children[this.selected][0], { move: true });
+    }
   }
 
   /** Selects the thing that comes before or behind in the same group. */

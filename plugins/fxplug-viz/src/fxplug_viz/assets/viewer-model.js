@@ -194,7 +194,7 @@ class Model {
   searchText(id) {
     if (this.isGroup(id)) return `${this.group(id).t} ${this.label(id)} ${this.group(id).c}`.toLowerCase();
     const node = this.nodes[id];
-    return `${node.n} ${node.t ?? ""} ${node.k ?? ""} ${node.s ?? ""} ${this.opcode(id)}`.slice(0, 2000).toLowerCase();
+    return `${node.n} ${node.t ?? ""} ${node.k ?? ""} ${node.s ?? ""} ${this.opcode(id)} ${this.path(id)}`.slice(0, 2000).toLowerCase();
   }
 }
 

@@ -230,7 +230,7 @@ class Details {
     const changed = model.nodes.map((node, id) => [node.x?.[0] ?? "same", id]).filter(([kind]) => kind !== "same");
     const kinds = ["fused", "added", "changed", "moved"].map((kind) => [kind, changed.filter(([each]) => each === kind).map(([, id]) => id)]);
     const parts = kinds.filter(([, ids]) => ids.length).map(([kind, ids]) => element("details", { open: ids.length <= 60 },
-      element("summary", {}, this.swatch(`was-${kind}`), `${ids.length.toLocaleString("en")} ${kind}`), this.links(ids, (id) => this.origins(id))));
+      element("summary", {}, this.swatch(`was-${kind}`), `${ids.length.toLocaleString("en")} ${kind}`), this.links(ids, (id) => this.change(id))));
     if (gone.length) {
       parts.push(element("details", {}, element("summary", {}, this.swatch("was-removed"), `${gone.length.toLocaleString("en")} removed`),
         element("ul", { class: "links" }, ...gone.slice(0, 200).map((name) => element("li", {},
@@ -242,7 +242,12 @@ class Details {
     return section;
   }
 
-  origins(id) { return (this.app.model.nodes[id].x?.[1] ?? []).map(([, text]) => text).join(" + "); }
+  /** What the step did to a node: what it was made of, or what is different. */
+  change(id) {
+    const [kind, before, details] = this.app.model.nodes[id].x;
+    const origins = before.map(([, text]) => text).join(" + ");
+    return kind === "changed" && details.length ? details.join("; ") : origins || details.join("; ");
+  }
 
   swatch(name) {
     const chip = element("span", { class: "chip" });
