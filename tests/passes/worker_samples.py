@@ -50,6 +50,12 @@ def edits(module):
     relu.replace_all_uses_with(negated, delete_user_cb=lambda user: user is not negated)
 
 
+def negates(module):
+    (output,) = module.graph.find_nodes(op="output")
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_function(torch.neg, output.args),)
+
+
 def writes(module):
     with torch.no_grad():
         module.first.weight.mul_(2)
