@@ -147,10 +147,16 @@ class Preparation:
 
     def _with_reason(self, prepared: Prepared, reason: str) -> Prepared:
         count = len(prepared.module.guards)
-        guards = "no guard" if not count else "1 guard" if count == 1 else f"{count} guards"
+        guards = (
+            "1 guard, checked"
+            if count == 1
+            else f"{count} guards, checked"
+            if count
+            else "no guard is left to check"
+        )
         text = (
             f"{type(self._model).__name__} was captured on the example inputs, and is right for inputs that give its "
-            f"questions the same answers ({guards}, checked at each call). {reason}"
+            f"questions the same answers ({guards} at each call). {reason}"
         )
         return replace(prepared, reason=text)
 

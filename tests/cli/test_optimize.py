@@ -305,6 +305,8 @@ class Asking(nn.Module):
     def forward(self, x):
         assert x.shape[1] == 3, "pictures | have three channels"
         return {"y": self.norm(self.conv(x)).relu()}
+
+ready = Asking().eval()
 """
 
 
@@ -319,7 +321,7 @@ def test_a_model_that_asks_is_captured_on_the_inputs_and_the_guards_are_told(fxp
 
     assert result.exit_code == 0, result.stderr
     rows = {" ".join(line.split()) for line in result.stdout.splitlines()}
-    assert "ok trace 4 nodes, value mode" in {" ".join(row.split()[:6]) for row in rows}
+    assert "ok trace 5 nodes, value mode" in {" ".join(row.split()[:6]) for row in rows}
     assert "captured: in value mode, for inputs like the examples; 2 guards" in rows
     assert {"guard: x.shape[1] == 3", "guard: x.dim() == 4"} <= rows
     assert "Warning: Asking was captured on the example inputs" in " ".join(result.stderr.split())
@@ -375,7 +377,8 @@ def test_a_symbolic_capture_that_was_asked_for_is_an_error_where_it_is_refused(f
 
 
 def test_commands_beside_it_capture_in_the_same_way(fxplug, asking):
-    for command in (("plan", asking, "--backend", "eager"), ("bisect", asking), ("compare", asking, asking)):
+    ready = asking.replace("Asking", "ready")
+    for command in (("plan", asking, "--backend", "eager"), ("bisect", asking), ("compare", ready, ready)):
         for mode in ((), ("--mode", "value")):
             result = fxplug(*command, *INPUT, *mode)
 
