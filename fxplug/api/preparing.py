@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 
@@ -215,7 +215,7 @@ class Preparation:
         )
 
 
-def is_ready(model: nn.Module) -> bool:
+def is_ready(model: nn.Module) -> TypeGuard[GraphModule]:
     """Return whether a model is a graph module of which a call runs the graph and nothing else.
 
     Hooks, and a forward of a subclass, are no part of the graph: such a module is captured like any other.
