@@ -132,24 +132,26 @@ def test_the_same_call_gives_the_same_graph_again():
         assert first.module.assumptions == second.module.assumptions
 
 
+class AsksForGradients(nn.Module):
+    """A symbolic capture takes the branch with gradients, and is compared without."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return x * self.factor * (2 if torch.is_grad_enabled() else 3)
+
+
 def test_a_symbolic_capture_that_computes_something_else_is_given_up():
-    class Remembers(nn.Module):
-        """Adds what it counted, which a symbolic capture has counted once."""
+    result = run(AsksForGradients().eval(), PICTURES, passes=[])
 
-        def __init__(self):
-            super().__init__()
-            self.count = [0.0]
-
-        def forward(self, x):
-            if torch.is_tensor(x) and type(x) is torch.Tensor:
-                self.count[0] = 2.0
-            return x * (1 + self.count[0])
-
-    model = Remembers()
-    result = run(model, PICTURES, passes=[])
-
-    assert result.module(*PICTURES).equal(PICTURES[0] * 3)
-    assert model.count == [0.0]
+    assert result.mode == "value"
+    assert "What a symbolic capture computes is something else: output" in result.warnings[0]
+    with torch.no_grad():
+        assert result.module(*PICTURES).equal(PICTURES[0] * 3)
+    with pytest.raises(fxplug.api.MismatchError):
+        run(AsksForGradients().eval(), PICTURES, passes=[], manager=configured(check=False))
 
 
 def test_models_that_raise_on_stand_ins_are_captured_on_the_inputs():
@@ -164,22 +166,14 @@ def test_models_that_raise_on_stand_ins_are_captured_on_the_inputs():
 
 
 def test_a_program_that_asks_for_gradients_is_captured_without_as_it_is_compared():
-    class Asks(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.factor = nn.Parameter(torch.ones(()))
+    for options in ({}, {"mode": "value"}, {"mode": "shape"}):
+        result = run(AsksForGradients().eval(), PICTURES, passes=[], **options)
 
-        def forward(self, x):
-            assert x.dim() == 4
-            return x * self.factor * (2 if torch.is_grad_enabled() else 3)
-
-    result = run(Asks().eval(), PICTURES, passes=[])
-
-    assert "call the module inside of torch.no_grad()" in result.warnings[1]
-    with torch.no_grad():
-        assert result.module(*PICTURES).equal(PICTURES[0] * 3)
-    with pytest.raises(GuardError, match="is_grad_enabled"):
-        result.module(*PICTURES)
+        assert "call the module inside of torch.no_grad()" in " ".join(result.warnings)
+        with torch.no_grad():
+            assert result.module(*PICTURES).equal(PICTURES[0] * 3)
+        with pytest.raises(GuardError, match="is_grad_enabled"):
+            result.module(*PICTURES)
 
 
 def test_questions_about_values_are_guards_that_stop_other_values():
@@ -211,6 +205,21 @@ def test_models_of_many_kinds_are_optimised_without_choosing_a_mode(entry):
     assert result.check.passed
     assert result.mode in {"symbolic", "value"}
     assert (result.mode == "value") == any("example inputs" in text for text in result.warnings)
+
+
+def test_what_may_be_left_out_is_guarded_to_be_there():
+    class Masked(nn.Module):
+        def forward(self, x, mask=None):
+            if mask is not None:
+                x = x * 2
+            return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+    x, mask = torch.rand(1, 2, 4, 4), torch.zeros(4, 4)
+    result = run(Masked().eval(), (x, mask))
+
+    torch.testing.assert_close(result.module(x, mask), Masked()(x, mask))
+    with pytest.raises(GuardError, match="mask is not None"):
+        result.module(x)
 
 
 # -- a mode that is asked for
@@ -286,6 +295,11 @@ def test_functions_that_cannot_be_captured_stay_calls_where_the_configuration_sa
         run(Leaves(), PICTURES, passes=[])
     result = run(Leaves(), PICTURES, passes=[], manager=configured(autowrap=True))
 
+    class Whole(nn.Module):
+        def forward(self, x):
+            return counted(x)
+
+    assert run(Whole(), PICTURES, passes=[], manager=configured(autowrap=True)).mode == "value"
     assert any("counted stay calls" in text for text in result.module.assumptions)
     assert result.module(*PICTURES).equal(PICTURES[0] * 2)
 

@@ -328,7 +328,7 @@ def test_an_interrupt_while_files_are_written_leaves_nothing(fxplug, folder, mon
 
 
 def test_a_traceback_is_shown_on_demand(fxplug):
-    result = fxplug("optimize", "models.py:Branch", *FAST, "--traceback")
+    result = fxplug("optimize", "models.py:Branch", *FAST, "--mode", "symbolic", "--traceback")
 
     assert result.exit_code == FAILED
     assert "Traceback (most recent call last)" in result.stderr
