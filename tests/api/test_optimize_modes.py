@@ -350,6 +350,13 @@ def test_weights_that_a_pass_writes_in_place_are_not_those_of_what_runs_instead(
 # -- graph modules
 
 
+class Some(EagerBackend):
+    """Takes convolutions alone."""
+
+    def supports(self, node, context):
+        return Support("conv" in node.name, "no convolution")
+
+
 def test_a_graph_module_keeps_its_guards_and_is_not_captured_again():
     class Ranked(Plain):
         def forward(self, x):
@@ -371,12 +378,14 @@ def test_a_graph_module_keeps_its_guards_and_is_not_captured_again():
         result.module(torch.randn(3, 8, 10))
 
 
-def test_a_graph_module_with_hooks_is_captured_with_them():
+def test_a_graph_module_with_hooks_is_captured_with_them(manager_with):
+    manager = manager_with(fxplug_register_backends=lambda: [BackendRecord("some", Some, "Convolutions.")])
     captured = fxplug.symbolic_trace(Plain().eval())
     captured.register_forward_hook(lambda module, args, output: output * 2)
 
-    result = run(captured, PICTURES, backend="eager")
+    result = run(captured, PICTURES, backend="some", manager=manager)
 
+    assert 0 < len(result.lowering.partitions) < len(result.lowering.nodes)
     torch.testing.assert_close(result.module(*PICTURES), captured(*PICTURES))
 
 
@@ -390,13 +399,6 @@ def test_an_optimised_module_can_be_optimised_again():
 
 
 # -- guards go along
-
-
-class Some(EagerBackend):
-    """Takes convolutions alone."""
-
-    def supports(self, node, context):
-        return Support("conv" in node.name, "no convolution")
 
 
 @pytest.mark.parametrize("backend", ["eager", "some"])
