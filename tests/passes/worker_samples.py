@@ -54,6 +54,7 @@ def negates(module):
     (output,) = module.graph.find_nodes(op="output")
     with module.graph.inserting_before(output):
         output.args = (module.graph.call_function(torch.neg, output.args),)
+    module.negated = True  # So that the module itself is sent back, too.
 
 
 def writes(module):
