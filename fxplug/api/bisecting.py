@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.analyze.comparison import Tolerance
-from fxplug.analyze.isolation import SavedState, copy_module, forked_random_state, tensors_in
+from fxplug.analyze.comparison import MismatchError, Tolerance
+from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
 from fxplug.analyze.layers import LayerComparison, compare_layers, failing_node, line_of
 from fxplug.analyze.runs import Run, observe
-from fxplug.api.judging import check_start, judge_by
+from fxplug.api.judging import check_start, judge_by, judge_check, wrong_start
 from fxplug.api.optimization import DEFAULT_PIPELINE, as_inputs, example_error
+from fxplug.api.preparing import Preparation, chosen_mode, own_copy
 from fxplug.api.reproduction import FILES, FORMAT, Failure, write_reproduction
-from fxplug.api.tracing import symbolic_trace
 from fxplug.errors import AnalysisError, ConfigError
 from fxplug.execute import GraphModule
 from fxplug.ir import MadeBy, qualified_name
@@ -158,6 +158,7 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
     atol: float | None = None,
     slower_than: float | None = None,
     measure: Callable[[GraphModule, GraphModule, tuple[Any, ...]], float] | None = None,
+    mode: str | None = None,
     manager: PluginManager | None = None,
     observer: Callable[[str], None] | None = None,
 ) -> BisectResult:
@@ -188,6 +189,7 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
             well above 1.
         measure: Called with the captured module, a transformed one and the inputs, returns how many times as long the
             second takes; by default the ratio of medians of calls that take turns.
+        mode: How the module is captured, as for `optimize`.
         manager: Supplies passes and pipelines; by default the installed plugins.
         observer: Told before each run what is tried, as text.
 
@@ -198,7 +200,7 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
         UnknownNameError: A pipeline or pass does not exist.
         ConfigError: An argument cannot be used, or `check` says that the module is wrong before any pass has run.
         ExampleError: The module itself fails on the example inputs.
-        TraceError: The module cannot be captured, or computes something else once it is.
+        TraceError: The module cannot be captured, computes something else once it is, or there is no such mode.
 
     Example:
         ::
@@ -213,22 +215,25 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
     inputs = as_inputs(example_inputs)
     _check_arguments(module, pipeline, passes, check, slower_than)
     plugins = default_manager() if manager is None else manager
-    chosen = _pipeline(plugins, pipeline, passes)
+    steps = _pipeline(plugins, pipeline, passes)
+    chosen = chosen_mode(mode, plugins)
     state, tolerance = SavedState(module), Tolerance(rtol, atol)
+    preparation = Preparation(module, inputs, state, mode=chosen, manager=plugins)
     tensors = [*module.parameters(), *tensors_in(inputs)]
     # From a state that is the same in every process, so that what is found can be shown in another one.
     with seeded(tensors):
         try:
             with forked_random_state(tensors):
-                start, eager = _start(module, inputs, state, plugins)
+                start, eager, notes = _start(module, inputs, state, preparation, tolerance)
         finally:
             state.restore()
         judge = judge_by(start, inputs, eager, check, tolerance, slower_than, measure)
         check_start(module, start, judge, slower_than)
-        trials = Trials(chosen, inputs, judge, observer or _ignore)
+        trials = Trials(steps, inputs, judge, observer or _ignore)
         by_function = check is not None or measure is not None
         failure = Failure(start, inputs, eager.output, tolerance, slower_than, by_function=by_function)
-        return _search(start, trials, failure)
+        found = _search(start, trials, failure)
+        return replace(found, notes=(*notes, *found.notes))
 
 
 def _ignore(_: str) -> None:
@@ -275,20 +280,24 @@ def _pipeline(manager: PluginManager, pipeline: str | Pipeline | None, passes: A
 
 
 def _start(
-    module: nn.Module, inputs: tuple[Any, ...], state: SavedState, manager: PluginManager
-) -> tuple[GraphModule, Run]:
-    """Return the module as a graph module of its own, and what is right."""
+    module: nn.Module,
+    inputs: tuple[Any, ...],
+    state: SavedState,
+    preparation: Preparation,
+    tolerance: Tolerance,
+) -> tuple[GraphModule, Run, tuple[str, ...]]:
+    """Return the module as a graph module of its own, what is right, and what the user should know."""
     try:
         eager = observe(module, inputs, state)
     except (Exception, SystemExit) as error:
         raise example_error(module, inputs, error) from error
-    if isinstance(module, GraphModule):
-        return copy_module(module), eager
+    if isinstance(module, GraphModule):  # Also one with hooks: it runs as it is.
+        return own_copy(module, type(module).__name__), eager, ()
     try:
-        captured = symbolic_trace(module, manager=manager)
-    finally:
-        state.restore()
-    return copy_module(captured), eager
+        prepared = preparation.prepare(eager, tolerance)
+    except MismatchError as error:
+        raise wrong_start(module, judge_check(error.check).text) from error
+    return own_copy(prepared.module, type(module).__name__), eager, prepared.warnings
 
 
 # -- searching -------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fxplug.plugins import PluginManager
 
 __all__ = [
+    "MODES",
     "CaptureOptions",
     "Eager",
     "Recapture",
@@ -37,7 +38,8 @@ __all__ = [
     "unwrapped",
 ]
 
-_MODES = ("symbolic", "shape", "value")
+MODES = ("symbolic", "shape", "value")
+"""How values are treated while a program is captured; see `fxplug.trace`."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def check_options(options: Mapping[str, str], has_examples: bool) -> None:  # no
         TraceError: One of them does not, or its mode needs example inputs.
     """
     known = {
-        "mode": _MODES,
+        "mode": MODES,
         "on_error": ("raise", "collect"),
         "on_mutation": ("keep", "error"),
         "on_guard_failure": POLICIES,

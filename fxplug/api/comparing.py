@@ -10,23 +10,21 @@ from fxplug.analyze.comparison import Tolerance
 from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
 from fxplug.analyze.layers import ModuleComparison, compare_layers
 from fxplug.analyze.runs import observe
-from fxplug.api.judging import judge_values
 from fxplug.api.optimization import as_inputs, example_error
-from fxplug.api.tracing import symbolic_trace, trace
+from fxplug.api.preparing import Preparation, chosen_mode
 from fxplug.errors import ConfigError
 from fxplug.execute import GraphModule
+from fxplug.plugins import PluginManager, default_manager
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import torch
 
-    from fxplug.plugins import PluginManager
-
 __all__ = ["compare"]
 
 
-def compare(
+def compare(  # noqa: PLR0913 - all that a user may choose, by keyword
     reference: nn.Module,
     module: nn.Module,
     example_inputs: Sequence[Any] | torch.Tensor,
@@ -34,14 +32,14 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     same_dtype: bool = True,
+    mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> ModuleComparison:
     """Run two modules on the same inputs and compare, layer by layer, what they compute.
 
     Layers belong together where their nodes come from the same place of the program: passes hand origins on, so a
     module is aligned with what a pipeline made of it, also when it comes from a file. What has no counterpart is listed
-    in the result. Modules that are no graph modules are captured first: symbolically, as by `optimize`, else with the
-    inputs (see `trace`); what was captured does what the module does.
+    in the result. Modules that are no graph modules are captured first, as by `optimize`.
 
     Both start from the same random state and run without gradients; modules, inputs and the global random state stay as
     they are. Values are compared as they come up, so that memory for two runs is needed, not for all values.
@@ -54,6 +52,7 @@ def compare(
         atol: Allowed error beside it.
         same_dtype: Whether values have to have the dtype that they have in the reference. Otherwise a module in half
             precision can be compared with one in single precision.
+        mode: How modules are captured, as for `optimize`.
         manager: The plugins that take part in captures; by default those that are installed and selected.
 
     Returns:
@@ -62,7 +61,7 @@ def compare(
     Raises:
         ConfigError: An argument cannot be used.
         ExampleError: A module that is to be captured fails on the inputs.
-        TraceError: A module cannot be captured.
+        TraceError: A module cannot be captured, or there is no such mode.
         MismatchError: What was captured does something else than the module.
         AnalysisError: The modules take different inputs, or one of them fails; the message says which, and where.
 
@@ -82,28 +81,26 @@ def compare(
                 f"Cannot compare {given!r}: give torch.nn.Modules, not a {type(given).__name__}."
             )
     tolerance = Tolerance(rtol, atol)
-    first, second = (_captured(given, inputs, manager) for given in (reference, module))
+    plugins = default_manager() if manager is None else manager
+    chosen = chosen_mode(mode, plugins)
+    first, second = (_captured(given, inputs, chosen, plugins) for given in (reference, module))
     return compare_layers(first, second, inputs, tolerance=tolerance, same_dtype=same_dtype)
 
 
-def _captured(module: nn.Module, inputs: tuple[Any, ...], manager: PluginManager | None) -> GraphModule:
-    """Return a module as a graph module: captured as `optimize` does it, where that does what the module does."""
+def _captured(
+    module: nn.Module, inputs: tuple[Any, ...], mode: str | None, manager: PluginManager
+) -> GraphModule:
+    """Return a module as a graph module: captured as `optimize` does it."""
     if isinstance(module, GraphModule):
         return module
     saved = SavedState(module)
+    preparation = Preparation(module, inputs, saved, mode=mode, manager=manager)
     try:
         with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
             try:
                 eager = observe(module, inputs, saved)
             except (Exception, SystemExit) as error:
                 raise example_error(module, inputs, error) from error
-            try:
-                captured = symbolic_trace(module, manager=manager)
-            except Exception:  # A program may raise anything where it has stand-ins for values.
-                captured = None
-            saved.restore()
-            if captured is not None and judge_values(captured, inputs, eager, Tolerance()).is_good:
-                return captured
-            return trace(module, inputs, manager=manager)
+            return preparation.prepare(eager).warn()
     finally:
         saved.restore()

@@ -39,6 +39,7 @@ def cost(
     module: nn.Module | Callable[..., Any],
     example_inputs: Sequence[Any] | torch.Tensor,
     *,
+    mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> CostTable:
     """Count the multiply-adds of every call of a program, the bytes that it reads and writes, and the memory it takes.
@@ -55,6 +56,7 @@ def cost(
     Args:
         module: A graph module, or what is captured first (`trace`).
         example_inputs: The positional arguments of one call. On the meta device nothing needs to have data.
+        mode: How a program is captured; as for `trace`.
         manager: Supplies formulas; by default the installed plugins.
 
     Returns:
@@ -77,7 +79,7 @@ def cost(
     """
     plugins = default_manager() if manager is None else manager
     args = as_args(example_inputs)
-    captured = captured_for(module, args, plugins)
+    captured = captured_for(module, args, plugins, mode)
     described = _described(captured, args)
     state = module if isinstance(module, nn.Module) else captured
     table = cost_table(described, plugins.flop_formulas(), state=state)
@@ -103,18 +105,21 @@ def _described(module: GraphModule, args: tuple[Any, ...]) -> GraphModule:
 
 
 def captured_for(
-    module: nn.Module | Callable[..., Any], args: tuple[Any, ...], manager: PluginManager
+    module: nn.Module | Callable[..., Any],
+    args: tuple[Any, ...],
+    manager: PluginManager,
+    mode: str | None = None,
 ) -> GraphModule:
     """Return a graph module as it is, and anything else captured on the inputs.
 
     Raises:
         ExampleError: The program does not run on the inputs.
-        TraceError: It cannot be captured.
+        TraceError: It cannot be captured, or there is no such mode.
     """
     if isinstance(module, GraphModule):
         return module
     try:
-        return trace(module, args, check=False, manager=manager)
+        return trace(module, args, mode=mode, check=False, manager=manager)
     except FxplugError:
         raise
     except Exception as error:
@@ -138,6 +143,7 @@ def estimate(
     example_inputs: Sequence[Any] | torch.Tensor,
     device: str | DeviceRecord,
     *,
+    mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> Estimate:
     """Estimate the least time that a program takes on a device: nothing is measured, and no device is needed.
@@ -149,6 +155,7 @@ def estimate(
         module: As for `cost`.
         example_inputs: As for `cost`.
         device: A device, or the name of one that fxplug or a plugin describes (`PluginManager.devices`).
+        mode: As for `cost`.
         manager: Supplies formulas and devices; by default the installed plugins.
 
     Returns:
@@ -166,4 +173,4 @@ def estimate(
     """
     plugins = default_manager() if manager is None else manager
     record = plugins.find_device(device).record if isinstance(device, str) else device
-    return estimate_time(cost(module, example_inputs, manager=plugins), record)
+    return estimate_time(cost(module, example_inputs, mode=mode, manager=plugins), record)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fxplug.execute import GraphModule
 
-__all__ = ["check_start", "judge_by", "judge_values", "slowdown"]
+__all__ = ["check_start", "judge_by", "judge_check", "judge_values", "slowdown", "wrong_start"]
 
 
 def judge_by(
@@ -87,6 +87,11 @@ def judge_values(module: GraphModule, inputs: tuple[Any, ...], right: Run, toler
     except Exception as error:  # What a broken graph raises is not known.
         return Judgement("fails", f"the module raises {error_text(error)}")
     check = Check(tuple(compare_runs(inputs, right, run, tolerance)))
+    return judge_check(check)
+
+
+def judge_check(check: Check) -> Judgement:
+    """Return what a comparison says."""
     return Judgement("good") if check.passed else Judgement("differs", _difference(check.failures[0]))
 
 
@@ -131,7 +136,12 @@ def check_start(
             f"Cannot bisect {type(module).__name__}: before any pass has run, {judgement.text}. Give a check that the "
             "captured module passes."
         )
-    raise TraceError(
-        f"Cannot bisect {type(module).__name__}: what was captured is wrong before any pass has run: {judgement.text}. "
+    raise wrong_start(module, judgement.text)
+
+
+def wrong_start(module: nn.Module, text: str) -> TraceError:
+    """Return the error for a module of which something else was captured than it computes."""
+    return TraceError(
+        f"Cannot bisect {type(module).__name__}: what was captured is wrong before any pass has run: {text}. "
         "Capture it with fxplug.trace(module, example_inputs), and bisect what that returns."
     )

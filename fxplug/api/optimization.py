@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from torch.nn.parameter import is_lazy
 from fxplug.analyze.comparison import Check, Comparison, MismatchError, Tolerance, describe
 from fxplug.analyze.isolation import (
     SavedState,
-    copy_module,
     copy_values,
     forked_random_state,
     tensors_in,
@@ -22,9 +20,9 @@ from fxplug.analyze.isolation import (
 from fxplug.analyze.runs import Run, compare_runs, observe
 from fxplug.api.events import OptimizationEvent, Stage, StageReporter, pass_observer
 from fxplug.api.latency import Latency, measure_latency
-from fxplug.api.tracing import symbolic_trace
-from fxplug.api.user_errors import error_text, error_with_place
-from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError, TraceError, TraceWarning
+from fxplug.api.preparing import Preparation, chosen_mode, own_copy
+from fxplug.api.user_errors import error_with_place
+from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError
 from fxplug.lower import Lowered, LoweringReport, OnMismatch, lower
 from fxplug.lower.lowered import check_on_mismatch
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
@@ -32,7 +30,9 @@ from fxplug.plugins import BackendOffer, PluginManager, default_manager
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from fxplug.api.preparing import Prepared
     from fxplug.execute import GraphModule
+    from fxplug.ir.guards import Guard
     from fxplug.passes import Level, PassReport, Pipeline
 
 __all__ = [
@@ -68,7 +68,8 @@ class OptimizationResult:
     traced_nodes: int
     """Nodes in the graph as it was captured."""
     trace_seconds: float
-    """How long it took to capture the module and to copy what was captured, as an observer of the stage is told."""
+    """How long it took to capture the module and to copy what was captured, as an observer of the stage is told; for a
+    graph module, which is taken as it is, the copy alone."""
     pipeline: str
     """Name of the pipeline that ran; empty when passes were named."""
     passes: tuple[PassReport, ...]
@@ -85,6 +86,13 @@ class OptimizationResult:
     """What the user should know, in sentences."""
     fingerprint: str = ""
     """What ran, as a number (`Pipeline.fingerprint`); empty when an option of a pass has no canonical form."""
+    mode: str = ""
+    """The mode that the module was captured in, as of `fxplug.trace`; empty for a graph module, taken as it is."""
+
+    @property
+    def guards(self) -> tuple[Guard, ...]:
+        """What calls of the module check, as the program asked for it when it was captured."""
+        return self.graph_module.guards
 
     @property
     def nodes(self) -> int:
@@ -108,6 +116,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     strict: bool = False,
     verify: Level | None = None,
     on_mismatch: OnMismatch = "error",
+    mode: str | None = None,
 ) -> OptimizationResult:
     """Capture a module, run passes on it, lower it where a backend is named, and check it against eager.
 
@@ -118,8 +127,13 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     The check runs both on copies of the inputs, from the same random state and without gradients, and compares
     structure, dtypes, shapes and values of the outputs, and what the runs did to inputs and buffers.
 
+    The model is captured symbolically, so that the result takes inputs of any size that the program takes. A model that
+    cannot be captured so, or of which something else came than it computes on the examples, is run on them: the result
+    has guards then, which every call checks, and a warning says why. `mode`, or ``mode`` under ``[tool.fxplug.trace]``,
+    chooses one way; the other keys there count as for `fxplug.trace`. Guards stay through passes, backends, and files.
+
     Args:
-        module: The model.
+        module: The model. A graph module is taken as it is, in whatever mode it was captured, with its guards.
         example_inputs: The positional arguments of one call; a single tensor stands for itself.
         pipeline: Name of a pipeline; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline, or mappings of ``name`` and options; an empty sequence
@@ -139,6 +153,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
             that moves a value by more than `rtol` and `atol` allow, and it declares, is undone.
         on_mismatch: What partitions of the backend do with inputs of other sizes, dtypes or values than they were
             compiled for: ``"error"`` raises a `LoweringError`, ``"eager"`` runs them in PyTorch.
+        mode: How the model is captured: ``"symbolic"``, ``"shape"`` or ``"value"``, as by `fxplug.trace`. By default as
+            the configuration says, else symbolically where that is possible.
 
     Returns:
         The new module with its reports.
@@ -146,11 +162,11 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     Raises:
         UnknownNameError: A pipeline, pass or backend does not exist.
         ExampleError: The module itself fails on the example inputs.
-        TraceError: The module cannot be captured.
+        TraceError: The module cannot be captured, or there is no such mode.
         PassError: A pass failed, or its result was refused.
         UnverifiableError: Passes cannot be verified on this module at this level.
         LoweringError: The backend cannot take the module, and `strict` is set.
-        MismatchError: The result differs from eager by more than is allowed.
+        MismatchError: The result, or what was captured, differs from eager by more than is allowed.
 
     Example:
         ::
@@ -177,6 +193,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
         strict=strict,
         on_mismatch=on_mismatch,
         observer=observer,
+        mode=chosen_mode(mode, plugins),
     )
     job = _Job(module, inputs, plan)
     try:
@@ -198,6 +215,8 @@ class _Plan:
     strict: bool
     on_mismatch: OnMismatch
     observer: Callable[[OptimizationEvent], None] | None
+    mode: str | None
+    """How the model is captured; None: symbolically where that is possible."""
 
 
 class _Job:
@@ -210,6 +229,7 @@ class _Job:
         self._warnings: list[str] = []
         self.original = SavedState(module)
         """The module as it was given."""
+        self._preparation = Preparation(module, inputs, self.original, mode=plan.mode, manager=plan.manager)
 
     def run(self, *, measure: bool, runs: int | None) -> OptimizationResult:
         """Take all steps."""
@@ -219,7 +239,7 @@ class _Job:
                 "first to optimise for inference."
             )
         eager = self._run_eager()
-        captured, trace_seconds = self._capture()
+        prepared, captured, trace_seconds = self._capture(eager)
         traced_nodes = len(captured.graph.nodes)
         reports = self._run_passes(captured)
         lowered = self._lower(captured)
@@ -239,6 +259,7 @@ class _Job:
             latency=latency,
             warnings=tuple(self._warnings),
             fingerprint=_fingerprint(self._plan.pipeline),
+            mode=prepared.mode,
         )
 
     def _stage(self, stage: Stage, subject: str = "") -> StageReporter:
@@ -253,46 +274,23 @@ class _Job:
             stage.summary = _describe_all(run.output)
         return run
 
-    def _capture(self) -> tuple[GraphModule, float]:
-        with self._stage("trace", type(self._module).__name__).running() as stage:
-            try:
-                captured = self._traced()
-            finally:
-                # What the program did to lists and dicts of its own while it ran on proxies is undone.
-                self.original.restore()
-            stage.summary = f"{len(captured.graph.nodes)} nodes"
-            try:
-                captured = copy_module(captured)
-            except Exception as error:
-                raise FxplugError(
-                    f"Cannot optimise {type(self._module).__name__}: something in it cannot be copied "
-                    f"({error_text(error)}), and the original has to stay as it is. Make the part that "
-                    f"holds it copyable (__deepcopy__)."
-                ) from error
-        return captured, stage.seconds
-
-    def _traced(self) -> GraphModule:
-        """Capture the module; what the tracer warns of becomes part of the result."""
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", TraceWarning)
-            try:
-                captured = symbolic_trace(self._module, manager=self._plan.manager)
-            except FxplugError:
-                raise
-            except (Exception, SystemExit) as error:
-                # Eager ran it on the example, so what it does with stand-ins for values is what fails.
-                raise TraceError(
-                    f"Cannot trace {type(self._module).__name__}: it runs on the example, but not on stand-ins for "
-                    f"values: {error_with_place(error)}. Make the module that holds this line a leaf (leaf_modules in "
-                    "the configuration), or write it in a way that can be recorded.",
-                    code="FXP-T014",
-                ) from error
-        for warning in caught:
-            if issubclass(warning.category, TraceWarning):
-                self._warnings.append(str(warning.message))
-            else:
-                warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-        return captured
+    def _capture(self, eager: Run) -> tuple[Prepared, GraphModule, float]:
+        """Return how the model was captured, a copy of what was captured, for the passes, and the seconds of both."""
+        name = type(self._module).__name__
+        with self._stage("trace", name).running() as stage:
+            prepared = self._preparation.prepare(eager, self._plan.tolerance)
+            self._warnings += prepared.warnings
+            nodes = len(prepared.module.graph.nodes)
+            told = (
+                ""
+                if prepared.mode == "symbolic"
+                else f", {prepared.mode} mode"
+                if prepared.mode
+                else ", as given"
+            )
+            stage.summary = f"{nodes} nodes{told}"
+            captured = own_copy(prepared.module, name)
+        return prepared, captured, stage.seconds
 
     def _run_passes(self, captured: GraphModule) -> list[PassReport]:
         observers = list(self._plan.manager.pass_observers())

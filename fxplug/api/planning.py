@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.analyze.isolation import SavedState, copy_module, copy_values, forked_random_state, tensors_in
-from fxplug.api.optimization import DEFAULT_PIPELINE, FOR_EAGER, as_inputs
-from fxplug.api.tracing import symbolic_trace
+from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
+from fxplug.analyze.runs import observe
+from fxplug.api.optimization import DEFAULT_PIPELINE, FOR_EAGER, as_inputs, example_error
+from fxplug.api.preparing import Preparation, chosen_mode, has_data, is_ready, own_copy
 from fxplug.errors import ConfigError
-from fxplug.execute import GraphModule
 from fxplug.lower import Choices, LoweringReport, plan_lowering
 from fxplug.plugins import PluginManager, default_manager
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fxplug.analyze.runs import Run
+
 __all__ = ["plan"]
 
 
-def plan(
+def plan(  # noqa: PLR0913 - all that a user may choose, by keyword
     module: nn.Module,
     example_inputs: Sequence[Any] | torch.Tensor,
     *,
@@ -30,6 +32,7 @@ def plan(
     pipeline: str | None = None,
     passes: Sequence[str | Mapping[str, Any]] | None = None,
     choices: Choices | None = None,
+    mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> LoweringReport:
     """Return what backends would run of a model, and why not the rest, without building anything.
@@ -43,11 +46,13 @@ def plan(
         pipeline: Name of the pipeline that runs before; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline; an empty sequence runs none.
         choices: What you decide about partitions.
+        mode: How the model is captured, as for `optimize`.
         manager: Supplies passes and backends; by default the installed plugins.
 
     Raises:
         UnknownNameError: A pipeline, pass or backend does not exist.
-        TraceError: The module cannot be captured.
+        ExampleError: The module itself fails on the example inputs.
+        TraceError: The module cannot be captured, or there is no such mode.
         ConfigError: `choices` names what is not there.
 
     Example:
@@ -70,13 +75,25 @@ def plan(
     steps = plugins.resolve_pipeline(list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE)
     if passes is None:
         steps = steps.without(*FOR_EAGER)
+    chosen = chosen_mode(mode, plugins)
     original = SavedState(module)
+    preparation = Preparation(module, inputs, original, mode=chosen, manager=plugins)
     try:
+        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
+            prepared = preparation.prepare(_run(module, inputs, original))
+            copied = own_copy(prepared.warn(), type(module).__name__)
         with forked_random_state([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
-            captured = module if isinstance(module, GraphModule) else symbolic_trace(module, manager=plugins)
-            copied = copy_module(captured)
-            original.restore()
             steps.run(copied, copy_values(inputs), list(plugins.pass_observers()))
             return plan_lowering(copied, backends, example_inputs=copy_values(inputs), choices=choices)
     finally:
         original.restore()
+
+
+def _run(module: nn.Module, inputs: tuple[Any, ...], saved: SavedState) -> Run | None:
+    """Return what a module that is to be captured computes; None where nothing can be compared with it."""
+    if is_ready(module) or not has_data(module, inputs):
+        return None
+    try:
+        return observe(module, inputs, saved)
+    except (Exception, SystemExit) as error:
+        raise example_error(module, inputs, error) from error

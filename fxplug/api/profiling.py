@@ -25,6 +25,7 @@ def profile(
     runs: int = 10,
     warm_up: int = 3,
     progress: Callable[[int, int], None] | None = None,
+    mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> Profile:
     """Measure the time and the memory that every call of a program takes, without gradients.
@@ -42,6 +43,7 @@ def profile(
         runs: How many runs of either kind are measured.
         warm_up: How many come before.
         progress: Called with (runs done, runs planned).
+        mode: How a program is captured; as for `trace`.
         manager: The plugins that take part in a capture; by default the installed ones.
 
     Returns:
@@ -64,5 +66,5 @@ def profile(
     plugins = default_manager() if manager is None else manager
     args = as_args(example_inputs)
     check_runs(runs, warm_up)
-    captured = captured_for(module, args, plugins)
+    captured = captured_for(module, args, plugins, mode)
     return measure_nodes(captured, args, runs=runs, warm_up=warm_up, progress=progress)

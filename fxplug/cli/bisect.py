@@ -13,6 +13,7 @@ from fxplug.api import bisect as search
 from fxplug.api.reproduction import FILES, FORMAT
 from fxplug.cli.compare import finite
 from fxplug.cli.data import json_option, plain_data, print_json
+from fxplug.cli.examples import prepared_mode_option
 from fxplug.cli.failures import FAILED, traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.models import input_options, models_and_inputs, tolerance_options
@@ -31,6 +32,7 @@ class _Options:
     """The options of the command, but for the inputs."""
 
     model: str
+    mode: str | None
     pipeline: str | None
     passes: tuple[str, ...]
     rtol: float | None
@@ -71,6 +73,7 @@ Exit code 0: nothing is wrong; 1: something was found.
 )
 @click.argument("model")
 @input_options
+@prepared_mode_option
 @click.option(
     "--pipeline", metavar="NAME", help="The passes, by the name of a pipeline.  [default: inference]"
 )
@@ -113,6 +116,7 @@ def bisect(context: click.Context, **options: Any) -> None:
         rtol=wanted.rtol,
         atol=wanted.atol,
         slower_than=wanted.slower_than,
+        mode=wanted.mode,
         manager=manager,
         observer=None if wanted.quiet else _teller(),
     )

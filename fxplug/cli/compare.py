@@ -9,6 +9,7 @@ import click
 
 from fxplug.api import compare as compare_modules
 from fxplug.cli.data import json_option, plain_data, print_json
+from fxplug.cli.examples import prepared_mode_option
 from fxplug.cli.failures import FAILED, traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.models import input_options, models_and_inputs, tolerance_options
@@ -41,6 +42,7 @@ the first one that differs although its inputs agree. Exit code 0: the outputs a
 @click.argument("reference")
 @click.argument("model")
 @input_options
+@prepared_mode_option
 @tolerance_options
 @click.option("--any-dtype", is_flag=True, help="Let values have another dtype than in REFERENCE.")
 @click.option("--all", "everything", is_flag=True, help="Show every layer.")
@@ -52,9 +54,13 @@ def compare(context: click.Context, reference: str, model: str, config: Path | N
     """Compare two models; see `_HELP`."""
     manager = manager_for(config)
     tolerance = {name: options.pop(name) for name in ("rtol", "atol")}
-    any_dtype, everything, as_json = (options.pop(name) for name in ("any_dtype", "everything", "as_json"))
+    mode, any_dtype, everything, as_json = (
+        options.pop(name) for name in ("mode", "any_dtype", "everything", "as_json")
+    )
     (right, judged), inputs = models_and_inputs(context, (reference, model), manager=manager, **options)
-    found = compare_modules(right, judged, inputs, same_dtype=not any_dtype, manager=manager, **tolerance)
+    found = compare_modules(
+        right, judged, inputs, same_dtype=not any_dtype, mode=mode, manager=manager, **tolerance
+    )
     if as_json:
         print_json(_as_data(found))
     else:

@@ -55,11 +55,11 @@ def cost(context: click.Context, reference: str, config: Path | None, **options:
     """Cost a model; see `_HELP`."""
     manager = manager_for(config)
     by, sort, top, csv_file = (options.pop(name) for name in TABLE_OPTIONS)
-    device_name, as_json = (options.pop(name) for name in ("device_name", "as_json"))
+    mode, device_name, as_json = (options.pop(name) for name in ("mode", "device_name", "as_json"))
     record = None if device_name is None else manager.find_device(device_name).record
     check_csv(csv_file)
     (model,), inputs = models_and_inputs(context, (reference,), manager=manager, **options)
-    table = cost_of(model, inputs, manager=manager)
+    table = cost_of(model, inputs, mode=mode, manager=manager)
     estimated = None if record is None else estimate_time(table, record)
     rows = table.rows(by, None if sort == "program" else sort)
     if csv_file is not None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import torch
 
+from fxplug.api.capturing import MODES
 from fxplug.cli.references import Reference, call_reference, importable
 from fxplug.errors import ConfigError, did_you_mean
 
@@ -25,6 +26,8 @@ __all__ = [
     "example_inputs",
     "example_options",
     "make_examples",
+    "mode_option",
+    "prepared_mode_option",
     "read_examples",
 ]
 
@@ -40,14 +43,25 @@ example_from_option = click.option(
 """Gives a command the option that names a callable for the inputs."""
 
 
+def mode_option(default: str) -> Any:
+    """Return what gives a command the option ``--mode``.
+
+    Args:
+        default: What holds without it, for the help.
+    """
+    return click.option(
+        "--mode", type=click.Choice(MODES), help=f"How values are treated.  [default: {default}]"
+    )
+
+
+prepared_mode_option = mode_option("symbolic; value, with guards, where that is not possible")
+"""Gives a command the option ``--mode`` that captures models as `fxplug.optimize` does."""
+
+
 def example_options(function: Any) -> Any:
     """Give a command the options that say with which inputs, and how, a model is captured."""
     for option in (
-        click.option(
-            "--mode",
-            type=click.Choice(["symbolic", "shape", "value"]),
-            help="How values are treated.  [default: value with an example, symbolic without]",
-        ),
+        mode_option("value with an example, symbolic without"),
         example_from_option,
         click.option(
             "--example",

@@ -14,7 +14,7 @@ import fxplug
 from fxplug.analyze.comparison import describe
 from fxplug.api import DEFAULT_PIPELINE, OptimizationResult
 from fxplug.api import optimize as optimize_module
-from fxplug.cli.examples import example_from_option, make_examples, read_examples
+from fxplug.cli.examples import example_from_option, make_examples, prepared_mode_option, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.models import MODE_CHANGED, tolerance_options, training_option
@@ -25,7 +25,7 @@ from fxplug.cli.references import Reference, build_model, importable
 from fxplug.cli.report import Job, stored_module, write_files
 from fxplug.cli.sections import SectionObservers
 from fxplug.cli.terminal import arrow
-from fxplug.cli.wording import error_text, latency_text, node_text, size_text, tolerance_text
+from fxplug.cli.wording import capture_text, error_text, latency_text, node_text, size_text, tolerance_text
 from fxplug.lower.lowered import ON_MISMATCH
 from fxplug.passes import LEVELS
 
@@ -42,11 +42,16 @@ if TYPE_CHECKING:
 __all__ = ["optimize"]
 
 
+_SHOWN_GUARDS = 6
+
 _HELP = """\
 Capture MODEL, run passes on it, check the result against eager PyTorch, measure both, and write it.
 
 MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without arguments
 that gives one. It is put into evaluation mode (see --training).
+
+It is captured so that it takes inputs of any size, where that is possible. Otherwise it runs on the inputs given here,
+and the result has guards: it refuses inputs with which the program would go another way (see --mode).
 
 \b
 With --out the folder holds
@@ -65,6 +70,7 @@ class _Options:
     model: str
     examples: tuple[str, ...]
     example_from: str | None
+    mode: str | None
     pipeline: str | None
     passes: tuple[str, ...]
     backend: str | None
@@ -115,6 +121,7 @@ class _Options:
     "distribution, integers below BOUND (by default 2; for uint8 256), the same at every call.",
 )
 @example_from_option
+@prepared_mode_option
 @click.option(
     "--pipeline", metavar="NAME", help="The passes to run, by the name of a pipeline. [default: inference]"
 )
@@ -221,6 +228,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
         strict=wanted.strict,
         on_mismatch=wanted.on_mismatch,
         verify=wanted.verify,
+        mode=wanted.mode,
     )
     left_out: list[str] = []
     if folder is not None and observers is not None:
@@ -274,6 +282,12 @@ def _title(job: Job, *, changed_mode: bool) -> Iterator[str]:
 
 
 def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator[tuple[str, str]]:
+    yield "captured", capture_text(result)
+    for guard in result.guards[:_SHOWN_GUARDS]:
+        yield "guard", guard.text
+    if len(result.guards) > _SHOWN_GUARDS:
+        where = "report.md lists them" if out is not None else "--out DIR writes a list"
+        yield "", f"{len(result.guards) - _SHOWN_GUARDS} more guards; {where}"
     ran = [report for report in result.passes if report.result is not None]
     changed = [report.name for report in ran if report.result is not None and report.result.modified]
     yield (

@@ -8,6 +8,7 @@ import click
 
 from fxplug.api import plan as plan_lowering
 from fxplug.cli.data import json_option, plain_data, print_json
+from fxplug.cli.examples import prepared_mode_option
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.models import input_options, models_and_inputs
@@ -45,6 +46,7 @@ reason and its line, and with how many partitions there would be if calls of its
     help="A backend; repeatable: the first that supports a call runs it.",
 )
 @input_options
+@prepared_mode_option
 @click.option("--pipeline", metavar="NAME", help="The passes that run before. [default: inference]")
 @click.option(
     "--min-block-size",
@@ -82,6 +84,7 @@ def plan(  # noqa: PLR0913 - one for each option
     reference: str,
     *,
     backends: tuple[str, ...],
+    mode: str | None,
     pipeline: str | None,
     min_block_size: int,
     max_transfer: float | None,
@@ -103,7 +106,7 @@ def plan(  # noqa: PLR0913 - one for each option
     )
     (model,), inputs = models_and_inputs(context, (reference,), manager=manager, **options)
     report = plan_lowering(
-        model, inputs, backend=backends, pipeline=pipeline, choices=choices, manager=manager
+        model, inputs, backend=backends, pipeline=pipeline, choices=choices, mode=mode, manager=manager
     )
     if as_json:
         print_json({"format": "fxplug-plan", "version": 1, **_as_data(report)})

@@ -52,7 +52,7 @@ def profile(context: click.Context, reference: str, config: Path | None, **optio
     """Profile a model; see `_HELP`."""
     manager = manager_for(config)
     by, sort, top, csv_file = (options.pop(name) for name in TABLE_OPTIONS)
-    counts = {name: options.pop(name) for name in ("runs", "warm_up")}
+    chosen = {name: options.pop(name) for name in ("runs", "warm_up", "mode")}
     threads, as_json = (options.pop(name) for name in ("threads", "as_json"))
     check_csv(csv_file)
     if threads is not None:
@@ -60,7 +60,7 @@ def profile(context: click.Context, reference: str, config: Path | None, **optio
         context.call_on_close(lambda: torch.set_num_threads(former))
         torch.set_num_threads(threads)
     (model,), inputs = models_and_inputs(context, (reference,), manager=manager, **options)
-    measured = measure(model, inputs, manager=manager, **counts)
+    measured = measure(model, inputs, manager=manager, **chosen)
     rows = measured.rows(by, None if sort == "program" else sort)
     if csv_file is not None:
         write_csv(csv_file, rows, PROFILE_COLUMNS)

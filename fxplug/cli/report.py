@@ -14,6 +14,7 @@ from fxplug.cli.output import FILES, REPORT_FORMAT
 from fxplug.cli.sections import make_sections, one_line, table_cell
 from fxplug.cli.wording import (
     bytes_text,
+    capture_text,
     change_text,
     error_text,
     latency_text,
@@ -147,6 +148,13 @@ def _report(job: Job, result: OptimizationResult) -> dict[str, Any]:
         "fingerprint": result.fingerprint or None,
         "nodes": {"traced": result.traced_nodes, "optimised": result.nodes},
         "trace_seconds": result.trace_seconds,
+        "capture": {
+            "mode": result.mode or None,
+            "guards": [
+                {"text": guard.text, "line": guard.line or None, "source": guard.source or None}
+                for guard in result.guards
+            ],
+        },
         "passes": [_pass_entry(report) for report in result.passes],
         "backend": None if result.lowering is None else _backend_entry(result.lowering, result),
         "check": {
@@ -261,10 +269,12 @@ def _markdown(
     yield ""
     yield "| | |"
     yield "|---|---|"
+    yield f"| captured | {capture_text(result)} |"
     yield f"| nodes | {node_text(result.traced_nodes, result.nodes)} |"
     yield f"| largest error | {error_text(result.check)} |"
     yield f"| allowed error | {tolerance_text(result.check)} |"
     yield f"| latency | {'not measured' if result.latency is None else latency_text(result.latency)} |"
+    yield from _markdown_guards(result)
     yield ""
     yield "## Passes"
     yield ""
@@ -302,6 +312,21 @@ def _markdown(
     yield "- `report.json`: this report for programs"
     for name in others:
         yield f"- `{name}`: from a section above"
+
+
+def _markdown_guards(result: OptimizationResult) -> Iterator[str]:
+    if not result.guards:
+        return
+    yield ""
+    yield "## Guards"
+    yield ""
+    yield "Every call checks that the program would go the way that was captured:"
+    yield ""
+    yield "| what holds | where the program asked |"
+    yield "|---|---|"
+    for guard in result.guards:
+        asked = f"{guard.line}: {guard.source}" if guard.source else guard.line
+        yield f"| {table_cell(guard.text)} | {table_cell(asked)} |"
 
 
 def _markdown_backend(report: LoweringReport) -> Iterator[str]:

@@ -11,6 +11,7 @@ import click
 
 from fxplug.analyze.places import GROUPINGS
 from fxplug.cli.data import json_option
+from fxplug.cli.examples import mode_option
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option
 from fxplug.cli.models import device_option, input_options
@@ -43,6 +44,7 @@ def table_command(columns: Sequence[str], default: str) -> Any:
     decorators = (
         click.argument("reference", metavar="MODEL"),
         input_options,
+        mode_option("value"),
         device_option,
         table_options(columns, default),
         json_option,

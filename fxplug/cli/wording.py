@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fxplug.api import Check, Latency
+    from fxplug.api import Check, Latency, OptimizationResult
     from fxplug.passes import NodeChanges
 
 __all__ = [
     "bytes_text",
+    "capture_text",
     "change_text",
     "error_text",
     "latency_text",
@@ -45,6 +46,17 @@ def node_text(before: int, after: int, arrow: str = "→") -> str:
     """Return how the number of nodes changed."""
     change = after - before
     return f"{before} {arrow} {after}" + (f" ({change:+d})" if change else "")
+
+
+def capture_text(result: OptimizationResult) -> str:
+    """Return how a model was captured, and how many guards its calls check."""
+    how = {
+        "symbolic": "symbolically, for inputs of all sizes",
+        "shape": "in shape mode, for inputs like the examples",
+        "value": "in value mode, for inputs like the examples",
+    }.get(result.mode, "as the graph module that was given")
+    count = len(result.guards)
+    return f"{how}; {'no guard' if not count else '1 guard' if count == 1 else f'{count} guards'}"
 
 
 def change_text(changes: NodeChanges) -> str:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-    from fxplug.execute import GraphModule
+    from fxplug.execute import GraphModule, GuardSet
     from fxplug.passes.base import PassContext, PassResult, PipelineStep
     from fxplug.passes.changes import NodeChanges
     from fxplug.passes.derivations import Derivation
@@ -301,7 +301,10 @@ def _place_in(note: Path) -> str:
 
 def _take_over(shared: Shared, parcel: Parcel) -> _Outcome:
     known = dict(shared.of_kind(Graph))
+    guards = {owner: owner.guard_set for owner in owners_of(shared)}
     arrival = unpack(shared, parcel)
+    for owner, former in guards.items():
+        _keep_what_runs_instead(owner, former)
     outcome: _Outcome = arrival.value
     for number, content in arrival.tensors.items():
         _take_values(shared.objects[number], content, other_memory=number in outcome.replaced)
@@ -322,6 +325,13 @@ def _take_values(tensor: torch.Tensor, content: torch.Tensor, *, other_memory: b
         tensor.copy_(content)
     if tensor.is_leaf and tensor.requires_grad is not content.requires_grad:
         tensor.requires_grad_(content.requires_grad)
+
+
+def _keep_what_runs_instead(module: GraphModule, former: GuardSet | None) -> None:
+    """Give a module its guards back, where they are the same: what runs where one does not hold was not sent."""
+    now = module.guard_set
+    if former is not None and former.instead is not None and now is not None and now.guards == former.guards:
+        module.set_guards(former)
 
 
 def _replace_graph(shared: Shared, former: Graph, graph: Graph) -> None:

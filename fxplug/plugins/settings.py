@@ -47,7 +47,9 @@ class TraceConfig:
     leaf_functions: tuple[str, ...] = ()
     """Functions whose calls stay calls: ``einops.rearrange``, ``mypkg.ops:*``."""
     mode: Literal["symbolic", "shape", "value"] | None = None
-    """How `fxplug.trace` treats values unless a call says otherwise. By default as with example inputs, or without."""
+    """How `fxplug.trace`, `fxplug.optimize` and what captures models like them treat values unless a call says
+    otherwise. By default `fxplug.trace` chooses ``value`` with example inputs and ``symbolic`` without, and
+    `fxplug.optimize` ``symbolic`` where that is possible and ``value`` elsewhere."""
     autowrap: bool = False
     """Whether calls of functions that cannot be captured stay calls (see `fxplug.trace`)."""
     check: bool = True

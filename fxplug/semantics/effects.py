@@ -180,7 +180,7 @@ def _is_node(value: Any) -> bool:
 
 def _constructor_rule(node: Node, _: Any) -> Effect | None:
     """Answer for classes that keep what they are given."""
-    return PURE if node.op == "call_function" and only_holds(node.target) else None
+    return PURE if only_holds(node.target) else None
 
 
 def _positions(node: Node, name: str) -> tuple[int, ...]:

@@ -298,3 +298,23 @@ class TestInterpreter:
 class Switches(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if self.training else x
+
+
+def masked(x: torch.Tensor, mask: torch.Tensor | None = None, scale: float | None = None) -> torch.Tensor:
+    if mask is not None:
+        x = x * 2
+    if scale is not None:
+        x = x + 1
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask, scale=scale)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_what_may_be_left_out_is_guarded_to_be_there(mode: str) -> None:
+    x, mask = torch.rand(1, 2, 4, 4), torch.zeros(4, 4)
+    captured = fxplug.trace(masked, (x, mask, 0.5), mode=mode)
+
+    assert [guard.text for guard in captured.guards] == ["mask is not None", "scale is not None"]
+    assert captured(x, mask, 0.25).equal(masked(x, mask, 0.25))
+    for less in ((x,), (x, None, 0.5), (x, mask), (x, mask, None)):
+        with pytest.raises(GuardError, match="is not None"):
+            captured(*less)

@@ -224,7 +224,9 @@ def test_the_model_stays_as_it_was_when_it_cannot_be_captured(manager):
 
     model = Branch()
     with pytest.raises(TraceError, match=r"test_optimization\.py:\d+ in forward"):
-        run(model, manager=manager)
+        run(model, manager=manager, mode="symbolic")
+    with pytest.raises(TraceError, match=r"test_optimization\.py:\d+ in forward"):
+        run(model, manager=manager, mode="shape")
 
     assert (model.calls, model.seen) == (0, [])
     assert model.norm.num_batches_tracked == 0

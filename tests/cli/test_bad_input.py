@@ -196,7 +196,7 @@ def test_an_unknown_plugin_in_the_environment(refused, monkeypatch):
 
 
 def test_a_model_that_cannot_be_captured_is_named_with_its_line(refused):
-    text = refused("models.py:Branch", *FAST, *OUT, exit_code=FAILED)
+    text = refused("models.py:Branch", *FAST, *OUT, "--mode", "symbolic", exit_code=FAILED)
 
     assert text.startswith("Cannot trace: ")
     assert "models.py:16 in forward ('if x.sum() > 0:')" in text
@@ -328,7 +328,7 @@ def test_an_interrupt_while_files_are_written_leaves_nothing(fxplug, folder, mon
 
 
 def test_a_traceback_is_shown_on_demand(fxplug):
-    result = fxplug("optimize", "models.py:Branch", *FAST, "--traceback")
+    result = fxplug("optimize", "models.py:Branch", *FAST, "--mode", "symbolic", "--traceback")
 
     assert result.exit_code == FAILED
     assert "Traceback (most recent call last)" in result.stderr
@@ -363,7 +363,7 @@ def test_a_model_that_exits_has_failed(refused, folder):
 def test_a_model_that_runs_on_tensors_alone_is_refused_with_its_line(refused, folder):
     write_model(folder, ["return torch.Tensor.mul(x, 2)"])
 
-    message = refused("odd.py:Odd", "--example", "2x8", *OUT, exit_code=FAILED)
+    message = refused("odd.py:Odd", "--example", "2x8", *OUT, "--mode", "symbolic", exit_code=FAILED)
 
     assert message.startswith("Cannot trace: something takes no traced value at ")
     assert "odd.py:7 in forward ('return torch.Tensor.mul(x, 2)')" in message
@@ -376,7 +376,7 @@ def test_a_refusal_that_the_model_catches_is_an_error(refused, folder):
         ["try:", "    if x.sum() > 0:", "        return x", "except Exception:", "    pass", "return -x"],
     )
 
-    message = refused("odd.py:Odd", "--example", "2x8", *OUT, exit_code=FAILED)
+    message = refused("odd.py:Odd", "--example", "2x8", *OUT, "--mode", "symbolic", exit_code=FAILED)
 
     assert "a condition depends on a traced value" in message
     assert "An 'except' of the program caught this error" in message

@@ -288,3 +288,118 @@ def test_the_batch_norms_of_resnet50_are_folded(fxplug, folder):
     assert report["check"]["max_abs_error"] < 1e-4
     with torch.no_grad():
         assert fx.load(folder / "out" / "module.fxplug")(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
+# -- the mode of the capture
+
+
+ASKING = """
+import torch
+from torch import nn
+
+class Asking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        assert x.shape[1] == 3, "pictures | have three channels"
+        return {"y": self.norm(self.conv(x)).relu()}
+
+ready = Asking().eval()
+"""
+
+
+@pytest.fixture
+def asking(folder):
+    (folder / "asking.py").write_text(ASKING)
+    return "asking.py:Asking"
+
+
+def test_a_model_that_asks_is_captured_on_the_inputs_and_the_guards_are_told(fxplug, folder, asking):
+    result = fxplug("optimize", asking, *FAST, "--out", "out")
+
+    assert result.exit_code == 0, result.stderr
+    rows = {" ".join(line.split()) for line in result.stdout.splitlines()}
+    assert "ok trace 5 nodes, value mode" in {" ".join(row.split()[:6]) for row in rows}
+    assert "captured: in value mode, for inputs like the examples; 2 guards" in rows
+    assert {"guard: x.shape[1] == 3", "guard: x.dim() == 4"} <= rows
+    assert "Warning: Asking was captured on the example inputs" in " ".join(result.stderr.split())
+    report = json.loads((folder / "out" / "report.json").read_text())
+    assert report["capture"]["mode"] == "value"
+    assert [guard["text"] for guard in report["capture"]["guards"]] == ["x.shape[1] == 3", "x.dim() == 4"]
+    assert "asking.py:12" in report["capture"]["guards"][0]["line"]
+    assert "assert x.shape[1] == 3" in report["capture"]["guards"][0]["source"]
+    text = (folder / "out" / "report.md").read_text()
+    assert "| captured | in value mode, for inputs like the examples; 2 guards |" in text
+    assert "## Guards" in text
+    assert "| x.dim() == 4 |" in text
+    module = fx.load(folder / "out" / "module.fxplug")
+    with pytest.raises(fx.GuardError, match=r"x\.shape\[1\] == 3"):
+        module(torch.ones(1, 4, 8, 8))
+
+
+def test_a_model_that_asks_nothing_is_captured_symbolically(fxplug, folder):
+    result = fxplug("optimize", "models.py:net", *FAST, "--out", "out")
+
+    assert "captured:            symbolically, for inputs of all sizes; no guard" in result.stdout
+    report = json.loads((folder / "out" / "report.json").read_text())
+    assert report["capture"] == {"mode": "symbolic", "guards": []}
+    assert "## Guards" not in (folder / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_the_mode_is_chosen_by_option_or_configuration(fxplug, folder, mode):
+    (folder / "mine.toml").write_text(f'[trace]\nmode = "{mode}"\n')
+    for how in (("--mode", mode), ("--config", "mine.toml")):
+        result = fxplug("optimize", "models.py:net", *FAST, *how)
+
+        assert result.exit_code == 0, result.stderr
+        assert f"captured:            in {mode} mode" in result.stdout
+    prevails = fxplug("optimize", "models.py:net", *FAST, "--config", "mine.toml", "--mode", "symbolic")
+    assert "captured:            symbolically" in prevails.stdout
+
+
+def test_a_symbolic_capture_that_was_asked_for_is_an_error_where_it_is_refused(fxplug, asking):
+    for command in (
+        ("optimize", "--no-measure"),
+        ("plan", "--backend", "eager"),
+        ("bisect",),
+        ("cost",),
+        ("profile",),
+    ):
+        result = fxplug(command[0], asking, *INPUT, *command[1:], "--mode", "symbolic")
+
+        assert result.exit_code == 1
+        assert "[FXP-T001]" in result.stderr
+    compared = fxplug("compare", asking, asking, *INPUT, "--mode", "symbolic")
+    assert "[FXP-T001]" in compared.stderr
+
+
+def test_commands_beside_it_capture_in_the_same_way(fxplug, asking):
+    ready = asking.replace("Asking", "ready")
+    for command in (("plan", asking, "--backend", "eager"), ("bisect", asking), ("compare", ready, ready)):
+        for mode in ((), ("--mode", "value")):
+            result = fxplug(*command, *INPUT, *mode)
+
+            assert result.exit_code == 0, result.stderr
+
+
+def test_a_mode_that_does_not_exist_is_refused(fxplug):
+    result = fxplug("optimize", "models.py:net", *FAST, "--mode", "valeu")
+
+    assert result.exit_code == 2
+    assert "'valeu' is not one of 'symbolic', 'shape', 'value'" in result.stderr
+
+
+def test_many_guards_are_cut_short_on_the_terminal(fxplug, folder):
+    lines = "\n".join(f"        assert x.shape[2] != {number}" for number in range(20, 30))
+    (folder / "curious.py").write_text(
+        "from torch import nn\n\nclass Curious(nn.Module):\n    def forward(self, x):\n"
+        f"{lines}\n        return x + 1\n"
+    )
+    result = fxplug("optimize", "curious.py:Curious", *FAST)
+
+    assert result.stdout.count("guard:") == 6
+    assert "more guards; --out DIR writes a list" in result.stdout

@@ -125,6 +125,20 @@ def _sharing(module):
     return [memory.index(key) for key in memory]
 
 
+class Asks(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] > 1 else x * 3
+
+
+def test_what_runs_where_a_guard_does_not_hold_stays_here_and_is_kept(samples):
+    module = fxplug.trace(Asks(), (X,), on_guard_failure="eager")
+
+    run(samples, module, "negates")
+
+    assert torch.equal(module(X), X * -2)
+    assert torch.equal(module(X[:1]), X[:1] * 3)
+
+
 def test_objects_that_hang_together_stay_so(samples, captured):
     module = captured()
     first, scale, config = module.first, module.scale, module.config

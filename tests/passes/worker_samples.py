@@ -50,6 +50,13 @@ def edits(module):
     relu.replace_all_uses_with(negated, delete_user_cb=lambda user: user is not negated)
 
 
+def negates(module):
+    (output,) = module.graph.find_nodes(op="output")
+    with module.graph.inserting_before(output):
+        output.args = (module.graph.call_function(torch.neg, output.args),)
+    module.negated = True  # So that the module itself is sent back, too.
+
+
 def writes(module):
     with torch.no_grad():
         module.first.weight.mul_(2)

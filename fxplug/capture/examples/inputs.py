@@ -66,6 +66,7 @@ class InputReceiver(ValueKeeper):
         self._other_inputs: list[tuple[Node, Any]] = []
         self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
         self._number_inputs: list[tuple[Node, type]] = []
+        self._optional_inputs: list[Node] = []
         self._around = {name: ask() for name, ask in _SURROUNDINGS.items()}
         self._wholes: list[tuple[Node, Any, Any]] = []
 
@@ -86,6 +87,8 @@ class InputReceiver(ValueKeeper):
             return value, None  # A constant, which callers cannot replace.
         proxy = self._create_input(entry.input)
         node: Node = proxy.node
+        if entry.input.default is None and isinstance(value, (torch.Tensor, int, float)):
+            self._optional_inputs.append(node)
         if isinstance(value, torch.Tensor):
             if id(value) in self._known:
                 value = value.view_as(value)  # Given twice: in the graph they are two.
@@ -164,6 +167,9 @@ class InputReceiver(ValueKeeper):
         with self.graph.inserting_before(self.graph.output_node()):
             for node, value in self._other_inputs:
                 self._guard_value(node, value, set())
+            for node in self._optional_inputs:
+                # Nobody hears of the question `x is None`, and what x is given to may take None as well.
+                self._add_entry_guard(operator.is_not, (node, None))
             for source, value in self._tensor_inputs:
                 self._guard_tensor(source, value)
             if asks_for_kinds(self._names):

@@ -233,9 +233,14 @@ def test_guards_and_a_backend_are_reported(optimised):
         ],
     }  # fmt: skip
     module = fxplug.trace(program, (torch.ones(2),))
+    assert data["capture"]["mode"] == "symbolic"
+    as_captured = str(Text(report_html(ReportContext(module, (torch.ones(2),), data))))
+    data["capture"]["mode"] = "value"
 
     text = str(Text(report_html(ReportContext(module, (torch.ones(2),), data))))
 
+    assert "captured without values (mode symbolic" in as_captured
+    assert "captured on the example inputs (mode value" in text
     assert "shape[0]" in text
     assert "test_viz_report.py" in text
     assert "Backend engine" in text

@@ -64,6 +64,7 @@ def report_html(context: ReportContext) -> str:
         data=data,
         summary=list(_summary(data)),
         bars=_latency_bars(data["latency"]),
+        mode=(data.get("capture") or {}).get("mode") or "",
         guards=context.module.guards,
         assumptions=[str(text) for text in context.module.meta.get("assumptions", ())],
         passes=passes,
