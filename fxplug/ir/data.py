@@ -10,8 +10,9 @@ they are named.
 from __future__ import annotations
 
 import copyreg
+import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, StorageError
 from fxplug.ir.arguments import EMPTY_DICT, Argument, map_aggregate
@@ -20,11 +21,23 @@ from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node
 from fxplug.ir.notes import map_notes
 from fxplug.ir.origins import Origin, origins_in
+from fxplug.ir.regions import PLAIN, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable
 
-__all__ = ["FORMAT_VERSION", "NodeRef", "graph_from_data", "graph_to_data"]
+    from fxplug.ir.origins import StoredOrigin
+
+__all__ = [
+    "FORMAT_VERSION",
+    "GraphBuilder",
+    "NodeData",
+    "NodeRef",
+    "describe_nodes",
+    "graph_from_data",
+    "graph_to_data",
+    "node_reference",
+]
 
 FORMAT_VERSION = 1
 _FLAT = frozenset({bool, float, int, str, type(None)})
@@ -39,7 +52,25 @@ class NodeRef:
     index: int
 
 
+node_reference = functools.lru_cache(maxsize=4096)(NodeRef)
+"""Returns the `NodeRef` with a number: the same one each time, since most numbers are referred to often."""
+
 _FLAT_OR_REFERENCE = _FLAT | {NodeRef}
+
+
+class NodeData(NamedTuple):
+    """What one node is, in plain values; arguments and notes name other nodes by `NodeRef`."""
+
+    op: str
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    type: Any
+    meta: dict[str, Any] | None
+    """None where nobody has asked for the notes yet."""
+    region: Region
+    origin: StoredOrigin
 
 
 def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origin.to_data) -> dict[str, Any]:
@@ -53,8 +84,23 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         ``{"version": int, "keyword_only": [...], "captured_training": ..., "nodes": [...]}``; each node is a dict of
         its opcode, name, target, arguments (nodes as `NodeRef`), annotation, notes, region and origins.
     """
+    nodes: list[dict[str, Any]] = []
+    for node in describe_nodes(graph):
+        entry = node._asdict()
+        entry["origins"] = [describe_origin(origin) for origin in origins_in(entry.pop("origin"))]
+        nodes.append(entry)
+    return {
+        "version": FORMAT_VERSION,
+        "keyword_only": sorted(graph.keyword_only),
+        "captured_training": graph.captured_training,
+        "nodes": nodes,
+    }
+
+
+def describe_nodes(graph: Graph) -> list[NodeData]:
+    """Return what each node of a graph is, in order. The graph is not changed."""
     nodes = list(graph.nodes)
-    references = {node: NodeRef(number) for number, node in enumerate(nodes)}
+    references = {node: node_reference(number) for number, node in enumerate(nodes)}
 
     def refer(leaf: Any) -> Any:
         # A note may name a node that is gone; nothing stands for it in a copy.
@@ -68,25 +114,20 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
             return tuple([refer(value) for value in args]) if Node in kinds else args
         return map_aggregate(args, refer)
 
-    return {
-        "version": FORMAT_VERSION,
-        "keyword_only": sorted(graph.keyword_only),
-        "captured_training": graph.captured_training,
-        "nodes": [
-            {
-                "op": node._op,
-                "name": node._name,
-                "target": node._target,
-                "args": refer_args(node._args),
-                "kwargs": dict(map_aggregate(node._kwargs, refer)) if node._kwargs else {},
-                "type": node._type,
-                "meta": None if node._meta is None else map_notes(_lasting(node.meta), refer),
-                "region": node._region,
-                "origins": [describe_origin(origin) for origin in origins_in(node._origin)],
-            }
-            for node in nodes
-        ],
-    }
+    return [
+        NodeData(
+            node._op,
+            node._name,
+            node._target,
+            refer_args(node._args),
+            dict(map_aggregate(node._kwargs, refer)) if node._kwargs else {},
+            node._type,
+            None if node._meta is None else map_notes(_lasting(node.meta), refer),
+            node._region,
+            node._origin,
+        )
+        for node in nodes
+    ]
 
 
 def _lasting(notes: dict[str, Any]) -> dict[str, Any]:
@@ -106,83 +147,140 @@ def graph_from_data(
     Raises:
         StorageError: The data has another version, or refers to a node that does not come earlier.
     """
-    if data.get("version") != FORMAT_VERSION:
-        raise StorageError(
-            f"Cannot restore a graph: its data has version {data.get('version')!r}, this fxplug reads "
-            f"{FORMAT_VERSION}."
-        )
     try:
-        return _restore(data, restore_origin)
-    except (AttributeError, GraphError, IndexError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, StorageError):
-            raise
-        raise StorageError(
-            f"Cannot restore a graph: its data is damaged ({type(error).__name__}: {error})."
-        ) from error
+        builder = GraphBuilder(
+            data.get("version"), data.get("keyword_only", ()), training=data.get("captured_training")
+        )
+        for entry in data["nodes"]:
+            origins = tuple([restore_origin(origin) for origin in entry["origins"]])
+            builder.add(
+                entry["op"],
+                entry["name"],
+                entry["target"],
+                entry["args"],
+                entry["kwargs"],
+                entry["type"],
+                entry["meta"],
+                tuple(entry["region"]),
+                origins[0] if len(origins) == 1 else origins or None,
+            )
+        return builder.finish()
+    except _FAULTS as error:
+        raise _damaged(error) from error
 
 
-class _Resolver:
-    """Puts the nodes that were made so far in the place of references to them."""
+_FAULTS = (AttributeError, GraphError, IndexError, KeyError, TypeError, ValueError)
+"""What goes wrong where data is not as it should be."""
 
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
 
-    def resolve(self, leaf: Any) -> Any:
-        if not isinstance(leaf, NodeRef):
-            return leaf
-        if not 0 <= leaf.index < len(self.nodes):
+def _damaged(error: Exception) -> StorageError:
+    if isinstance(error, StorageError):
+        return error
+    return StorageError(f"Cannot restore a graph: its data is damaged ({type(error).__name__}: {error}).")
+
+
+class GraphBuilder:
+    """Makes a graph of what its nodes are, one after the other.
+
+    Args:
+        version: Of the data; see `FORMAT_VERSION`.
+        keyword_only: Names of the parameters that are keyword-only.
+        training: What `Graph.captured_training` is to be.
+
+    Raises:
+        StorageError: The data has another version.
+    """
+
+    def __init__(
+        self, version: Any, keyword_only: Iterable[str] = (), *, training: bool | None = None
+    ) -> None:
+        if version != FORMAT_VERSION:
             raise StorageError(
-                f"Cannot restore a graph: node {len(self.nodes)} refers to node {leaf.index}, which does not come "
+                f"Cannot restore a graph: its data has version {version!r}, this fxplug reads {FORMAT_VERSION}."
+            )
+        self._graph = Graph()
+        self._graph.keyword_only = frozenset(keyword_only)
+        self._graph.captured_training = training
+        self._nodes: list[Node] = []
+        self._notes: list[tuple[Node, dict[str, Any]]] = []
+
+    def add(  # noqa: PLR0913, PLR0917 - the parts of `NodeData`
+        self,
+        op: str,
+        name: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        annotation: Any = None,
+        meta: dict[str, Any] | None = None,
+        region: Region = PLAIN,
+        origin: StoredOrigin = None,
+    ) -> None:
+        """Append a node; see `NodeData` for its parts.
+
+        Raises:
+            StorageError: It refers to a node that does not come earlier, its name is taken or no name, or its parts do
+                not make a node.
+        """
+        try:
+            node = self._graph.create_node(
+                op,
+                target,
+                self._arguments(args),
+                self._named_arguments(kwargs) if kwargs else EMPTY_DICT,
+                name,
+                annotation,
+            )
+            node._origin = origin
+        except _FAULTS as error:
+            raise _damaged(error) from error
+        if node._name != name:
+            raise StorageError(
+                f"Cannot restore a graph: the name {name!r} is taken or not a valid name.", code="FXP-S008"
+            )
+        if region:
+            node.region = region
+        self._nodes.append(node)
+        if meta is not None:
+            self._notes.append((node, meta))
+
+    def finish(self) -> Graph:
+        """Return the graph. Notes may name nodes that come later, so they are restored now that all nodes stand.
+
+        Raises:
+            StorageError: A note refers to no node.
+        """
+        try:
+            for node, meta in self._notes:
+                node.meta = map_notes(meta, self._resolve)
+        except _FAULTS as error:
+            raise _damaged(error) from error
+        return self._graph
+
+    def _resolve(self, leaf: Any) -> Any:
+        """Return the node that a reference stands for; everything else stands for itself."""
+        if leaf.__class__ is not NodeRef:
+            return leaf
+        if not 0 <= leaf.index < len(self._nodes):
+            raise StorageError(
+                f"Cannot restore a graph: node {len(self._nodes)} refers to node {leaf.index}, which does not come "
                 "earlier.",
                 code="FXP-S009",
             )
-        return self.nodes[leaf.index]
+        return self._nodes[leaf.index]
 
-    def args(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+    def _arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         if len(args) == 1 and args[0].__class__ is NodeRef:
-            return (self.resolve(args[0]),)
+            return (self._resolve(args[0]),)
         kinds = set(map(type, args))
         if kinds <= _FLAT_OR_REFERENCE:
-            return tuple([self.resolve(value) for value in args]) if NodeRef in kinds else args
-        return cast("tuple[Argument, ...]", map_aggregate(args, self.resolve))
+            return tuple(map(self._resolve, args)) if NodeRef in kinds else args
+        return cast("tuple[Argument, ...]", map_aggregate(args, self._resolve))
 
-    def kwargs(self, kwargs: dict[str, Any]) -> Mapping[str, Argument]:
-        return cast("dict[str, Argument]", map_aggregate(kwargs, self.resolve)) if kwargs else EMPTY_DICT
-
-
-def _restore(data: dict[str, Any], restore_origin: Callable[[Any], Origin]) -> Graph:
-    graph = Graph()
-    graph.keyword_only = frozenset(data.get("keyword_only", ()))
-    graph.captured_training = data.get("captured_training")
-    resolver = _Resolver()
-    nodes = resolver.nodes
-    for entry in data["nodes"]:
-        node = graph.create_node(
-            entry["op"],
-            entry["target"],
-            resolver.args(entry["args"]),
-            resolver.kwargs(entry["kwargs"]),
-            entry["name"],
-            entry["type"],
-        )
-        if node._name != entry["name"]:
-            raise StorageError(
-                f"Cannot restore a graph: the name {entry['name']!r} is taken or not a valid name.",
-                code="FXP-S008",
-            )
-        origins = entry["origins"]
-        if len(origins) == 1:
-            node._origin = restore_origin(origins[0])
-        elif origins:
-            node.origins = tuple([restore_origin(origin) for origin in origins])
-        if entry["region"]:
-            node.region = tuple(entry["region"])
-        nodes.append(node)
-    for node, entry in zip(nodes, data["nodes"], strict=True):
-        # Notes may name nodes that come later, so they are restored when all nodes stand.
-        if entry["meta"] is not None:
-            node.meta = map_notes(entry["meta"], resolver.resolve)
-    return graph
+    def _named_arguments(self, kwargs: dict[str, Any]) -> dict[str, Argument]:
+        if _FLAT_OR_REFERENCE.issuperset(map(type, kwargs.values())):
+            return {name: self._resolve(value) for name, value in kwargs.items()}
+        return cast("dict[str, Argument]", map_aggregate(kwargs, self._resolve))
 
 
 def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

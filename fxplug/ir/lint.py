@@ -83,6 +83,20 @@ def _is_sound_step(node: Node) -> bool:
 
 
 def _has_sound_uses(node: Node, seen: set[Node]) -> bool:
+    inputs, args = node._inputs, node._args
+    if inputs.__class__ is Node and not node._kwargs and len(args) == 1 and args[0] is inputs:
+        if inputs not in seen or node not in inputs.users:  # Most nodes of a network are like this.
+            return False
+    elif not _has_sound_inputs(node, seen):
+        return False
+    for user in node.users:
+        used = user._inputs
+        if used is not node and (isinstance(used, Node) or node not in used):
+            return False
+    return True
+
+
+def _has_sound_inputs(node: Node, seen: set[Node]) -> bool:
     sources = node._input_tuple()
     args = node._args
     if node._kwargs or not _FLAT.issuperset(map(type, args)):
@@ -91,10 +105,7 @@ def _has_sound_uses(node: Node, seen: set[Node]) -> bool:
         used = {value for value in args if value.__class__ is Node}
     if len(used) != len(sources):
         return False
-    for source in sources:
-        if source not in used or source not in seen or node not in source.users:
-            return False
-    return all(node in user._input_tuple() for user in node.users)
+    return all(source in used and source in seen and node in source.users for source in sources)
 
 
 def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:

@@ -71,6 +71,7 @@ __all__ = [
     "TorchDispatchMode",
     "TorchFxTracer",
     "TreeSpec",
+    "as_parameter",
     "assert_function",
     "autocast_arguments",
     "buffers_of",
@@ -322,6 +323,11 @@ def has_only_weight_hooks(module: nn.Module) -> bool:
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:
     """Return the module's own table of parameters."""
     return module._parameters
+
+
+def as_parameter(tensor: torch.Tensor, requires_grad: bool) -> nn.Parameter:  # noqa: FBT001
+    """Return a parameter with the memory of a plain tensor, past what `nn.Parameter` asks about other ones."""
+    return torch.Tensor._make_subclass(nn.Parameter, tensor, requires_grad)
 
 
 def parameter_of(module: nn.Module, name: str) -> Any:

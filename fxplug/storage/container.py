@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from fxplug.ir.collector import paused_collection
 from fxplug.storage.documents import parse_json, to_json
 from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.migrations import FORMAT_VERSION, migrate
@@ -202,8 +203,9 @@ def read_container(path: Path, *, lazy: bool = False, progress: Progress | None 
                 f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save.",
                 Codes.NO_ARCHIVE,
             ) from error
-        graphs, modules = (parse_json(text, name) for name, text in texts.items())
-        migrate(manifest["format_version"], manifest, graphs, modules)
+        with paused_collection():
+            graphs, modules = (parse_json(text, name) for name, text in texts.items())
+            migrate(manifest["format_version"], manifest, graphs, modules)
         weights = read_weights(stream, extent, checksum, lazy=lazy, progress=progress)
     return Contents(manifest, graphs, modules, weights)
 

@@ -19,17 +19,17 @@ _LETTERS = 16
 
 def count_values(data: Any) -> int:
     """Return about how many values a part of a document is made of; long texts count as several."""
-    count = 0
-    pending = [data]
+    count = 1 + len(data) // _LETTERS if isinstance(data, str) else 1
+    pending = [data] if isinstance(data, (dict, list)) else []
     while pending:
         part = pending.pop()
-        count += 1
-        if isinstance(part, dict):
-            pending += part.values()
-        elif isinstance(part, list):
-            pending += part
-        elif isinstance(part, str):
-            count += len(part) // _LETTERS
+        elements = part.values() if isinstance(part, dict) else part
+        count += len(elements)
+        for element in elements:
+            if isinstance(element, (dict, list)):
+                pending.append(element)
+            elif isinstance(element, str):
+                count += len(element) // _LETTERS
     return count
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-__all__ = ["Codes", "Refusal", "checked", "entry_fields", "places"]
+__all__ = ["Codes", "Refusal", "checked", "entry_fields", "have_forms", "places"]
 
 
 class Codes:
@@ -102,3 +102,21 @@ def places(value: Any, limit: int, what: str) -> int:
             Codes.REFERENCE,
         )
     return value
+
+
+def have_forms(rows: list[Any], forms: frozenset[tuple[Any, ...]]) -> bool:
+    """Return whether all rows of a table are lists, and the types of the parts of each are one of `forms`.
+
+    Args:
+        rows: Something read from a file.
+        forms: Tuples of exact types; none has more than four.
+    """
+    return (
+        _LIST.issuperset(map(type, rows))
+        and max(map(len, rows), default=0) <= _MOST_PARTS
+        and forms.issuperset(tuple(map(type, row)) for row in rows)
+    )
+
+
+_LIST = frozenset({list})
+_MOST_PARTS = 4

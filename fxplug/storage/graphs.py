@@ -1,5 +1,7 @@
 """Graphs as JSON: the data form of `fxplug.ir.data`, with functions by name and origins in tables."""
 
+# Every node of a file comes by here several times, so its parts are read without its properties.
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -7,18 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import CodeGen
 from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
-from fxplug.ir import (
-    OPCODES,
-    PATH_OPCODES,
-    NodeRef,
-    RegionEntry,
-    check_structure,
-    graph_from_data,
-    graph_to_data,
-)
+from fxplug.ir import OPCODES, PATH_OPCODES, NodeRef, RegionEntry, check_structure
+from fxplug.ir.data import FORMAT_VERSION, GraphBuilder, describe_nodes, node_reference
 from fxplug.storage.annotations import decode_annotation, encode_annotation
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
-from fxplug.storage.modules import check_path
+from fxplug.storage.modules import PathChecker
 from fxplug.storage.origins import ORIGIN_TABLES, OriginReader, OriginWriter
 
 if TYPE_CHECKING:
@@ -26,7 +21,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from fxplug.ir import Graph, Origin, Region
+    from fxplug.ir import Graph, Node, Region
+    from fxplug.ir.data import NodeData
     from fxplug.storage.targets import TargetTable
     from fxplug.storage.values import Decoder, Encoder
 
@@ -37,29 +33,50 @@ _OPTIONAL_FIELDS = frozenset({"captured_training"})
 NODE_COLUMNS = ("op", "name", "target", "args", "origins", "type", "kwargs", "meta", "region")
 """What the parts of a node's row are; the last ones are left out where they are what `NODE_DEFAULTS` says."""
 _REQUIRED = 3
+_MANY = 1 << 20
+"""Numbers beyond this are not remembered: a file may write them with thousands of digits."""
+_USUAL = 5
+"""How many parts most rows have: the others are left out."""
 NODE_DEFAULTS: list[Any] = [None, None, None, [], [], None, {}, {}, []]
 """What stands for a part that a row leaves out. Never changed."""
-_KNOWN_OF_A_GRAPH = frozenset({"version", "nodes", "keyword_only", "captured_training"})
-_KNOWN_OF_A_NODE = frozenset(NODE_COLUMNS)
 _MODULE_STACK = "nn_module_stack"
 _CHECKED_CALLS = frozenset({"call_function", "call_method"})
+_ENDS = frozenset({"placeholder", "output"})
+_OPCODES = frozenset(OPCODES)
+_NO_PARTS: tuple[Any, ...] = (None, {}, None, ())
+"""Annotation, keyword arguments, notes and region of most nodes."""
 
 
-def check_graph(graph: Graph, root: nn.Module) -> None:
+def check_graph(graph: Graph, root: nn.Module, *, is_built: bool = False) -> None:
     """Refuse a graph that is not well formed, or whose paths lead to nothing that `root` holds.
+
+    Args:
+        graph: Not changed.
+        root: The module that its paths refer to.
+        is_built: Whether a `GraphReader` has just made the graph, node by node: then names are unique, and nodes use
+            what comes earlier and know who uses them.
 
     Raises:
         Refusal: With the first fault.
     """
-    for node in graph.nodes:
-        if node.op in PATH_OPCODES:
+    paths = PathChecker(root)
+    ends: list[Node] = []
+    last: Node | None = None
+    for last in graph.nodes:
+        op = last._op
+        if op in PATH_OPCODES:
             try:
-                check_path(root, node.target, is_module=node.op == "call_module")
+                paths.check(last._target, is_module=op == "call_module")
             except Refusal as refusal:
-                raise refusal.within(f"node {node.name!r}") from None
+                raise refusal.within(f"node {last._name!r}") from None
+        elif op in _ENDS:
+            ends.append(last)
+    outputs = [node for node in ends if node._op == "output"]
+    is_sound = is_built and (not outputs or (outputs == [last] and len(outputs[0]._args) == 1))
     try:
-        check_structure(graph)
-        signature_of(graph.nodes, graph.keyword_only)
+        if not is_sound:
+            check_structure(graph)
+        signature_of(ends, graph.keyword_only)
     except FxplugError as error:
         raise Refusal(error.message) from error
 
@@ -104,77 +121,70 @@ class GraphWriter:
                 f"hold. Call graph.set_codegen(fxplug.CodeGen()) before saving, and set yours again after "
                 f"loading."
             )
-        data = graph_to_data(graph, self._origins.describe)
-        _check_known(data, _KNOWN_OF_A_GRAPH)
         nodes: list[list[Any]] = []
-        for entry in data["nodes"]:
+        for node in describe_nodes(graph):
             try:
-                nodes.append(self._node(entry))
+                nodes.append(self._node(node))
             except Refusal as refusal:
-                raise refusal.within(f"node {entry['name']!r}") from None
-        training = data["captured_training"]
+                raise refusal.within(f"node {node.name!r}") from None
+        training = graph.captured_training
         return {
-            "version": data["version"],
+            "version": FORMAT_VERSION,
             "nodes": nodes,
-            "keyword_only": data["keyword_only"],
+            "keyword_only": sorted(graph.keyword_only),
             **({} if training is None else {"captured_training": training}),
             **self._origins.tables(),
             "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
         }
 
-    def _node(self, entry: dict[str, Any]) -> list[Any]:
-        _check_known(entry, _KNOWN_OF_A_NODE)
-        op, target, args, kwargs = entry["op"], entry["target"], entry["args"], entry["kwargs"]
-        if op == "call_method":
-            self._targets.check_method(target)
+    def _node(self, node: NodeData) -> list[Any]:
+        # All of it: whoever lets a node hold more must decide how files hold it.
+        op, name, target, args, kwargs, annotation, meta, region, origin = node
         if op in _CHECKED_CALLS:
+            if op == "call_method":
+                self._targets.check_method(target)
             self._targets.check_call(target, args, kwargs)
             if op == "call_function":
                 target = self._targets.name_of(target)
         encode = self._encoder.encode
-        origins = entry["origins"]
-        row: list[Any] = [
-            op,
-            entry["name"],
-            target,
-            [[value.index] if type(value) is NodeRef else encode(value) for value in args],
-            origins[0] if len(origins) == 1 else origins,
-        ]
-        if entry["type"] is not None or kwargs or entry["meta"] or entry["region"]:
+        values = [[value.index] if type(value) is NodeRef else encode(value) for value in args]
+        origins = self._origins.describe(origin)
+        row: list[Any] = [op, name, target, values, origins]
+        if annotation is not None or kwargs or meta or region:
             row += (
-                None if entry["type"] is None else self._annotation(entry),
-                {name: encode(value) for name, value in kwargs.items()},
-                self._meta(entry) if entry["meta"] else {},
-                self._region(entry["region"]),
+                None if annotation is None else self._annotation(name, annotation),
+                {key: encode(value) for key, value in kwargs.items()},
+                self._meta(name, meta, origins) if meta else {},
+                self._region(region),
             )
         while row[-1] == NODE_DEFAULTS[len(row) - 1] and len(row) > _REQUIRED:
             row.pop()
         return row
 
-    def _annotation(self, entry: dict[str, Any]) -> Any:
+    def _annotation(self, node: str, annotation: Any) -> Any:
         try:
-            return encode_annotation(entry["type"], self._targets)
+            return encode_annotation(annotation, self._targets)
         except Refusal:
-            self._left_out(entry["name"], "type")
+            self._left_out(node, "type")
             return None
 
-    def _meta(self, entry: dict[str, Any]) -> dict[str, Any]:
+    def _meta(self, node: str, meta: dict[str, Any], origins: int | list[int]) -> dict[str, Any]:
         notes: dict[str, Any] = {}
-        for name, value in entry["meta"].items():
-            if name == _MODULE_STACK and self._is_view(value, entry["origins"]):
+        for name, value in meta.items():
+            if name == _MODULE_STACK and self._is_view(value, origins):
                 continue
             try:
                 notes[checked(name, str, "The name of a note")] = self._notes.encode(value)
             except Refusal:
-                self._left_out(entry["name"], f"meta[{name!r}]")
+                self._left_out(node, f"meta[{name!r}]")
         return notes
 
-    def _is_view(self, stack: Any, origins: list[int]) -> bool:
+    def _is_view(self, stack: Any, origins: int | list[int]) -> bool:
         """Return whether a module stack only repeats the first origin, as it does unless somebody edited it."""
-        if not origins or not isinstance(stack, dict):
+        if origins == [] or not isinstance(stack, dict):
             return False
         try:
-            return self._origins.modules(origins[0]) == [
+            return self._origins.modules(origins if isinstance(origins, int) else origins[0]) == [
                 [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
                 for path, kind in stack.values()
             ]
@@ -191,19 +201,7 @@ class GraphWriter:
         ]
 
 
-def _check_known(data: dict[str, Any], known: frozenset[str]) -> None:
-    # Whoever lets a graph hold more must decide how files hold it: nothing may be lost without a word.
-    if not data.keys() <= known:
-        raise Refusal(
-            f"files of this version cannot hold the {min(data.keys() - known)!r} of a graph. Clear it first."
-        )
-
-
 # -- reading
-
-
-def _as_it_is(origin: Origin) -> Origin:
-    return origin
 
 
 class GraphReader:
@@ -229,58 +227,68 @@ class GraphReader:
         """
         fields = entry_fields(data, "A graph", _FIELDS, _OPTIONAL_FIELDS)
         self._origins = OriginReader(fields)
-        nodes: list[dict[str, Any]] = []
-        for number, row in enumerate(checked(fields["nodes"], list, "The list of nodes")):
-            try:
-                nodes.append(self._node(row))
-            except Refusal as refusal:
-                name = row[1] if isinstance(row, list) and len(row) > 1 else None
-                raise refusal.within(
-                    f"node {name!r}" if name and isinstance(name, str) else f"node {number}"
-                ) from None
+        training = fields.get("captured_training")
+        if training is not None:
+            checked(training, bool, "The mode of a graph")
+        names = checked(fields["keyword_only"], list, "The list of keyword-only parameters")
+        keyword_only = [checked(name, str, "The name of a parameter") for name in names]
         try:
-            names = checked(fields["keyword_only"], list, "The list of keyword-only parameters")
-            keyword_only = [checked(name, str, "The name of a parameter") for name in names]
-            graph = graph_from_data(
-                {"version": fields["version"], "keyword_only": keyword_only, "nodes": nodes}, _as_it_is
-            )
+            builder = GraphBuilder(fields["version"], keyword_only, training=training)
+            for number, row in enumerate(checked(fields["nodes"], list, "The list of nodes")):
+                try:
+                    parts = self._node(row)
+                except Refusal as refusal:
+                    raise refusal.within(_named(row, number)) from None
+                builder.add(*parts)
+            graph = builder.finish()
         except FxplugError as error:
             raise Refusal(error.message, error.code) from error
         lifted = checked(fields["lifted"], dict, "The table of lifted values")
         graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
-        training = fields.get("captured_training")
-        graph.captured_training = None if training is None else checked(training, bool, "The mode of a graph")
         return graph
 
-    def _node(self, data: Any) -> dict[str, Any]:
+    def _node(self, data: Any) -> tuple[Any, ...]:
+        """Return the parts of a node, for `GraphBuilder.add`."""
         row: list[Any] = checked(data, list, "A node")
         if not _REQUIRED <= len(row) <= len(NODE_COLUMNS):
             raise Refusal(
                 f"A node has {len(row)} parts, not {_REQUIRED} to {len(NODE_COLUMNS)}. The file is damaged."
             )
-        op, name, target, values, origins, annotation, named, meta, region = row + NODE_DEFAULTS[len(row) :]
-        if not isinstance(op, str) or op not in OPCODES:
+        op, name, target, values, origins = (row + NODE_DEFAULTS[len(row) :])[:_USUAL]
+        if not isinstance(op, str) or op not in _OPCODES:
             raise Refusal(
                 f"its opcode is {op!r}, not one of {', '.join(OPCODES)}. The file is damaged.", Codes.OPCODE
             )
         decode = self._decoder.decode
-        args = tuple([decode(value) for value in checked(values, list, "args")])
-        kwargs = {key: decode(value) for key, value in checked(named, dict, "kwargs").items()}
-        return {
-            "op": op,
-            "name": checked(name, str, "The name of a node"),
-            "target": self._target(op, checked(target, str, "The target of a node"), args, kwargs),
-            "args": args,
-            "kwargs": kwargs,
-            "type": None if annotation is None else decode_annotation(annotation, self._targets),
-            # Without notes the node shows its module stack, a view of its origin, when it is first asked.
-            "meta": self._meta(checked(meta, dict, "meta")) if meta != {} else None,
-            "region": self._region(region) if region != [] else (),
-            "origins": self._origins.fetch(origins),
-        }
+        args = tuple(
+            [
+                node_reference(value[0])  # Almost always.
+                if type(value) is list and len(value) == 1 and type(value[0]) is int and 0 <= value[0] < _MANY
+                else decode(value)
+                for value in checked(values, list, "args")
+            ]
+        )
+        annotation, kwargs, meta, region = _NO_PARTS if len(row) <= _USUAL else self._other_parts(row)
+        if not (type(name) is type(target) is str):
+            checked(name, str, "The name of a node")
+            checked(target, str, "The target of a node")
+        if op in _CHECKED_CALLS:
+            target = self._target(op, target, args, kwargs)
+        return op, name, target, args, kwargs, annotation, meta, region, self._origins.fetch(origins)
 
-    def _meta(self, meta: dict[str, Any]) -> dict[str, Any]:
-        return {name: self._notes.decode(value) for name, value in meta.items()}
+    def _other_parts(self, row: list[Any]) -> tuple[Any, ...]:
+        """Return annotation, keyword arguments, notes and region of a node."""
+        decode = self._decoder.decode
+        annotation, named, meta, region = (row + NODE_DEFAULTS[len(row) :])[_USUAL:]
+        return (
+            None if annotation is None else decode_annotation(annotation, self._targets),
+            {key: decode(value) for key, value in checked(named, dict, "kwargs").items()},
+            # Without notes the node shows its module stack, a view of its origin, when it is first asked.
+            {key: self._notes.decode(value) for key, value in checked(meta, dict, "meta").items()}
+            if meta != {}
+            else None,
+            self._region(region) if region != [] else (),
+        )
 
     def _target(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         resolved: Any = target
@@ -300,3 +308,9 @@ class GraphReader:
             arguments = checked(values, list, "The arguments of a region")
             entries.append(RegionEntry(context, tuple(self._decoder.decode(value) for value in arguments)))
         return tuple(entries)
+
+
+def _named(row: Any, number: int) -> str:
+    """Return how a message calls the node of a row."""
+    name = row[1] if isinstance(row, list) and len(row) > 1 else None
+    return f"node {name!r}" if name and isinstance(name, str) else f"node {number}"

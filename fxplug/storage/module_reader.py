@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,12 +42,18 @@ _GRAPH_OPTIONAL = frozenset({"guards", "state_origins"})
 _GUARD_FIELDS = frozenset({"graph", "guards", "on_failure"})
 _PARTS_OF_A_GUARD = 3
 _FRESH: list[tuple[str, Callable[[], Any]]] = [
-    (name, type(value)) for name, value in EMPTY_STATE.items() if isinstance(value, (dict, set))
+    (name, type(value))
+    for name, value in EMPTY_STATE.items()
+    if isinstance(value, (dict, set)) and type(value) is not OrderedDict
 ]
+_FRESH_HOOKS = [name for name, value in EMPTY_STATE.items() if type(value) is OrderedDict]
 """What ``nn.Module.__init__`` makes anew for each module; it sets one after the other, past every property."""
 _PLAIN_SET_STATE = nn.Module.__setstate__
 _NO_PARTS: list[Any] = [None, [], [], {}]
 """What stands for a part that a module's row leaves out. Never changed."""
+_HOLDING_NAMES = ("parameters", "buffers", "not_persistent", "children")
+_NO_NAMES: list[Any] = []  # Never changed.
+_TEXT = frozenset({str})
 _UNCHANGING = frozenset({str, bool, int, float, type(None), bytes, torch.dtype, torch.device})
 
 
@@ -64,13 +72,25 @@ class _Kind:
     children: list[str]
     size: int
     """How many values one more module of this kind takes."""
+    has_state_of_its_own: bool
+    """Whether the class has a ``__setstate__`` of its own."""
+    is_of_torch: bool
+    """Whether torch.nn ships the class: its ``__setstate__`` looks at names and settings alone, which a kind shares."""
+
+
+def _names_in(fields: dict[str, Any], field: str) -> list[str]:
+    """Return the names that a kind of modules has in a field, which may be missing."""
+    names: list[Any] = checked(fields.get(field, _NO_NAMES), list, f"The {field} of a module")
+    if not _TEXT.issuperset(map(type, names)):
+        for name in names:
+            checked(name, str, "A name")
+    return names
 
 
 def _is_unchanging(value: Any) -> bool:
     """Return whether several modules may hold the same object, since nobody can change it."""
-    if type(value) is tuple:
-        return _UNCHANGING.issuperset(map(type, value))
-    return type(value) in _UNCHANGING
+    kind = type(value)
+    return kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value)))
 
 
 class ModuleReader:
@@ -92,6 +112,7 @@ class ModuleReader:
         self._fetch_graph = fetch_graph
         self._modules: list[nn.Module] = []
         self._values = 0
+        self._complete: set[int] = set()  # Kinds to which their class adds nothing.
 
     def graph_modules(self) -> list[GraphModule]:
         """Return the graph modules that were restored."""
@@ -128,20 +149,14 @@ class ModuleReader:
         name = fields["class"]
         is_graph = name == GRAPH_MODULE
         kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
-        names = [
-            [
-                checked(one, str, "A name")
-                for one in checked(fields.get(field, []), list, f"The {field} of a module")
-            ]
-            for field in ("parameters", "buffers", "not_persistent", "children")
-        ]
-        parameters, buffers, not_persistent, children = names
+        parameters, buffers, not_persistent, children = (_names_in(fields, field) for field in _HOLDING_NAMES)
         attributes = checked(fields.get("attributes", {}), dict, "The attributes of a module")
         check_names(kind, (*parameters, *buffers, *children, *attributes))
         if not set(buffers).issuperset(not_persistent):
             raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
         training = checked(fields["training"], bool, "The training flag")
-        state = {name: self._decoder.decode(value) for name, value in attributes.items()}
+        decode = self._decoder.decode
+        state = {name: decode(value) for name, value in attributes.items()}
         changing = {name: attributes[name] for name, value in state.items() if not _is_unchanging(value)}
         return _Kind(
             kind,
@@ -152,6 +167,8 @@ class ModuleReader:
             frozenset(not_persistent),
             children,
             count_values(attributes),
+            kind.__setstate__ is not _PLAIN_SET_STATE,
+            module_classes().get(name) is kind and kind.__module__.startswith("torch.nn.modules."),
         )
 
     def _restore(self, kinds: list[_Kind], data: Any) -> nn.Module:
@@ -166,23 +183,31 @@ class ModuleReader:
         check_count(self._values, MOST_VALUES, "values in modules")
         # Deprecated classes warn in their own __new__, which is for people who write such code.
         module = object.__new__(kind.cls)
-        state = vars(module)
-        self._fill(state, kind, held, parts)
+        state = self._state(kind, held, parts)
         if kind.cls is GraphModule:
             fields = entry_fields(graph, "The graph of a module", _GRAPH_FIELDS, _GRAPH_OPTIONAL)
             state.update(self._graph_state(fields))
         elif graph != {}:
             raise Refusal(f"a {kind.cls.__name__} has a graph. The file is damaged.")
-        if kind.cls.__setstate__ is _PLAIN_SET_STATE:
-            return module
+        # Past nn.Module's own __setattr__, as its constructor does.
+        object.__setattr__(module, "__dict__", state)
+        if kind.has_state_of_its_own and number not in self._complete:
+            self._take_state(module, kind, number)
+        return module
+
+    def _take_state(self, module: nn.Module, kind: _Kind, number: int) -> None:
+        """Let a class add what came with newer versions of torch, unless others of the kind needed nothing."""
+        state = vars(module).copy()
         try:
-            # What came with newer versions of torch is added by the class.
             module.__setstate__(state.copy())
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
             raise Refusal(
                 f"{kind.cls.__name__} does not take its state: {error!r}. The file is damaged."
             ) from error
-        return module
+        found = vars(module)
+        is_as_before = found.keys() == state.keys() and all(map(is_, map(found.get, state), state.values()))
+        if kind.is_of_torch and is_as_before:
+            self._complete.add(number)
 
     def _class_named(self, name: str) -> type[nn.Module]:
         """Return a class of torch, one that a plugin brings, or one that the caller allows."""
@@ -201,13 +226,9 @@ class ModuleReader:
             raise Refusal(f"{name!r} is no class of modules. The file is damaged.")
         return kind
 
-    def _fill(self, state: dict[str, Any], kind: _Kind, held: Any, parts: Any) -> None:
-        """Put all that is in a module of a kind into `state`: what is its own is made anew."""
-        state.update(kind.state)
-        for name, make in _FRESH:
-            state[name] = make()
-        for name, value in kind.changing.items():
-            state[name] = self._decoder.decode(value)
+    def _state(self, kind: _Kind, held: Any, parts: Any) -> dict[str, Any]:
+        """Return all that is in a module of a kind: what is its own is made anew."""
+        state = self._settings(kind)
         tensors = checked(held, list, "What a module holds")
         count = len(kind.parameters)
         if len(tensors) != count + len(kind.buffers):
@@ -219,7 +240,8 @@ class ModuleReader:
             fetch = self._tensors.fetch
             found = [None if number is None else fetch(number) for number in tensors]
             for name, parameter in zip(kind.parameters, found, strict=False):
-                check_parameter(name, parameter)
+                if type(parameter) is not nn.Parameter:
+                    check_parameter(name, parameter)
                 state["_parameters"][name] = parameter
             if kind.buffers:
                 state["_buffers"].update(zip(kind.buffers, found[count:], strict=True))
@@ -230,14 +252,22 @@ class ModuleReader:
                 f"a module has {len(children)} children where its kind names {len(kind.children)}. The file is damaged."
             )
         if children:
-            state["_modules"].update(zip(kind.children, map(self._child, children), strict=True))
+            made = self._modules
+            for name, place in zip(kind.children, children, strict=True):
+                state["_modules"][name] = (
+                    None if place is None else made[places(place, len(made), "The number of a child")]
+                )
+        return state
 
-    def _child(self, number: Any) -> nn.Module | None:
-        return (
-            None
-            if number is None
-            else self._modules[places(number, len(self._modules), "The number of a child")]
-        )
+    def _settings(self, kind: _Kind) -> dict[str, Any]:
+        state = kind.state.copy()
+        for name in _FRESH_HOOKS:
+            state[name] = OrderedDict()
+        for name, make in _FRESH:
+            state[name] = make()
+        for name, value in kind.changing.items():
+            state[name] = self._decoder.decode(value)
+        return state
 
     def _graph_state(self, fields: dict[str, Any]) -> dict[str, Any]:
         notes = checked(fields["meta"], dict, "The notes of a module")

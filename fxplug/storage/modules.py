@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -40,10 +39,10 @@ __all__ = [
     "GRAPH_MODULE",
     "MODULE_COLUMNS",
     "ModuleWriter",
+    "PathChecker",
     "StandIn",
     "check_names",
     "check_parameter",
-    "check_path",
     "module_classes",
 ]
 
@@ -57,6 +56,8 @@ EMPTY_STATE = vars(nn.Module())
 """What ``nn.Module.__init__`` sets. Never changed."""
 _TABLES = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "training"})
 _GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta"})
+_HIDDEN = frozenset(EMPTY_STATE.keys() - {"training"})
+_HIDDEN_OF_GRAPH = _HIDDEN | _GRAPH_STATE
 MODULE_COLUMNS = ("number", "held", "parts", "graph")
 """What the parts of a module's row are; the last ones are left out where they are empty."""
 _FEW = 40
@@ -93,34 +94,50 @@ def _hides_class_attribute(kind: type, name: str) -> bool:
     return callable(hidden) or hasattr(type(hidden), "__get__")
 
 
-def check_path(root: nn.Module, path: str, *, is_module: bool) -> None:
-    """Refuse a path of a graph that does not lead to something its root holds.
+class PathChecker:
+    """Looks whether paths of a graph lead to something that its root holds.
 
     Only what is stored counts: methods, properties and attributes of classes are no targets.
 
     Args:
-        root: The module that the graph refers to.
-        path: Target of a ``get_attr`` or ``call_module`` node.
-        is_module: Whether the path must lead to a module.
-
-    Raises:
-        Refusal: It leads nowhere, or to something else.
+        root: The module that the graph refers to; it must not change meanwhile.
     """
-    holder: Any = root
-    *parents, name = path.split(".")
-    for part in parents:
-        holder = internals.modules_of(holder).get(part) if isinstance(holder, nn.Module) else None
-    if isinstance(holder, nn.Module):
-        if isinstance(internals.modules_of(holder).get(name), nn.Module):
-            return
-        values = (internals.parameters_of(holder), internals.buffers_of(holder), vars(holder))
-        hidden = (EMPTY_STATE.keys() - {"training"}) | (
-            _GRAPH_STATE if isinstance(holder, GraphModule) else frozenset()
-        )
-        if not is_module and name not in hidden and any(name in table for table in values):
-            return
-    kind = "submodule" if is_module else "parameter, buffer, submodule or attribute"
-    raise Refusal(f"it refers to {path!r}, but the module holds no {kind} at that path.", Codes.REFERENCE)
+
+    def __init__(self, root: nn.Module) -> None:
+        # What holds the last part of a path, by the path without that; many paths of a graph have it in common.
+        self._holders: dict[str | None, Any] = {None: root}
+
+    def check(self, path: str, *, is_module: bool) -> None:
+        """Refuse a path that leads nowhere, or to something else.
+
+        Args:
+            path: Target of a ``get_attr`` or ``call_module`` node.
+            is_module: Whether the path must lead to a module.
+
+        Raises:
+            Refusal: With the path.
+        """
+        parents, separator, name = path.rpartition(".")
+        key = parents if separator else None
+        if key in self._holders:
+            holder = self._holders[key]
+        else:
+            holder = self._holders[key] = self._find(parents)
+        if isinstance(holder, nn.Module):
+            if isinstance(internals.modules_of(holder).get(name), nn.Module):
+                return
+            values = (internals.parameters_of(holder), internals.buffers_of(holder), vars(holder))
+            hidden = _HIDDEN_OF_GRAPH if isinstance(holder, GraphModule) else _HIDDEN
+            if not is_module and name not in hidden and any(name in table for table in values):
+                return
+        kind = "submodule" if is_module else "parameter, buffer, submodule or attribute"
+        raise Refusal(f"it refers to {path!r}, but the module holds no {kind} at that path.", Codes.REFERENCE)
+
+    def _find(self, path: str) -> Any:
+        holder = self._holders[None]
+        for part in path.split("."):
+            holder = internals.modules_of(holder).get(part) if isinstance(holder, nn.Module) else None
+        return holder
 
 
 # -- writing
@@ -198,13 +215,14 @@ class ModuleWriter:
             layout = self._layout(type(module), state)
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
+        prefix = f"{path}." if path else ""
         held = [
-            None if tensor is None else self._tensor(tensor, path, name)
+            None if tensor is None else self._tensor(tensor, prefix + name)
             for table in (state["_parameters"], state["_buffers"])
             for name, tensor in table.items()
         ]
         parts = [
-            None if child is None else self.add(child, _joined(path, name))
+            None if child is None else self.add(child, prefix + name)
             for name, child in state["_modules"].items()
         ]
         graph = self._describe_graph(module, path) if isinstance(module, GraphModule) else {}
@@ -229,7 +247,8 @@ class ModuleWriter:
         elif any(map(state.get, _HOOKS)):
             _check_hooks(state)
         for name, parameter in parameters.items():
-            check_parameter(name, parameter)
+            if type(parameter) is not nn.Parameter:
+                check_parameter(name, parameter)
         return layout
 
     def _kind(self, layout: _Layout, state: dict[str, Any], path: str) -> int:
@@ -305,14 +324,11 @@ class ModuleWriter:
             "on_failure": "error" if guards.instead is not None else guards.on_failure,
         }
 
-    def _tensor(self, tensor: Any, path: str, name: str) -> int | None:
-        if tensor is None:
-            return None
-        where = _joined(path, name)
+    def _tensor(self, tensor: torch.Tensor, path: str) -> int:
         try:
-            return self._tensors.add(tensor, where)
+            return self._tensors.add(tensor, path)
         except Refusal as refusal:
-            raise refusal.within(repr(where)) from None
+            raise refusal.within(repr(path)) from None
 
     def _attribute(self, value: Any, path: str, name: str) -> Any:
         try:
@@ -321,24 +337,25 @@ class ModuleWriter:
             raise refusal.within(f"attribute {name!r} of {_described(path)}") from None
 
 
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
 def _described(path: str) -> str:
     return f"submodule {path!r}" if path else "the module itself"
 
 
-_PLAIN_STATE = getattr(object, "__getstate__", None)
+_PLAIN_STATE = frozenset({getattr(object, "__getstate__", None), getattr(nn.Module, "__getstate__", None)})
+"""What gives all that a module has, but for code that torch has compiled; object's is new in Python 3.11."""
+_COMPILED = "_compiled_call_impl"
 
 
 def _state_of(module: nn.Module) -> dict[str, Any]:
-    # object.__getstate__ is new in Python 3.11; classes with a method of their own drop what they rebuild.
+    # Classes with a method of their own drop what they rebuild.
+    state = vars(module)
     get_state = getattr(type(module), "__getstate__", None)
-    if get_state is None or get_state is _PLAIN_STATE:
-        return vars(module)
-    state = get_state(module)
-    return state if isinstance(state, dict) else vars(module)
+    if get_state is not None and get_state not in _PLAIN_STATE:
+        found = get_state(module)
+        return found if isinstance(found, dict) else state
+    if _COMPILED in state:
+        return {name: value for name, value in state.items() if name != _COMPILED}
+    return state
 
 
 def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
@@ -368,13 +385,16 @@ def _exact(values: list[Any], depth: int = 0) -> Any:
         return None
     for place in odd:
         value = values[place]
-        if kinds[place] is float:
+        if kinds[place] is not float:
+            key = _exact([*value], depth + 1)
+            if key is None:
+                return None
+            values[place] = key
+        elif not value or value != value:  # noqa: PLR0124 - NaN is not equal to itself
             # Neither -0.0 nor NaN is told apart by comparing.
-            values[place] = None if math.isnan(value) else value.hex()
-        else:
-            values[place] = _exact([*value], depth + 1)
-        if values[place] is None:
-            return None
+            if value:
+                return None
+            values[place] = value.hex()
     return kinds, tuple(values)
 
 
@@ -433,17 +453,12 @@ _check_few_names = functools.lru_cache(maxsize=1024)(_check_all_names)
 
 
 def check_parameter(name: str, parameter: Any) -> None:
-    """Refuse a parameter that is none.
+    """Refuse a parameter that is none; a plain one, as almost all are, need not be asked for what this asks.
 
     Raises:
         Refusal: It is not.
     """
-    # Asking whether it is an instance asks every tensor for attributes.
-    if (
-        parameter is not None
-        and type(parameter) is not nn.Parameter
-        and not isinstance(parameter, nn.Parameter)
-    ):
+    if parameter is not None and not isinstance(parameter, nn.Parameter):
         raise Refusal(
             f"its parameter {name!r} is a {type(parameter).__name__}. Make it a torch.nn.Parameter."
         )

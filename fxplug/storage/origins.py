@@ -9,10 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import MadeBy, ModuleScope, Origin, SourceLine
-from fxplug.storage.faults import Codes, Refusal, checked, places
+from fxplug.ir.origins import origins_in
+from fxplug.storage.faults import Codes, Refusal, checked, have_forms, places
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+
+    from fxplug.ir.origins import StoredOrigin
 
 __all__ = ["LARGEST_DEPTH", "ORIGIN_COLUMNS", "ORIGIN_TABLES", "OriginReader", "OriginWriter"]
 
@@ -30,6 +33,16 @@ _SCOPE = frozenset({(str, str, kind) for kind in _NUMBER})
 _PASS = frozenset({(str, str, bool)})
 _PLACES = [(line, caller, scope) for line in _NUMBER for caller in _NUMBER for scope in _NUMBER]
 _ORIGIN = frozenset({(*kinds, *more) for kinds in _PLACES for more in ((), (str,), (list,))})
+_MOST_PARTS = 4
+_TABLES = tuple(
+    zip(
+        ORIGIN_TABLES,
+        (_LINE, _CALLER, _SCOPE, _ORIGIN),
+        ("A line", "A caller", "A module path", "An origin"),
+        strict=True,
+    )
+)
+"""What the rows of each table are made of, and how messages call one."""
 
 
 class _Interner:
@@ -76,26 +89,33 @@ class OriginWriter:
             found.append([path, kind])
         return found[::-1]
 
-    def describe(self, origin: Origin) -> int:
-        """Take in an origin and return its number.
+    def describe(self, stored: StoredOrigin) -> int | list[int]:
+        """Take in the origins that a node stores; return the number of the only one, or the numbers of all.
 
         Raises:
-            Refusal: More callers or modules lie around it than a file may say.
+            Refusal: More callers or modules lie around one than a file may say.
         """
+        if type(stored) is Origin:  # Almost always.
+            return self._describe(stored)
+        numbers = [self._describe(origin) for origin in origins_in(stored)]
+        return numbers[0] if len(numbers) == 1 else numbers
+
+    def _describe(self, origin: Origin) -> int:
         number = self._known.get(id(origin))
         if number is None:
             number = self._known[id(origin)] = self._number(origin)
         return number
 
     def _number(self, origin: Origin) -> int:
-        line = self._line(origin)
+        code = id(origin.code), origin.offset
+        line = self._known_lines[code] if code in self._known_lines else self._line(origin)
         caller = None if origin.caller is None else self._caller(origin.caller)
         scope = None if origin.module is None else self._scope(origin.module)
+        history: tuple[tuple[str, str, bool], ...] = ()
+        key: tuple[Any, ...] = line, caller, scope
         if origin.history:
             history = tuple([(entry.name, entry.provider, entry.inside) for entry in origin.history])
-            key = line, caller, scope, history
-        else:
-            history, key = (), (line, caller, scope)
+            key = (*key, history)
         number = self._numbers.get(key)
         if number is None:
             row: list[Any] = [line, caller, scope]
@@ -143,12 +163,13 @@ class OriginWriter:
             return known[0]
         pending: list[ModuleScope] = []
         inside: ModuleScope | None = scope
-        while inside is not None and id(inside) not in self._known_scopes:
+        around = None
+        while inside is not None and around is None:
             pending.append(inside)
             inside = inside.parent
-        outer, depth = (None, 0) if inside is None else self._known_scopes[id(inside)]
-        while pending:
-            inside = pending.pop()
+            around = self._known_scopes.get(id(inside))
+        outer, depth = around or (None, 0)
+        for inside in reversed(pending):
             depth = _deeper(depth)
             outer = self._scopes.number((inside.path, self._kind(inside.kind), outer))
             self._known_scopes[id(inside)] = outer, depth
@@ -184,72 +205,116 @@ class OriginReader:
 
     def __init__(self, tables: dict[str, Any]) -> None:
         lines, callers, scopes, origins = (
-            checked(tables[name], list, f"The {name}") for name in ORIGIN_TABLES
+            _rows(tables[name], kinds, f"The {name}", what) for name, kinds, what in _TABLES
         )
-        self._lines = [SourceLine(*_row(row, _LINE, "A line")) for row in lines]
+        self._lines = [SourceLine(*row) for row in lines]
         self._callers: list[Origin] = []
+        around = _Enclosing(callers, self._callers, "The number of a caller")
+        for line, outer in callers:
+            code = self._lines[places(line, len(self._lines), "The number of a line")]
+            self._callers.append(Origin(code, -1, around.find(outer)))
         self._scopes: list[ModuleScope] = []
-        depths: list[int] = []
-        for row in callers:
-            line, outer = _row(row, _CALLER, "A caller")
-            around = self._outer(outer, self._callers, depths, "The number of a caller")
-            self._callers.append(
-                Origin(self._lines[places(line, len(self._lines), "The number of a line")], -1, around)
-            )
-        depths = []
-        for row in scopes:
-            path, kind, outer = _row(row, _SCOPE, "A module path")
-            enclosing = self._outer(outer, self._scopes, depths, "The number of a module path")
-            self._scopes.append(ModuleScope(path, kind, enclosing))
-        self._origins = [self._origin(row) for row in origins]
+        around = _Enclosing(scopes, self._scopes, "The number of a module path")
+        for path, kind, outer in scopes:
+            self._scopes.append(ModuleScope(path, kind, around.find(outer)))
+        self._origins: list[Origin] = []
+        limits = len(lines), len(callers), len(scopes)
+        for row in origins:
+            line, caller, scope = row[:3]
+            if not (
+                (line is None or 0 <= line < limits[0])
+                and (caller is None or 0 <= caller < limits[1])
+                and (scope is None or 0 <= scope < limits[2])
+            ):
+                _refuse_places(row, limits)
+            self._origins.append(self._origin(line, caller, scope, row[3] if len(row) > 3 else ()))
 
-    @staticmethod
-    def _outer(number: int | None, made: list[Any], depths: list[int], what: str) -> Any:
-        """Return what lies around the next entry of a table, and note how deep that lies."""
-        if number is None:
-            depths.append(1)
-            return None
-        around = made[places(number, len(made), what)]
-        depths.append(_deeper(depths[number]))
-        return around
-
-    def fetch(self, numbers: Any) -> list[Origin]:
-        """Return the origins with the given numbers, or the one with the given number.
+    def fetch(self, numbers: Any) -> StoredOrigin:
+        """Return the origins with the given numbers, or the one with the given number, as a node stores them.
 
         Raises:
             Refusal: There is none with such a number.
         """
-        found = self._origins
+        made = self._origins
+        if type(numbers) is int and 0 <= numbers < len(made):  # Almost always.
+            return made[numbers]
         if type(numbers) is int:
-            return [found[places(numbers, len(found), "The number of an origin")]]
-        return [
-            found[places(number, len(found), "The number of an origin")]
-            for number in checked(numbers, list, "origins")
-        ]
+            numbers = [numbers]
+        found = tuple(
+            [
+                made[places(number, len(made), "The number of an origin")]
+                for number in checked(numbers, list, "origins")
+            ]
+        )
+        return found[0] if len(found) == 1 else found or None
 
-    def _origin(self, data: Any) -> Origin:
-        row = _row(data, _ORIGIN, "An origin")
-        line: Any = row[0]
-        caller: Any = row[1]
-        scope: Any = row[2]
-        code = None if line is None else self._lines[places(line, len(self._lines), "The number of a line")]
-        if caller is not None:
-            caller = self._callers[places(caller, len(self._callers), "The number of a caller")]
-        if scope is not None:
-            scope = self._scopes[places(scope, len(self._scopes), "The number of a module path")]
-        if len(row) == len(ORIGIN_COLUMNS) - 1:
-            return Origin(code, -1, caller, scope)
-        made_by = row[3]
-        if type(made_by) is str:
-            return Origin(code, -1, caller, scope, made_by)
-        history = tuple([MadeBy(*_row(entry, _PASS, "A pass")) for entry in made_by])
-        return Origin(code, -1, caller, scope, history=history)
+    def _origin(self, line: int | None, caller: int | None, scope: int | None, passes: Any) -> Origin:
+        code = None if line is None else self._lines[line]
+        around = None if caller is None else self._callers[caller]
+        inside = None if scope is None else self._scopes[scope]
+        if type(passes) is str:
+            return Origin(code, -1, around, inside, passes)
+        history = (
+            tuple([MadeBy(*entry) for entry in _rows(passes, _PASS, "The passes", "A pass")])
+            if passes
+            else ()
+        )
+        return Origin(code, -1, around, inside, history=history)
+
+
+def _refuse_places(row: list[Any], limits: tuple[int, ...]) -> None:
+    """Refuse a row of origins that names what is in no table; the message names the first such number."""
+    whats = ("The number of a line", "The number of a caller", "The number of a module path")
+    for number, limit, what in zip(row, limits, whats, strict=False):
+        if number is not None:
+            places(number, limit, what)
+
+
+class _Enclosing:
+    """Finds what lies around an entry of a table that is being made, and sees to it that none lies too deep.
+
+    Args:
+        rows: Of the table.
+        made: The entries that were made so far.
+        what: Names the number of an entry in messages.
+    """
+
+    def __init__(self, rows: list[Any], made: list[Any], what: str) -> None:
+        self._made = made
+        self._what = what
+        # Where there are no more entries than that, none lies deeper.
+        self._depths: list[int] | None = [] if len(rows) > LARGEST_DEPTH else None
+
+    def find(self, number: int | None) -> Any:
+        """Return what lies around the next entry.
+
+        Raises:
+            Refusal: There is nothing with that number, or more lies around it than a file may say.
+        """
+        depths = self._depths
+        if number is None:
+            if depths is not None:
+                depths.append(1)
+            return None
+        around = self._made[places(number, len(self._made), self._what)]
+        if depths is not None:
+            depths.append(_deeper(depths[number]))
+        return around
+
+
+def _rows(data: Any, kinds: frozenset[tuple[Any, ...]], name: str, what: str) -> list[Any]:
+    """Return the rows of a table after checking how many parts each has, and of which types."""
+    rows: list[Any] = checked(data, list, name)
+    if not have_forms(rows, kinds):
+        for row in rows:
+            _row(row, kinds, what)
+    return rows
 
 
 def _row(data: Any, kinds: frozenset[tuple[Any, ...]], what: str) -> list[Any]:
     """Return a row after checking how many parts it has, and of which types."""
     row: list[Any] = checked(data, list, what)
-    if len(row) > 4 or tuple(map(type, row)) not in kinds:
-        found = ", ".join(type(part).__name__ for part in row[:5])
+    if len(row) > _MOST_PARTS or tuple(map(type, row)) not in kinds:
+        found = ", ".join(type(part).__name__ for part in row[: _MOST_PARTS + 1])
         raise Refusal(f"{what} is made of [{found}], which none is. The file is damaged.")
     return row

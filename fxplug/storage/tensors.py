@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import nn
 
+from fxplug.semantics import internals
 from fxplug.storage.documents import MOST_OBJECTS, check_count, to_json
-from fxplug.storage.faults import Codes, Refusal, checked, places
+from fxplug.storage.faults import Codes, Refusal, checked, have_forms, places
 from fxplug.storage.weights import ALIGNMENT, MOST_DIMENSIONS, NATIVE, bytes_at, memory_of
 
 if TYPE_CHECKING:
@@ -72,11 +73,6 @@ def _find_dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 _known_dense_stride = functools.lru_cache(maxsize=4096)(_find_dense_stride)
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    # Not is_contiguous(), which ignores the strides of dimensions of size 1.
-    return tensor.stride() == _dense_stride(tuple(tensor.shape))
-
-
 @dataclass(slots=True)
 class _Block:
     """A stretch of memory that one tensor fills, or several share."""
@@ -115,6 +111,9 @@ class TensorWriter:
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
         self._keys: list[str] = []
+        self._shapes: list[tuple[int, ...]] = []
+        # None where a tensor lies densely. Not by is_contiguous(), which ignores strides of dimensions of size 1.
+        self._strides: list[tuple[int, ...] | None] = []
         self._taken = {"__metadata__"}
         self._numbers: dict[int, int] = {}
 
@@ -132,9 +131,15 @@ class TensorWriter:
         if number is None:
             _check_storable(tensor)
             number = self._numbers[id(tensor)] = len(self._tensors)
+            check_count(number + 1, MOST_OBJECTS, "tensors")
+            shape, stride = tensor.shape, tensor.stride()
             self._tensors.append(tensor)
-            check_count(len(self._tensors), MOST_OBJECTS, "tensors")
-            self._keys.append(self._free_key(key if key.isprintable() else "tensor"))
+            self._shapes.append(shape)
+            self._strides.append(None if stride == _dense_stride(shape) else stride)
+            if key in self._taken or not key.isprintable():
+                key = self._free_key(key if key.isprintable() else "tensor")
+            self._taken.add(key)
+            self._keys.append(key)
         return number
 
     def _free_key(self, key: str) -> str:
@@ -142,7 +147,6 @@ class TensorWriter:
         while name in self._taken:
             number += 1
             name = f"{key}#{number}"
-        self._taken.add(name)
         return name
 
     def finish(
@@ -162,21 +166,22 @@ class TensorWriter:
                 block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
             dtype = first.dtype if dtypes <= NATIVE.keys() and len(dtypes) == 1 else torch.uint8
             shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
-            alone = len(members) == 1 and _is_dense(first) and dtype is first.dtype
+            alone = len(members) == 1 and self._strides[block.members[0]] is None and dtype is first.dtype
             for number, member in zip(block.members, members, strict=True):
                 offset = (member.data_ptr() - block.start) // member.dtype.itemsize
                 places[number] = _Place(block.key) if alone else _Place(block.key, member.stride(), offset)
             weights.append(_Weight(block, dtype, tuple(first.shape) if alone else shape, first))
         # Those whose size a larger power of two divides come first, which keeps every block aligned to its elements.
         weights.sort(key=lambda weight: -_power_of_two(weight.block.stop - weight.block.start))
-        return _tables(self._tensors, places), lambda sink: _write_weights(weights, sink, progress)
+        return self._tables(places), lambda sink: _write_weights(weights, sink, progress)
 
     def _is_plain(self, block: _Block, weights: list[_Weight]) -> bool:
         """Take in the block of one tensor that safetensors holds as it is; return whether this is one."""
-        tensor = self._tensors[block.members[0]]
-        if tensor.dtype not in NATIVE or not _is_dense(tensor):
+        number = block.members[0]
+        tensor = self._tensors[number]
+        if tensor.dtype not in NATIVE or self._strides[number] is not None:
             return False
-        weights.append(_Weight(block, tensor.dtype, tuple(tensor.shape), tensor))
+        weights.append(_Weight(block, tensor.dtype, self._shapes[number], tensor))
         return True
 
     def _blocks(self) -> list[_Block]:
@@ -186,7 +191,8 @@ class TensorWriter:
             if tensor.is_meta:
                 continue
             start = tensor.data_ptr()
-            span = tensor.numel() if _is_dense(tensor) else _span(tuple(tensor.shape), tensor.stride())
+            stride = self._strides[number]
+            span = tensor.numel() if stride is None else _span(self._shapes[number], stride)
             stop = start + span * tensor.dtype.itemsize
             place = (tensor.device, tensor.untyped_storage().data_ptr())
             block = shared.get(place) if start else None
@@ -197,6 +203,30 @@ class TensorWriter:
             block.start, block.stop = min(block.start, start), max(block.stop, stop)
             block.members.append(number)
         return blocks
+
+    def _tables(self, places: list[_Place]) -> dict[str, list[Any]]:
+        """Return what the tensors have in common, each once, and a row for each tensor."""
+        kinds: list[list[Any]] = []
+        rows: list[list[Any]] = []
+        numbers: dict[Any, int] = {}
+        for tensor, shape, own, place in zip(self._tensors, self._shapes, self._strides, places, strict=True):
+            weight, steps, offset = place
+            stride = own if weight is None else steps
+            # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
+            is_parameter = type(tensor) is nn.Parameter
+            key = is_parameter, tensor.dtype, shape, tensor.requires_grad, stride
+            number = numbers.get(key)
+            if number is None:
+                number = numbers[key] = len(kinds)
+                name = _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype)
+                kind = "parameter" if is_parameter else "tensor"
+                row: list[Any] = [kind, name, list(shape), tensor.requires_grad]
+                kinds.append(row if stride is None else [*row, list(stride)])
+            if offset:
+                rows.append([number, weight, offset])
+            else:
+                rows.append([number] if weight is None else [number, weight])
+        return {"tensor_kinds": kinds, "tensors": rows}
 
 
 def _check_storable(tensor: torch.Tensor) -> None:
@@ -223,30 +253,6 @@ def _check_storable(tensor: torch.Tensor) -> None:
         fault = "it is the result of a computation that gradients flow through. Call detach()"
     if fault:
         raise Refusal(f"the tensor cannot be stored: {fault}.")
-
-
-def _tables(tensors: list[torch.Tensor], places: list[_Place]) -> dict[str, list[Any]]:
-    """Return what the tensors have in common, each once, and a row for each tensor."""
-    kinds: list[list[Any]] = []
-    rows: list[list[Any]] = []
-    numbers: dict[Any, int] = {}
-    for tensor, (weight, steps, offset) in zip(tensors, places, strict=True):
-        stride = tensor.stride() if weight is None and not _is_dense(tensor) else steps
-        # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
-        is_parameter = type(tensor) is nn.Parameter
-        key = is_parameter, tensor.dtype, tensor.shape, tensor.requires_grad, stride
-        number = numbers.get(key)
-        if number is None:
-            number = numbers[key] = len(kinds)
-            name = _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype)
-            kind = "parameter" if is_parameter else "tensor"
-            row: list[Any] = [kind, name, list(tensor.shape), tensor.requires_grad]
-            kinds.append(row if stride is None else [*row, list(stride)])
-        if offset:
-            rows.append([number, weight, offset])
-        else:
-            rows.append([number] if weight is None else [number, weight])
-    return {"tensor_kinds": kinds, "tensors": rows}
 
 
 def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
@@ -333,14 +339,17 @@ class TensorReader:
         self._weights = weights
         self._unused = weights.keys()
         self._kinds = [_kind(row) for row in checked(kinds, list, "The table of kinds of tensors")]
-        self._tensors: list[torch.Tensor] = []
         check_count(len(checked(rows, list, "The table of tensors")), MOST_OBJECTS, "tensors")
-        for number, row in enumerate(rows):
+        self._tensors: list[torch.Tensor] = []
+        if not have_forms(rows, _ROWS):
+            for row in rows:
+                _check_row(row)
+        for row in rows:
             try:
-                self._tensors.append(self._restore(row))
+                self._tensors.append(self._restore(*row))
             except (RuntimeError, OverflowError, TypeError) as error:
                 raise Refusal(
-                    f"tensor {number} cannot be made: {error}. The file is damaged.", Codes.WEIGHT
+                    f"tensor {len(self._tensors)} cannot be made: {error}. The file is damaged.", Codes.WEIGHT
                 ) from error
         if self._unused:
             raise Refusal(
@@ -357,21 +366,17 @@ class TensorReader:
             return self._tensors[number]
         return self._tensors[places(number, len(self._tensors), "The number of a tensor")]
 
-    def _restore(self, row: Any) -> torch.Tensor:
-        if (
-            len(checked(row, list, "An entry of the table of tensors")) > 3
-            or tuple(map(type, row)) not in _ROWS
-        ):
-            raise Refusal(
-                f"an entry of the table of tensors is {str(row)[:80]}, which none can be. The file is damaged."
-            )
-        kind = self._kinds[places(row[0], len(self._kinds), "The number of a kind of tensors")]
-        if len(row) == 1:
+    def _restore(self, number: int, weight: str | None = None, offset: int = 0) -> torch.Tensor:
+        kinds = self._kinds
+        if not 0 <= number < len(kinds):
+            places(number, len(kinds), "The number of a kind of tensors")  # It says what is wrong.
+        kind = kinds[number]
+        if weight is None:
             tensor = torch.empty_strided(kind.shape, kind.stride, dtype=kind.dtype, device=_META)
         else:
-            tensor = self._place(kind, row[1], row[2] if len(row) == 3 else 0)
+            tensor = self._place(kind, weight, offset)
         if kind.is_parameter:
-            return nn.Parameter(tensor, kind.requires_grad)
+            return internals.as_parameter(tensor, kind.requires_grad)
         return tensor.requires_grad_() if kind.requires_grad else tensor
 
     def _place(self, kind: _Kind, key: str, offset: int) -> torch.Tensor:
@@ -391,6 +396,16 @@ class TensorReader:
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
         memory = self._weights.memory(entry).untyped_storage()
         return torch.empty(0, dtype=kind.dtype).set_(memory, offset, kind.shape, kind.stride)
+
+
+def _check_row(row: Any) -> None:
+    if (
+        len(checked(row, list, "An entry of the table of tensors")) > len(TENSOR_COLUMNS)
+        or tuple(map(type, row)) not in _ROWS
+    ):
+        raise Refusal(
+            f"an entry of the table of tensors is {str(row)[:80]}, which none can be. The file is damaged."
+        )
 
 
 def _kind(data: Any) -> _Kind:

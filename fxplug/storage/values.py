@@ -54,6 +54,8 @@ MAXIMAL_DEPTH = 100
 
 _LARGEST_PLAIN_INT = 2**53
 _PLAIN = frozenset({type(None), bool, str})
+_AS_THEY_ARE = _PLAIN | {int, float}
+"""Exact types whose values in JSON stand for themselves."""
 _CONSTANT_TYPES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 _CONSTANTS: dict[str, Any] = {
     str(value): value for value in vars(torch).values() if isinstance(value, _CONSTANT_TYPES)
@@ -98,7 +100,7 @@ class Encoder:
             Refusal: It is, or contains, something that a file cannot hold.
         """
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in _PLAIN or (kind is int and -_LARGEST_PLAIN_INT <= value <= _LARGEST_PLAIN_INT):
             return value
         encoder = self._encoders.get(kind)
         if encoder is not None:
@@ -176,9 +178,6 @@ class Encoder:
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         return {"$dict": [self._all(pair, depth) for pair in value.items()]}
 
-    def _int(self, value: int, _: int) -> Any:
-        return value if -_LARGEST_PLAIN_INT <= value <= _LARGEST_PLAIN_INT else {"$int": f"{value:x}"}
-
     def _float(self, value: float, _: int) -> Any:
         return value if math.isfinite(value) else {"$float": _float_bits(value)}
 
@@ -190,7 +189,7 @@ class Encoder:
 
     # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
     _encoders: ClassVar[dict[type, Callable[[Any, Any, int], Any]]] = {
-        int: _int,
+        int: lambda _self, value, _: {"$int": f"{value:x}"},  # A large one.
         float: _float,
         complex: lambda self, value, _: {
             "$complex": [self._float(value.real, 0), self._float(value.imag, 0)]
@@ -238,7 +237,7 @@ class Decoder:
             Refusal: `data` is nothing that `Encoder` writes, or names a function that is not allowed.
         """
         kind = type(data)
-        if kind in _PLAIN or kind is int or kind is float:
+        if kind in _AS_THEY_ARE:
             return data
         if kind is list and len(data) == 1 and type(data[0]) is int:
             self._check_not_in_constant("a node")
@@ -258,7 +257,8 @@ class Decoder:
                 f"containers are nested more than {MAXIMAL_DEPTH} deep. The file is damaged.", Codes.TOO_LARGE
             )
         return [
-            self.decode(element, depth + 1) for element in checked(data, list, "The content of a container")
+            element if type(element) in _AS_THEY_ARE else self.decode(element, depth + 1)
+            for element in checked(data, list, "The content of a container")
         ]
 
     def _some(self, data: Any, depth: int, count: int) -> list[Any]:

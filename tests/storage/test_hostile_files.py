@@ -187,6 +187,9 @@ def test_limits_of_dtypes_that_have_none_are_refused(stored, kind, dtype):
         "_modules",
         "linear._parameters",
         "",
+        ".scale",
+        "scale.",
+        "linear..weight",
     ],
 )
 def test_paths_lead_only_to_what_is_stored(stored, path):
@@ -293,6 +296,28 @@ def test_a_graph_with_two_outputs(stored):
     stored.node("mul", op="output", target="output", args=[[3]])
 
     assert "node 'output' stands behind the output" in stored.refusal()
+
+
+@pytest.mark.parametrize("args", [[], [[4], [4]]], ids=["none", "two"])
+def test_an_output_that_is_not_one_value(stored, args):
+    stored.node("output", args=args)
+
+    assert f"output 'output' has {len(args)} arguments; it must have one" in stored.refusal()
+
+
+def test_a_node_behind_the_output(stored):
+    def change(data) -> None:
+        data["graphs"][0]["nodes"].append(["call_function", "late", "torch:relu", [[0]]])
+
+    stored.edit("graph.json", change)
+
+    assert "node 'late' stands behind the output" in stored.refusal()
+
+
+def test_a_default_that_is_a_node(stored):
+    stored.node("linear", op="placeholder", target="linear", args=[[0]])
+
+    assert "the default of placeholder 'linear' is a node" in stored.refusal()
 
 
 def test_a_placeholder_that_is_no_parameter_name(stored):

@@ -92,6 +92,34 @@ def test_settings_that_are_not_equal_to_themselves_are_kept(tmp_path, bits):
     assert (loaded.one.training, loaded.other.training) == (True, False)
 
 
+def test_each_module_of_a_kind_gets_what_a_newer_torch_has_added(tmp_path, opened):
+    save(holding({"one": nn.Conv2d(1, 1, 1), "other": nn.Conv2d(1, 1, 1)}), tmp_path / "m.fxplug")
+    stored = opened(tmp_path / "m.fxplug")
+    stored.edit("modules.json", lambda tree: tree["module_kinds"][0]["attributes"].pop("padding_mode"))
+    loaded = load(stored.path)
+
+    assert [vars(part)["padding_mode"] for part in (loaded.one, loaded.other)] == ["zeros"] * 2
+
+
+class Counting(nn.ReLU):
+    """Counts how many of its instances have taken in their state."""
+
+    taken = 0
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        type(self).taken += 1
+
+
+def test_a_class_that_the_caller_allows_takes_in_the_state_of_each_module(tmp_path):
+    names = [f"{Counting.__module__}:Counting"]
+    save(holding({"one": Counting(), "other": Counting()}), tmp_path / "m.fxplug", allow=names)
+    before = Counting.taken
+    load(tmp_path / "m.fxplug", allow=names)
+
+    assert Counting.taken == before + 2
+
+
 def test_a_setting_that_contains_itself_is_refused(tmp_path):
     parts = {"one": nn.ReLU()}
     parts["one"].note = []
