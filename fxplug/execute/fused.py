@@ -288,7 +288,12 @@ class _FusedConvolution(FusedLayer):
     def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         shape = x.shape
         fits = len(shape) == weight.dim() and shape[1] == self.in_channels
-        return fits and 0 not in shape and min(self._output_shape(x, weight)[2:]) > 0
+        if not fits:
+            return False
+        # Of one dimension, images have one order alone.
+        converts = self.layout != "any" and x.dim() > 3 and not _is_like_channels_last(x)
+        geometry = (self.stride, self.padding, self.dilation)
+        return _is_worthwhile(shape, weight.shape, geometry, converts=converts)
 
     def _output_shape(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, ...]:
         return _convolved_shape(x.shape, weight.shape, self.stride, self.padding, self.dilation)
@@ -327,6 +332,34 @@ class _FusedConvolution(FusedLayer):
         else:
             value = operators.convolution_sum(x, other, *geometry, *ending)
         return value if self.activation == "relu" else self._activated(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_worthwhile(
+    shape: tuple[int, ...],
+    weight: tuple[int, ...],
+    geometry: tuple[tuple[int, ...], ...],
+    *,
+    converts: bool,
+) -> bool:
+    """Return whether a convolution has a value, and one for which calling oneDNN pays.
+
+    Calling it takes longer than a plain convolution. Where the image has to be put into the order with channels last
+    for this one call, and the value back, there has to be more to gain: plain calls put the weight into another order
+    each time, which these do not.
+
+    Args:
+        shape: Of the image.
+        weight: Shape of the weight.
+        geometry: Stride, padding and dilation.
+        converts: Whether image and value are both put into another order.
+    """
+    if 0 in shape:
+        return False
+    value = _convolved_shape(shape, weight, *geometry)
+    if min(value[2:]) <= 0 or math.prod(value) * math.prod(weight[1:]) < _WORTHWHILE:
+        return False
+    return not converts or math.prod(weight) >= math.prod(shape) + math.prod(value)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -438,7 +471,7 @@ class FusedLinear(FusedLayer):
 
 
 _WORTHWHILE = 1 << 22
-"""Multiply-adds from which on oneDNN takes less time for a linear layer, about."""
+"""Multiply-adds from which on oneDNN takes less time, about."""
 
 FUSED_MODULES: dict[type[nn.Module], type[FusedLayer]] = {
     nn.Conv1d: FusedConv1d,

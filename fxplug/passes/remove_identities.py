@@ -13,6 +13,7 @@ from fxplug.ir import Node
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.rewrite.adoption import drop_unreached
 from fxplug.semantics.internals import has_hooks
+from fxplug.semantics.libraries import what_does
 
 if TYPE_CHECKING:
     from fxplug.execute import GraphModule
@@ -46,8 +47,9 @@ _DROPOUT_FUNCTIONS: dict[Any, str] = {
 class RemoveIdentities(Pass):
     """Removes calls that return the very tensor that they are given: `nn.Identity`, and dropout that is switched off.
 
-    Dropout in training mode stays, and so do modules with hooks, modules with a ``forward`` of their own, and
-    subclasses. What is removed does not come back when the module is put into training mode later.
+    Stochastic depth of torchvision is dropout, too. Dropout in training mode stays, and so do modules with hooks,
+    modules with a ``forward`` of their own, and subclasses. What is removed does not come back when the module is put
+    into training mode later.
     """
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
@@ -83,13 +85,20 @@ def _switched_on(module: GraphModule, node: Node) -> bool | None:
         if type(called) is nn.Identity:
             return False
         return called.training if type(called) in _DROPOUT_MODULES else None
-    if node.op == "call_function":
-        for function, name in _DROPOUT_FUNCTIONS.items():
-            if node.target is function:
-                call = node.normalized_arguments(module, normalize_to_only_use_kwargs=True)
-                training = None if call is None else call.kwargs.get(name)
-                return training if isinstance(training, bool) else None
-    return None
+    name = _switch_of(node.target) if node.op == "call_function" else None
+    if name is None:
+        return None
+    call = node.normalized_arguments(module, normalize_to_only_use_kwargs=True)
+    training = None if call is None else call.kwargs.get(name)
+    return training if isinstance(training, bool) else None
+
+
+def _switch_of(target: Any) -> str | None:
+    """Return the name of the parameter that says whether a function drops anything; None for other functions."""
+    for function, name in _DROPOUT_FUNCTIONS.items():
+        if target is function:
+            return name
+    return "training" if what_does(target) == "drops in training" else None
 
 
 def _given(node: Node) -> Node | None:

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 __all__ = ["Doing", "what_does"]
 
-Doing = Literal["computes", "draws in training", "fills lists"]
+Doing = Literal["computes", "draws in training", "drops in training", "fills lists"]
 
 _WINDOWS = {"_get_relative_position_bias": "computes"}
 _KNOWN: dict[str, dict[str, Any]] = {
-    "torchvision.ops.stochastic_depth": {"stochastic_depth": "draws in training"},
+    "torchvision.ops.stochastic_depth": {"stochastic_depth": "drops in training"},
     "torchvision.models.swin_transformer": {
         **_WINDOWS,
         "_patch_merging_pad": "computes",
@@ -25,8 +25,8 @@ _KNOWN: dict[str, dict[str, Any]] = {
         "shifted_window_attention_3d": "draws in training",
     },
 }
-"""Module -> function -> what it does besides returning a value: nothing, or it draws where its `training` is true;
-or it returns lists that it was given, with other numbers in them."""
+"""Module -> function -> what it does besides returning a value: nothing, or it draws where its `training` is true (one
+that drops returns its first argument elsewhere); or it returns lists that it was given, with other numbers in them."""
 
 
 def what_does(function: Any) -> Doing | None:

@@ -24,6 +24,17 @@ from fxplug.passes import BUILTIN_PASSES, OneDnnFuse, PassContext, Pipeline, Pip
 
 pytestmark = pytest.mark.skipif(bool(fused.onednn_fault()), reason="oneDNN cannot be used here")
 
+
+@pytest.fixture(autouse=True)
+def _small_convolutions_take_part(monkeypatch):
+    """Images of tests are small. Asked here is what oneDNN computes; test_onednn_gains.py asks when calling it pays."""
+
+    def has_value(shape, weight, geometry, **_):
+        return 0 not in shape and min(fused._convolved_shape(shape, weight, *geometry)[2:]) > 0
+
+    monkeypatch.setattr(fused, "_is_worthwhile", has_value)
+
+
 CONTEXT = PassContext()
 RECORD = next(record for record in BUILTIN_PASSES if record.name == "onednn-fuse")
 

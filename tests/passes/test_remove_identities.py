@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -134,3 +137,29 @@ def test_a_decision_of_the_program_itself_stays():
 
     assert not result.modified
     assert F.dropout in [node.target for node in module.graph.nodes]
+
+
+def test_stochastic_depth_of_torchvision_is_dropout(monkeypatch):
+    library = types.ModuleType("torchvision.ops.stochastic_depth")
+
+    def stochastic_depth(input, p, mode, training=True):  # noqa: A002 - as the library names it
+        return input
+
+    stochastic_depth.__module__ = library.__name__
+    graph = fxplug.Graph()
+    x = graph.placeholder("x")
+    off = graph.call_function(stochastic_depth, (x, 0.1, "row", False))
+    named = graph.call_function(stochastic_depth, (off, 0.1), {"mode": "row", "training": False})
+    on = graph.call_function(stochastic_depth, (named, 0.1, "row", True))
+    by_default = graph.call_function(stochastic_depth, (on, 0.1, "row"))
+    graph.output(by_default)
+    module = fxplug.GraphModule(nn.Module(), graph)
+
+    assert not RemoveIdentities().run(module, PassContext()).modified, (
+        "a function of that name is not the library's"
+    )
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    monkeypatch.setattr(library, "stochastic_depth", stochastic_depth, raising=False)
+    assert RemoveIdentities().run(module, PassContext()).details["removed"] == 2
+    assert on.args[0] is x
+    assert by_default.args[0] is on
