@@ -1,4 +1,4 @@
-"""When a fused convolution calls oneDNN: where that gains something, and not where putting images into order costs more."""
+"""When a fused convolution calls oneDNN: where that gains something, not where putting images into order costs more."""
 
 from __future__ import annotations
 
