@@ -196,6 +196,14 @@ def test_copies_do_not_take_it_along(kind, duplicate):
 
 
 @both
+def test_compiled_layers_can_be_pickled(kind):
+    layer = run_before(kind)
+    layer.compile(backend="eager")
+
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(values(4)), layer(values(4)))
+
+
+@both
 def test_tensors_that_count_no_writes_have_none(kind):
     with torch.inference_mode():
         layer = make(kind)

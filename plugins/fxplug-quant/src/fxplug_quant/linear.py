@@ -151,7 +151,8 @@ class DynamicInt8Linear(PackingModule):
     multiplied in float32 by the same rounded weights.
 
     The state is ``int_weight``, ``weight_scale`` and ``bias``; the engine's own copy of them is made at the
-    first call, and again when they change. There is no backward.
+    first call, and again when they change. Writes that torch does not count, through ``.data`` or NumPy, are not
+    seen. There is no backward.
 
     Args:
         in_features: Size of the input's last dimension.

@@ -136,7 +136,8 @@ class PackingModule(nn.Module):
         return self.packing().affine.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_packing": None}
+        # Without code that torch has compiled for this module, as for every other one.
+        state = {**super().__getstate__(), "_packing": None}
         state.pop("_shortcut", None)
         return state
 
