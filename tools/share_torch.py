@@ -80,8 +80,8 @@ def link(source: Path, target: Path) -> list[str]:
     there = {_name(found) for found in _distributions(target)}
     linked = [found for found in _distributions(source) if _name(found) not in there]
     for distribution in linked:
-        # The metadata come last: where this is interrupted, the distribution is not taken for a whole one.
-        for path in sorted(distribution.files or (), key=lambda path: path.match("*.dist-info/*")):
+        # What it is known by comes last: where this is interrupted, the distribution is not taken for a whole one.
+        for path in sorted(distribution.files or (), key=lambda path: path.match("*.dist-info/METADATA")):
             if ".." in path.parts:
                 continue  # A command, which would start the Python of the other environment.
             for relative in (path, _compiled(path)):

@@ -156,6 +156,8 @@ class FusedLayer(nn.Module):
         for value in (x, weight, parameter_of(self, "bias"), other):
             if value is not None and (not _is_usual(value) or (differentiable and value.requires_grad)):
                 return False
+        if x.is_nested:  # They say that they are strided.
+            return False
         return _is_ordinary_run() and self._fits(x, weight) and has_no_gaps(weight) and not onednn_fault()
 
     def compose(self, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
@@ -296,7 +298,9 @@ class _FusedConvolution(FusedLayer):
         return _is_worthwhile(shape, weight.shape, geometry, converts=converts)
 
     def _output_shape(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, ...]:
-        return _convolved_shape(x.shape, weight.shape, self.stride, self.padding, self.dilation)
+        # Layers may be given lists, which PyTorch takes as well; a tuple of a tuple is the same one.
+        geometry = tuple(self.stride), tuple(self.padding), tuple(self.dilation)
+        return _convolved_shape(x.shape, weight.shape, *geometry)
 
     def _finished(self, value: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
         if self.layout == "any" or (self.layout == "input" and self._has_channels_last(x)):

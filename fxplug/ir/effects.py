@@ -11,6 +11,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fxplug.errors import InvalidArgumentError, did_you_mean
+
 if TYPE_CHECKING:
     from fxplug.ir.node import Node
 
@@ -119,7 +121,15 @@ class EffectRegistry:
             rule: The rule.
             ops: The opcodes of the calls about which it may have an opinion; by default all three. It is not asked
                 about others.
+
+        Raises:
+            InvalidArgumentError: One of them is no opcode of a call.
         """
+        for op in ops:
+            if op not in self._rules:
+                raise InvalidArgumentError(
+                    f"Cannot register a rule about effects for {op!r}. {did_you_mean(op, _CALLS)}"
+                )
         for op in ops or _CALLS:
             self._rules[op].insert(0, rule)
 

@@ -29,15 +29,25 @@ class RandomSources:
 
     def __init__(self) -> None:
         self._python = _read_python()
-        self._numpy = _read_numpy()
+        generator = _global_generator()
+        self._numpy = None if generator is None else _read_numpy(generator)
+        self._bits = None if generator is None else generator._bit_generator
 
     def changed(self) -> list[str]:
         """Return whose random numbers were drawn or seeded since: ``"random"`` (of Python), ``"numpy"``."""
         names: list[str] = []
         if _read_python() != self._python:
             names.append("random")
-        # NumPy may have been imported meanwhile; who draws first then has not set a state that could be put back.
-        if self._numpy is not None and _read_numpy() != self._numpy:
+        generator = _global_generator()
+        if generator is None:
+            return names
+        if self._numpy is None:
+            # Imported meanwhile: `numpy.random` is loaded by the first who says its name.
+            self._numpy = _unused_state(generator)
+            self._bits = generator._bit_generator
+        # What was seeded by the one who loaded it has no state that could be put back.
+        is_replaced = self._numpy is None or generator._bit_generator is not self._bits
+        if is_replaced or _read_numpy(generator) != self._numpy:
             names.append("numpy")
         return names
 
@@ -47,7 +57,7 @@ class RandomSources:
             if name == "random":
                 _restore_python(self._python)
             elif self._numpy is not None:
-                _restore_numpy(self._numpy)
+                _restore_numpy(self._bits, self._numpy)
 
 
 def _twister_of_python() -> int | None:
@@ -85,14 +95,21 @@ def _restore_python(state: Any) -> None:
 def _global_generator() -> Any:
     """Return NumPy's global generator, None where NumPy is not loaded."""
     mtrand: Any = sys.modules.get("numpy.random.mtrand")
-    return None if mtrand is None or "numpy" not in sys.modules else mtrand._rand
+    # Another thread may be importing it.
+    return None if mtrand is None or "numpy" not in sys.modules else getattr(mtrand, "_rand", None)
 
 
-def _read_numpy() -> Any:
-    """Return the state of NumPy's global generator, as something that compares; None where NumPy is not loaded."""
-    generator = _global_generator()
-    if generator is None:
-        return None
+def _unused_state(generator: Any) -> Any:
+    """Return the state of a generator before anybody used it, which its seed tells; None if somebody has seeded it."""
+    bits = generator._bit_generator
+    if not hasattr(bits, "seed_seq"):  # NumPy before 1.25: nothing tells.
+        return _read_numpy(generator)
+    seed = bits.seed_seq
+    return None if seed is None else _read_numpy(type(generator)(type(bits)(seed)))
+
+
+def _read_numpy(generator: Any) -> Any:
+    """Return the state of a generator of NumPy, as something that compares."""
     bits = generator._bit_generator
     offset = _offset_of_second(type(generator), type(bits)) if type(bits).__name__ == "MT19937" else None
     if offset is None:
@@ -104,8 +121,10 @@ def _read_numpy() -> Any:
     )
 
 
-def _restore_numpy(state: Any) -> None:
+def _restore_numpy(bits: Any, state: Any) -> None:
     generator = _global_generator()
+    if generator._bit_generator is not bits:  # Somebody has put another one in its place.
+        sys.modules["numpy.random.mtrand"].set_bit_generator(bits)
     if isinstance(state, _State):
         generator.set_state(state.told)
         return

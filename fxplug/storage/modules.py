@@ -344,6 +344,7 @@ def _described(path: str) -> str:
 _PLAIN_STATE = frozenset({getattr(object, "__getstate__", None), getattr(nn.Module, "__getstate__", None)})
 """What gives all that a module has, but for code that torch has compiled; object's is new in Python 3.11."""
 _COMPILED = "_compiled_call_impl"
+"""Where a module has code that torch has compiled: torch calls it in the place of ``forward``, whatever it is."""
 
 
 def _state_of(module: nn.Module) -> dict[str, Any]:
@@ -352,7 +353,7 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
     get_state = getattr(type(module), "__getstate__", None)
     if get_state is not None and get_state not in _PLAIN_STATE:
         found = get_state(module)
-        return found if isinstance(found, dict) else state
+        state = found if isinstance(found, dict) else state
     if _COMPILED in state:
         return {name: value for name, value in state.items() if name != _COMPILED}
     return state
@@ -430,7 +431,7 @@ def check_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
 
 
 def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
-    reserved = EMPTY_STATE.keys() | (
+    reserved = {*EMPTY_STATE, _COMPILED} | (
         RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset()
     )
     for name in names:

@@ -104,12 +104,13 @@ def test_where_there_can_be_no_links_files_are_copied_with_their_times(tool, sit
         assert not copied.samefile(path)
 
 
-def test_what_was_interrupted_is_not_taken_for_whole_and_is_made_good(tool, sites, monkeypatch):
+@pytest.mark.parametrize("name", ["data.bin", "RECORD"])
+def test_what_was_interrupted_is_not_taken_for_whole_and_is_made_good(tool, sites, monkeypatch, name):
     source, target = sites
     link = os.link
 
     def fail_at_data(path, other):
-        if Path(path).name == "data.bin":
+        if Path(path).name == name:
             raise KeyboardInterrupt
         link(path, other)
 
@@ -121,6 +122,7 @@ def test_what_was_interrupted_is_not_taken_for_whole_and_is_made_good(tool, site
 
     assert sorted(tool.link(source, target)) == ["heavy", "light"]
     assert versions_in(target) == {"heavy": "2.0", "light": "1.0"}
+    assert len(list(target.glob("*.dist-info/RECORD"))) == 2
 
 
 def test_it_says_what_it_needs_to_be_told(tool, capsys):

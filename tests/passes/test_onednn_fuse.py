@@ -1258,3 +1258,25 @@ STEPS = [
     lambda m, pick, pool: pool[-1].flatten(1).view(2, 4, 9, 8),
     lambda m, pick, pool: F.hardswish(pool[-1]),
 ]
+
+
+@pytest.mark.parametrize("name", ["stride", "padding", "dilation"])
+def test_settings_that_are_lists_are_those_of_the_layer(name):
+    conv = nn.Conv2d(4, 6, 3)
+    setattr(conv, name, [2, 1])
+    layer = FusedConv2d(conv, "relu").eval()
+
+    with torch.no_grad():
+        torch.testing.assert_close(layer(IMAGE), torch.relu(conv(IMAGE)))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_left_to_the_original_calls():
+    linear = nn.Linear(8, 4)
+    rows = torch.nested.nested_tensor([wave(2, 8), wave(3, 8)])
+    layer = fused.FusedLinear(linear, "relu").eval()
+
+    with torch.no_grad():
+        found, expected = layer(rows), torch.relu(linear(rows))
+    for one, other in zip(found.unbind(), expected.unbind(), strict=True):
+        torch.testing.assert_close(one, other)

@@ -78,6 +78,49 @@ def test_another_generator_of_numpy_is_put_back_too():
     assert numpy.random.rand(3).tolist() == drawn
 
 
+def test_a_generator_that_takes_the_place_of_the_global_one_is_a_change_and_is_undone():
+    numpy = pytest.importorskip("numpy")
+    former = numpy.random.get_bit_generator()
+    sources = RandomSources()
+    drawn = numpy.random.rand(3).tolist()
+    sources.restore(sources.changed())
+    numpy.random.set_bit_generator(numpy.random.PCG64(5))
+    numpy.random.rand()
+
+    assert sources.changed() == ["numpy"]
+    sources.restore(["numpy"])
+    assert numpy.random.get_bit_generator() is former
+    assert sources.changed() == []
+    assert numpy.random.rand(3).tolist() == drawn
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda _: None, []),
+        (lambda generator: generator.rand(), ["numpy"]),
+        (lambda generator: generator.rand(312), ["numpy"]),  # The place in the twister is what it was.
+        (lambda generator: generator.seed(1), ["numpy"]),
+    ],
+)
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_draws_from_what_the_first_draw_has_loaded_are_seen(use, expected, is_asked, monkeypatch):
+    numpy = pytest.importorskip("numpy", minversion="1.25")
+    if is_asked:
+        monkeypatch.setattr(random_sources, "_offset_of_second", lambda *_: None)
+    loaded = [None]
+    monkeypatch.setattr(random_sources, "_global_generator", lambda: loaded[0])
+    sources = RandomSources()
+    assert sources.changed() == []
+    loaded[0] = numpy.random.RandomState()
+    use(loaded[0])
+
+    assert sources.changed() == expected
+    sources.restore(expected)
+    is_seeded = loaded[0]._bit_generator.seed_seq is None
+    assert sources.changed() == (expected if is_seeded else [])
+
+
 def test_states_that_lie_elsewhere_in_memory_are_asked_for(monkeypatch):
     numpy = pytest.importorskip("numpy")
     monkeypatch.setattr(random_sources, "_ADDRESS", None)
@@ -94,7 +137,7 @@ def test_states_that_lie_elsewhere_in_memory_are_asked_for(monkeypatch):
 def test_a_state_that_did_not_change_is_not_set(monkeypatch):
     set_again = []
     monkeypatch.setattr(random_sources, "_restore_python", set_again.append)
-    monkeypatch.setattr(random_sources, "_restore_numpy", set_again.append)
+    monkeypatch.setattr(random_sources, "_restore_numpy", lambda *given: set_again.append(given))
     with forked_random_state([]):
         pass
 

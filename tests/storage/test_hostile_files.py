@@ -360,6 +360,10 @@ def edit_linear(stored, **fields) -> None:
         ),
         ({"attributes": {"__class__": 1}}, "its attribute '__class__' replaces what the class Linear"),
         (
+            {"attributes": {"_compiled_call_impl": {"$name": "torch:relu"}}},
+            "'_compiled_call_impl' cannot be the name of something that a Linear holds.",
+        ),
+        (
             {"attributes": {"_forward_hooks": {"$dict": []}}},
             "'_forward_hooks' cannot be the name of something that a",
         ),

@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from fxplug.errors import InvalidArgumentError
 from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegistry, Graph, effects, writes
 
 
@@ -107,6 +108,14 @@ def test_a_rule_is_asked_about_the_calls_that_it_is_for():
 
     assert [registry.effect_of(node) for node in nodes] == [UNKNOWN, RANDOM, RANDOM]
     assert asked == ["call_method", "call_module"]
+
+
+def test_a_rule_about_what_is_no_call_is_refused_whole():
+    registry = EffectRegistry()
+
+    with pytest.raises(InvalidArgumentError, match=r"for 'call_modul'\. Did you mean 'call_module'"):
+        registry.register_rule(lambda *_: RANDOM, "call_method", "call_modul")
+    assert registry.effect_of(node_of("call_method", "relu")) == UNKNOWN
 
 
 def test_a_rule_for_a_target_sees_the_node_and_may_have_no_opinion():

@@ -103,6 +103,31 @@ def test_another_activation_takes_effect(kind):
     assert torch.equal(layer(values(4)), make(kind, post="tanh")(values(4)))
 
 
+@both
+@pytest.mark.parametrize(
+    ("before", "after"), [("none", "relu"), ("relu", "none"), ("relu", "tanh"), ("selu", "relu")]
+)
+def test_an_activation_that_the_operator_does_takes_effect(kind, before, after):
+    layer = run_before(kind, post=before)
+    layer.post = after
+
+    for _ in range(2):
+        assert torch.equal(layer(values(4)), make(kind, post=after)(values(4)))
+    layer.post = before
+    assert torch.equal(layer(values(4)), make(kind, post=before)(values(4)))
+
+
+@both
+@pytest.mark.parametrize("name", ["onednn", "fbgemm", "qnnpack"])
+def test_another_engine_takes_effect(kind, name):
+    layer = run_before(kind)
+    layer.engine = name
+
+    for _ in range(2):
+        assert torch.equal(layer(values(4)), fresh(layer)(values(4)))
+    assert (layer._packing.fused[0] == name) is (name == "fbgemm")
+
+
 def test_a_scale_of_the_output_takes_effect():
     layer = run_before("static", post="none")
     layer.output_scale, layer.output_zero_point = torch.tensor(0.01), torch.tensor(100, dtype=torch.int32)
@@ -111,7 +136,7 @@ def test_a_scale_of_the_output_takes_effect():
 
 
 @both
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.complex64])
 def test_what_is_no_float32_is_refused(kind, dtype):
     layer = run_before(kind)
 
@@ -168,6 +193,14 @@ def test_copies_do_not_take_it_along(kind, duplicate):
 
     assert "_shortcut" not in other.__dict__
     assert torch.equal(other(values(4)), layer(values(4)))
+
+
+@both
+def test_compiled_layers_can_be_pickled(kind):
+    layer = run_before(kind)
+    layer.compile(backend="eager")
+
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(values(4)), layer(values(4)))
 
 
 @both

@@ -40,6 +40,8 @@ _SMALL = 2**21
 _FINEST_OF_QNNPACK = 2**-13
 """Its dynamic operator takes no steps below 6.1e-5: where smaller ones are needed, another computes."""
 
+_NOT_FUSED = (None, None, None)
+
 _DONE_BY_OPERATORS = frozenset({"none", "relu"})
 
 
@@ -105,7 +107,8 @@ class FloatToFloat:
         )
         if packed is None:
             return None
-        fused = packing.fused = FusedLinear.of(packed, elements, relu=relu)
+        fused = FusedLinear.of(packed, elements, relu=relu)
+        packing.fused = engine, relu, fused
         return fused
 
     @staticmethod
@@ -119,8 +122,8 @@ class FloatToFloat:
         relu: bool = False,
     ) -> Tensor:
         """Return the layer's float32 output for a float32 input that is rounded to the steps of `affine`."""
-        fused = packing.fused
-        if fused is None or values.numel() > fused.elements:
+        of_engine, of_relu, fused = packing.fused or _NOT_FUSED
+        if fused is None or of_engine != engine or of_relu is not relu or values.numel() > fused.elements:
             fused = FloatToFloat.fused(module, packing, engine, values, relu=relu)
         if fused is not None:
             operator, packed, _ = fused
@@ -148,7 +151,8 @@ class DynamicInt8Linear(PackingModule):
     multiplied in float32 by the same rounded weights.
 
     The state is ``int_weight``, ``weight_scale`` and ``bias``; the engine's own copy of them is made at the
-    first call, and again when they change. There is no backward.
+    first call, and again when they change. Writes that torch does not count, through ``.data`` or NumPy, are not
+    seen. There is no backward.
 
     Args:
         in_features: Size of the input's last dimension.
@@ -208,9 +212,20 @@ class DynamicInt8Linear(PackingModule):
         """
         shortcut = self._shortcut
         if shortcut is not None and not input.requires_grad:
-            weight, of_weight, scales, of_scales, bias, of_bias, post, finish, operator, packed, elements = (
-                shortcut
-            )
+            (
+                weight,
+                of_weight,
+                scales,
+                of_scales,
+                bias,
+                of_bias,
+                post,
+                engine,
+                finish,
+                operator,
+                packed,
+                elements,
+            ) = shortcut
             buffers = self._buffers
             if (
                 buffers["int_weight"] is weight
@@ -220,6 +235,7 @@ class DynamicInt8Linear(PackingModule):
                 and scales._version == of_scales
                 and (bias is None or bias._version == of_bias)
                 and post == self.post
+                and engine == self.engine
                 and input.numel() <= elements
             ):
                 try:
@@ -229,7 +245,7 @@ class DynamicInt8Linear(PackingModule):
                         scale, zero_point = _steps_between(low, high)
                         result = operator(input, scale, zero_point, packed)
                         return result if finish is None else finish(result)
-                except RuntimeError:
+                except (RuntimeError, TypeError):
                     pass  # The usual way takes what this one does not, or says what is wrong.
         return self._computed(input)
 

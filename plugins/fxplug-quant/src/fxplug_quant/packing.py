@@ -33,7 +33,10 @@ class Packing:
         self.affine = {name: self._affine_of(module, name) for name in _affine_names(module)}
         self._made: dict[Hashable, Any] = {}
         self.fused: Any = None
-        """How the layer computes inputs of few rows; see `fxplug_quant.engine.FusedLinear`."""
+        """How the layer computes inputs of few rows, behind its engine and whether it ends in ReLU.
+
+        See `fxplug_quant.engine.FusedLinear`.
+        """
 
     @staticmethod
     def _affine_of(module: nn.Module, name: str) -> Affine:
@@ -73,6 +76,7 @@ class Shortcut(NamedTuple):
     bias: Tensor | None
     bias_version: int
     post: str
+    engine: str
     finish: Callable[[Tensor], Tensor] | None
     """What is done to the operator's result; None for nothing."""
     operator: Callable[..., Tensor]
@@ -83,7 +87,7 @@ class Shortcut(NamedTuple):
 
     @staticmethod
     def of(
-        module: PackingModule, packing: Packing, post: str, finish: Callable[[Tensor], Tensor] | None
+        module: Any, packing: Packing, post: str, finish: Callable[[Tensor], Tensor] | None
     ) -> Shortcut | None:
         """Return it for a layer that was run; None where its way is another one, or its tensors count no writes."""
         buffers = tensors_of(module)
@@ -93,10 +97,13 @@ class Shortcut(NamedTuple):
             version < 0 for tensor, version in zip(tensors, versions, strict=True) if tensor is not None
         )
         # Asked last: what is packed belongs to these versions, also where another thread writes meanwhile.
-        if packing.fused is None or uncounted or not packing.is_of(module):
+        fused = packing.fused
+        if fused is None or fused[:2] != (module.engine, post == "relu"):
+            return None
+        if uncounted or not packing.is_of(module):
             return None
         (weight, scale, bias), (of_weight, of_scale, of_bias) = tensors, versions
-        return Shortcut(weight, of_weight, scale, of_scale, bias, of_bias, post, finish, *packing.fused)
+        return Shortcut(weight, of_weight, scale, of_scale, bias, of_bias, post, fused[0], finish, *fused[2])
 
 
 class PackingModule(nn.Module):
@@ -129,7 +136,8 @@ class PackingModule(nn.Module):
         return self.packing().affine.get(name)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**self.__dict__, "_packing": None}
+        # Without code that torch has compiled for this module, as for every other one.
+        state = {**super().__getstate__(), "_packing": None}
         state.pop("_shortcut", None)
         return state
 

@@ -151,9 +151,20 @@ class Int8Linear(_Int8Layer):
         if found is not None and not input.requires_grad:
             steps, shortcut = found
             step, of_step, zero, of_zero, affine = steps
-            weight, of_weight, scales, of_scales, bias, of_bias, post, finish, operator, packed, elements = (
-                shortcut
-            )
+            (
+                weight,
+                of_weight,
+                scales,
+                of_scales,
+                bias,
+                of_bias,
+                post,
+                engine,
+                finish,
+                operator,
+                packed,
+                elements,
+            ) = shortcut
             buffers = self._buffers
             if (
                 buffers["int_weight"] is weight
@@ -168,6 +179,7 @@ class Int8Linear(_Int8Layer):
                 and step._version == of_step
                 and zero._version == of_zero
                 and post == self.post
+                and engine == self.engine
                 and other is None
                 and input.numel() <= elements
             ):
@@ -176,7 +188,7 @@ class Int8Linear(_Int8Layer):
                         scale, zero_point = affine
                         result = operator(input, scale, zero_point, packed)
                         return result if finish is None else finish(result)
-                except RuntimeError:
+                except (RuntimeError, TypeError):
                     pass  # The usual way takes what this one does not, or says what is wrong.
         return super().forward(input, other)
 
