@@ -10,7 +10,7 @@ import torch
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 from fxplug.errors import BackendError, LoweringError
 from fxplug.lower.artefacts import build_engine
-from fxplug.lower.backend import Backend, note_fixed_inputs
+from fxplug.lower.backend import Backend, fixed_inputs, note_fixed_inputs
 from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, check_on_mismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
 from fxplug.passes.parts import PartStyle, split_into
@@ -248,7 +248,10 @@ class _Builder:
         backend = self._plan.backends[name]
         maker = self._backends[backend]
         origin = EngineOrigin.of(maker, self._options.get(backend, {}), inputs)
-        return LoweredPartition(name, backend, engine, part, maker.profile(inputs), self._on_mismatch, origin)
+        profile = maker.profile(inputs)
+        if profile is not None:
+            profile = profile.closed(fixed_inputs(part), inputs)  # The engine leaves no size of these open.
+        return LoweredPartition(name, backend, engine, part, profile, self._on_mismatch, origin)
 
 
 def _why_failed(error: Exception) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,10 @@ def _parts(value: Any) -> list[Any] | None:
     if isinstance(value, (tuple, list)):
         return list(value)
     if isinstance(value, dict):
-        return [part for item in value.items() for part in item]
+        factory = value.default_factory if isinstance(value, defaultdict) else None
+        return [factory, *(part for item in value.items() for part in item)]
+    if isinstance(value, deque):
+        return [value.maxlen, *value]
     if isinstance(value, slice):
         return [value.start, value.stop, value.step]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -112,7 +116,11 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def kept_copy(value: Any) -> Any:
-    """Return a value as it is now, whatever its owner does to it later: containers and arrays are copied."""
+    """Return a value as it is now, whatever its owner does to it later.
+
+    Containers, arrays, and objects that are compared by what they hold are copied; others are themselves, whatever they
+    hold.
+    """
     kind = type(value)
     if kind in {list, tuple}:
         return kind(map(kept_copy, value))
@@ -120,7 +128,16 @@ def kept_copy(value: Any) -> Any:
         return kind((key, kept_copy(part)) for key, part in value.items())
     if kind is set or _is_of_numpy(value):
         return value.copy()
-    return value
+    return value if kind.__eq__ is object.__eq__ else _deep_copy(value)
+
+
+def _deep_copy(value: Any) -> Any:
+    """Return a copy of an object, or the object where it has none that counts as the same."""
+    try:
+        made = copy.deepcopy(value)
+    except Exception:  # Whatever its class raises.
+        return value
+    return made if is_same_value(made, value) else value
 
 
 # -- for people

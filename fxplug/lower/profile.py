@@ -116,6 +116,23 @@ class Profile:
         """
         return cls(tuple(InputProfile.of(value).opened(open_dimensions) for value in inputs))
 
+    def closed(self, positions: Collection[int], inputs: Sequence[Any]) -> Profile:
+        """Return the same, in which some inputs have the sizes that they have in examples.
+
+        Args:
+            positions: Which inputs.
+            inputs: Examples of all inputs.
+        """
+        entries = enumerate(zip(self.inputs, inputs, strict=True))
+        return Profile(
+            tuple(
+                replace(entry, sizes=tuple(value.shape))
+                if number in positions and isinstance(value, torch.Tensor)
+                else entry
+                for number, (entry, value) in entries
+            )
+        )
+
     @property
     def is_closed(self) -> bool:
         """Whether no dimension of an input may have any size."""

@@ -33,9 +33,15 @@ def only_holds(target: Any) -> bool:
     """
     if not isinstance(target, type) or type(target).__call__ is not type.__call__:
         return False
+    if isinstance(target.__getattribute__, FunctionType) or hasattr(target, "__del__"):
+        return False
     if issubclass(target, tuple):
-        made = target.__new__
-        return hasattr(target, "_fields") and _is_written(made) and made.__module__.startswith("namedtuple_")
+        made, names = target.__new__, getattr(target, "_fields", None)
+        if not (names is not None and _is_written(made) and made.__module__.startswith("namedtuple_")):
+            return False
+        # A class that derives from one may do more when it is made, and hold something else under a name or a number.
+        same = target.__init__ is object.__init__ and target.__getitem__ is tuple.__getitem__
+        return same and not any(isinstance(inspect.getattr_static(target, name), property) for name in names)
     if not dataclasses.is_dataclass(target):
         return False
     fields = dataclasses.fields(target)

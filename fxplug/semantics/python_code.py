@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.ir import Graph, effects, qualified_name
-from fxplug.semantics.internals import OpOverloadPacket
+from fxplug.semantics.internals import OpOverload, OpOverloadPacket, schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,8 +51,18 @@ _CLASSES: tuple[Any, ...] = (
 _READ_NAMES = "shape dtype device layout ndim itemsize nbytes T mT H mH real imag is_cuda is_cpu is_quantized"
 _READS = frozenset(_READ_NAMES.split())
 """Attributes of tensors."""
-_REFLECTIVE = frozenset({getattr, hasattr, hash})
-"""Builtins that only compute, but reach what nobody can see here."""
+_ANSWER_NAMES = (
+    "__len__ allclose can_cast dim element_size equal get_device is_complex is_floating_point is_nonzero is_same_size "
+    "is_signed item ndimension nelement numel promote_types result_type size sym_numel sym_size tolist"
+)
+_ANSWERS = frozenset(_ANSWER_NAMES.split())
+"""What tensors may be asked that returns no tensor: inputs that are accepted have the same dtypes and sizes, and what
+reads elements is no operator. Strides, addresses and the like differ among inputs of one size."""
+_CONVERSION_NAMES = "bfloat16 bool byte char double float half int long new_tensor short type"
+_CONVERSIONS = frozenset(_CONVERSION_NAMES.split())
+"""Methods that no operator is named after, and that return tensors, or say what dtype they have."""
+_REFLECTIVE = frozenset({getattr, hasattr, hash, setattr, delattr})
+"""Builtins that reach what nobody can see here."""
 _SILENT_NAMES = "CACHE COPY_FREE_VARS EXTENDED_ARG MAKE_CELL NOP NOT_TAKEN PRECALL PUSH_NULL RESUME"
 _SILENT = frozenset(_SILENT_NAMES.split())
 _HARMLESS_STORES = ("STORE_FAST", "STORE_SUBSCR", "STORE_SLICE", "DELETE_FAST", "DELETE_SUBSCR")
@@ -130,11 +140,11 @@ class _Reader:
         """
         if is_plain_constant(value) or any(value is known for known in _CLASSES):
             return ""
-        if isinstance(value, type) and issubclass(value, BaseException):
+        if isinstance(value, type) and issubclass(value, BaseException) and _is_made_by_python(value):
             return ""
         effect = _effect(value) if _can_be_asked(value) else None
         if self.is_harmless(effect):
-            return ""
+            return "" if _asks_only_sizes(value) else _reason_against_asking(name)
         if (
             isinstance(value, FunctionType)
             and effect is not None
@@ -163,6 +173,39 @@ def _can_be_asked(value: Any) -> bool:
     except Exception:
         return False
     return callable(value) and value not in _REFLECTIVE and not isinstance(value, type)
+
+
+def _is_made_by_python(kind: type[BaseException]) -> bool:
+    """Return whether nobody's code runs when an exception is made."""
+    makers: tuple[Any, ...] = (kind.__init__, kind.__new__)
+    return type(kind) is type and not any(isinstance(maker, FunctionType) for maker in makers)
+
+
+def _asks_only_sizes(target: Any) -> bool:
+    """Return whether an operator, or a function or method that is named after one, returns tensors or what sizes tell.
+
+    Args:
+        target: What is called, or the name of a method of tensors.
+    """
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    packet: Any = target.overloadpacket if isinstance(target, OpOverload) else target
+    if isinstance(packet, OpOverloadPacket):
+        name = packet.__name__
+    elif not isinstance(target, str) and getattr(torch, name, None) is not target:
+        if getattr(torch.Tensor, name, None) is not target:
+            return True  # What is no operator is known by itself.
+    else:
+        packet = getattr(torch.ops.aten, name, None)
+    if name in _ANSWERS:
+        return True
+    if packet is None:
+        return name in _CONVERSIONS or not hasattr(torch.Tensor, name)
+    schemas = (schema_of(getattr(packet, overload)) for overload in packet.overloads())
+    return any("Tensor" in str(result.type) for schema in schemas for result in schema.returns)
+
+
+def _reason_against_asking(name: str) -> str:
+    return f"it uses {name}, which inputs of the same dtypes and sizes may answer in another way"
 
 
 def _effect(target: Any) -> Effect:
@@ -250,6 +293,8 @@ class _Walk:
             return self._attribute(number, str(entry.argval))
         if reason := self._closed():
             return reason
+        if self._catches(number, entry):
+            return "it catches exceptions, of which there are others without data"
         if name == "LOAD_GLOBAL":
             return self._open(self._places.of_global(str(entry.argval)), str(entry.argval))
         if name in {"LOAD_DEREF", "LOAD_CLOSURE"} and self._places.is_outer(str(entry.argval)):
@@ -278,9 +323,17 @@ class _Walk:
         }
         return f"it {what.get(name, f'does {name} with')} {text!r}"
 
+    def _catches(self, number: int, entry: dis.Instruction) -> bool:
+        """Return whether an instruction begins what handles exceptions, other than the end of a ``with``."""
+        if entry.opname != "PUSH_EXC_INFO":
+            return entry.opname == "SETUP_FINALLY"  # Until Python 3.10.
+        return self._entries[number + 1].opname != "WITH_EXCEPT_START"
+
     def _is_owner(self, number: int) -> bool:
         """Return whether an instruction ends with the object on the stack that belongs to the function."""
         entry = self._entries[number] if number >= 0 else None
+        if entry is not None and self._entries[number + 1].is_jump_target:
+            return False  # Another object may be there, too.
         if entry is None or not self._owner or "LOAD_FAST" not in entry.opname:
             return False
         return (entry.argval[-1] if isinstance(entry.argval, tuple) else entry.argval) == self._owner
@@ -299,21 +352,20 @@ class _Walk:
         return "" if value is _MISSING else self._reader.reason_against_object(value, self._name)
 
     def _attribute(self, number: int, name: str) -> str:
+        is_joined = self._entries[number].is_jump_target
         if self._is_owner(number - 1):
             allowed = name in self._own or self._reader.allows_on_owner(name)
             return "" if allowed else f"it reads {name!r} of {self._owner!r}"
-        if isinstance(self._named, (ModuleType, type, OpOverloadPacket)):
+        if isinstance(self._named, (ModuleType, type, OpOverloadPacket)) and not is_joined:
             found = getattr(self._named, name, _MISSING)
             return self._open(found, f"{self._name}.{name}")
         if reason := self._closed():
             return reason
         if name in _READS:
             return ""
-        return (
-            ""
-            if self._reader.is_harmless(_method_effect(name))
-            else f"it uses {name!r} of a value, which may do something besides"
-        )
+        if not self._reader.is_harmless(_method_effect(name)):
+            return f"it uses {name!r} of a value, which may do something besides"
+        return "" if _asks_only_sizes(name) else _reason_against_asking(repr(name))
 
 
 def _writes(entry: dis.Instruction) -> bool:

@@ -149,6 +149,61 @@ def remembers(ctx, x, *, seen=[]):  # noqa: B006 - on purpose
     return x.relu()
 
 
+class RefusedError(ValueError):
+    def __init__(self):
+        SEEN.append(3)
+
+
+def catches(ctx, x):
+    try:
+        return x * 2 if x.sum() > 0 else x
+    except RuntimeError:
+        return x * 3
+
+
+def catches_all(ctx, x):
+    try:
+        factor = x.sum().item()
+    except:  # noqa: E722 - on purpose
+        factor = 3.0
+    return x * factor
+
+
+def asks_for_strides(ctx, x):
+    return x * 2 if x.is_contiguous() else x.relu()
+
+
+def asks_for_an_operator(ctx, x):
+    return x * torch.ops.aten.stride.default(x)[0]
+
+
+def asks_by_a_function(ctx, x):
+    return x.relu() if torch.is_conj(x) else x
+
+
+def runs_python_on_elements(ctx, x):
+    return (x * 1).apply_(abs)
+
+
+def makes_an_exception(ctx, x):
+    RefusedError()
+    return x.relu()
+
+
+def marks_by_a_builtin(ctx, x):
+    setattr(x, "my_own", 1)  # noqa: B010 - on purpose
+    return x.relu()
+
+
+def marks_one_of_two(ctx, x):
+    (x if x.dim() else ctx).my_own = 1
+    return x.relu()
+
+
+def asks_one_of_two(ctx, x):
+    return (x if x.dim() else torch).is_storage
+
+
 def inner():
     total = 0
 
@@ -224,6 +279,14 @@ def test_what_is_noted_apart_and_helpers_are_read_too():
         (imports, "it imports 'cmath'"),
         (calls_another, "it reads SEEN, which may change"),
         (remembers, "a default of remembers may change"),
+        (catches, "it catches exceptions, of which there are others without data"),
+        (catches_all, "it catches exceptions, of which there are others without data"),
+        (asks_for_strides, "it uses 'is_contiguous', which inputs of the same dtypes and sizes may answer"),
+        (asks_for_an_operator, "it uses torch.ops.aten.stride.default, which inputs of the same"),
+        (asks_by_a_function, "it uses torch.is_conj, which inputs of the same dtypes and sizes may answer"),
+        (makes_an_exception, "it calls RefusedError, which may do something besides"),
+        (marks_by_a_builtin, "it calls setattr, which may do something besides"),
+        (marks_one_of_two, "it sets the attribute 'my_own'"),
         (inner(), "'total'"),
         (hides(), "it reads SEEN, which may change"),
     ],
@@ -243,6 +306,28 @@ def test_a_forward_that_may_do_more_stays_in_pytorch_with_the_reason(forward, re
     assert reason in left.reason
     assert "test_autograd_functions.py:" in left.reason
     assert left.source
+
+
+def test_python_that_runs_for_each_element_is_a_reason():
+    reason = reason_against_function(runs_python_on_elements, has_owner=True)
+
+    assert reason.startswith("it uses 'apply_', which inputs of the same")
+
+
+def test_what_is_read_of_one_of_two_objects_counts_for_both():
+    reason = reason_against_function(asks_one_of_two, has_owner=True)
+
+    assert "it reads torch, which may change" in reason
+
+
+def test_what_ends_a_with_statement_and_what_sizes_tell_is_no_reason():
+    def forward(ctx, x):
+        with torch.no_grad():
+            if x.dim() > 1 and x.is_floating_point() and not torch.is_tensor(x.size(0)):
+                x = torch.ops.aten.relu.default(x).type(torch.float32).unsqueeze(0).float()
+        return x.split(1)[0].add_(x.numel()) if x.shape[0] else ValueError("empty")
+
+    assert not reason_against_function(forward, has_owner=True)
 
 
 def test_a_forward_that_reads_data_stays_in_pytorch_with_the_reason():

@@ -15,6 +15,7 @@ from fxplug.errors import ConfigError
 from fxplug.execute import GraphModule
 from fxplug.ir import UNKNOWN, Graph, effects
 from fxplug.lower import Backend, Choices, Profile, Support, lower, lowered_partitions, plan_lowering
+from fxplug.semantics.constructors import only_holds
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 GET = operator.getitem
@@ -41,6 +42,11 @@ class Scaled:
 
     def __post_init__(self):
         self.logits = self.logits * 2
+
+
+def derived(base, **methods):
+    """Return a class that does more than what it derives from."""
+    return type("Derived", (base,), methods)
 
 
 class Part(nn.Module):
@@ -276,3 +282,22 @@ def test_a_program_of_containers_alone_is_returned_as_it_is():
 
     assert lowered.module is module
     assert lowered.report.nodes == ()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        derived(Pair, __init__=lambda self, *_: None),
+        derived(Pair, __getitem__=lambda self, number: number),
+        derived(Pair, __getattribute__=lambda self, name: name),
+        derived(Pair, left=property(lambda self: self[1])),
+        derived(Output, __getattribute__=lambda self, name: name),
+        derived(Output, __del__=lambda self: None),
+    ],
+    ids=["init", "getitem", "getattribute", "property", "getattribute of a dataclass", "del"],
+)
+def test_classes_that_do_more_or_hold_something_else_are_calls_as_any_other(kind):
+    assert only_holds(Pair)
+    assert only_holds(Output)
+    assert only_holds(derived(Pair, both=lambda self: self[:]))
+    assert not only_holds(kind)

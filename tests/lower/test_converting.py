@@ -391,6 +391,28 @@ def test_weights_that_pytorch_computes_for_an_engine_have_no_open_sizes():
     assert torch.equal(result.module(torch.ones(7, 3)), model(torch.ones(7, 3)))
 
 
+def test_what_pytorch_computes_for_an_engine_in_another_size_is_no_input_of_it():
+    class Chosen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mask", torch.tensor([1.0, 1.0, 0.0, 0.0]))
+
+        def forward(self, x):
+            return torch.relu(x) + torch.nonzero(self.mask).tanh().sum(0)
+
+    strict, lenient = (
+        lower(fxplug.trace(Chosen(), (X,)), LinesBackend(opened=(0,)), (X,), name="lines", on_mismatch=what)
+        for what in ("error", "eager")
+    )
+    model = Chosen()
+    for module in (strict.module, lenient.module, model):
+        module.get_buffer("mask").fill_(1)
+
+    with pytest.raises(LoweringError, match=r"input . is .* 4x1, and .* 2x1 is expected"):
+        strict.module(torch.ones(7, 3))
+    torch.testing.assert_close(lenient.module(torch.ones(7, 3)), model(torch.ones(7, 3)))
+
+
 def test_engines_for_fixed_and_for_open_inputs_are_kept_apart():
     from fxplug.lower.artefacts import artefact_key
     from fxplug.lower.backend import note_fixed_inputs

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 
 import pytest
 import torch
@@ -164,6 +165,52 @@ def test_a_value_that_its_owner_changes_is_another_one():
     words["a"][0] = 1
     rows[0] = 7
     assert profile.problem_with((numbers, words, rows)).startswith("input 2 is ")
+
+
+class Numbers(list):
+    """A list of a class of its own."""
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        (Options(1), lambda value: setattr(value, "scale", 2)),
+        ([Options([1])], lambda value: value[0].scale.append(2)),
+        (Pair([1], 2), lambda value: value.left.append(2)),
+        (Numbers([1]), lambda value: value.append(2)),
+        (defaultdict(int, {1: 1}), lambda value: value[2]),
+        (deque([1]), lambda value: value.append(2)),
+        (bytearray(b"a"), lambda value: value.append(2)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_objects_that_are_compared_by_what_they_hold_are_kept_as_they_were(value, change):
+    profile = InputProfile.of(value)
+    assert profile.problem_with(value) == ""
+
+    change(value)
+
+    assert "was" in profile.problem_with(value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (deque([1]), deque([1.0])),
+        (deque([1], 2), deque([1], 3)),
+        (defaultdict(int, {1: 1}), defaultdict(list, {1: 1})),
+    ],
+    ids=str,
+)
+def test_what_pythons_containers_call_equal_is_looked_into(one, other):
+    assert InputProfile.of(one).problem_with(other)
+    assert not InputProfile.of(one).problem_with(copy.deepcopy(one))
+
+
+def test_what_has_no_copy_that_counts_as_the_same_is_itself():
+    value = Options(object())
+
+    assert InputProfile.of(value).problem_with(value) == ""
 
 
 def test_keys_of_tensors_are_told_apart_by_their_kind():
