@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 
+from fxplug.capture.containers import OWN_TABLES, Containers
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
 
@@ -93,6 +95,8 @@ class SavedState:
         self._attributes: list[tuple[nn.Module, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
         self._gradients: list[tuple[nn.Parameter, bool]] = []
+        self._containers = Containers()
+        """Of attributes, with the containers in them."""
         if buffers_only:
             return
         self._gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
@@ -105,6 +109,14 @@ class SavedState:
                 for value in attributes.values()
                 if isinstance(value, (dict, list, set))
             ]
+            self._containers.remember("", attributes)
+        known = {id(tensor) for tensor, _ in self._tensors}
+        held = {
+            id(tensor): tensor for part in module.modules() for tensor in tensors_in(_own_containers(part))
+        }
+        self._tensors += [
+            (tensor, tensor.detach().clone()) for tensor in held.values() if id(tensor) not in known
+        ]
 
     def restore(self) -> None:
         """Make the module what it was; objects that it held keep their identity."""
@@ -115,6 +127,7 @@ class SavedState:
             else:
                 container.clear()
                 container.update(elements)
+        self._containers.restore(again=True)
         for part, attributes in self._attributes:
             current = vars(part)
             for name in [name for name in current if name not in attributes]:
@@ -126,6 +139,15 @@ class SavedState:
         for parameter, requires_grad in self._gradients:
             if parameter.requires_grad != requires_grad:
                 parameter.requires_grad_(requires_grad)
+
+
+def _own_containers(module: nn.Module) -> list[Any]:
+    """Return the attributes of a module that may hold tensors, without the tables that every module has."""
+    return [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, (dict, list, tuple, deque)) and name not in OWN_TABLES
+    ]
 
 
 def _restore(tensor: torch.Tensor, value: torch.Tensor) -> None:

@@ -14,7 +14,7 @@ from fxplug.api.capturing import check_options
 from fxplug.api.judging import judge_values
 from fxplug.api.tracing import trace
 from fxplug.api.user_errors import error_text, error_with_place
-from fxplug.errors import FxplugError, TraceError, TraceWarning
+from fxplug.errors import FxplugError, GuardError, TraceError, TraceWarning
 from fxplug.execute import GraphModule
 from fxplug.execute.folder import overriding_class
 from fxplug.semantics.internals import is_fake
@@ -124,7 +124,10 @@ class Preparation:
             return self._captured(self._mode)
         try:
             found = self._captured("symbolic", autowrap=False, on_error="raise")
-        except TraceError as error:
+        except (
+            TraceError,
+            GuardError,
+        ) as error:  # The latter from a graph module in it, which asks stand-ins.
             reason = f"A symbolic capture is refused: {error.message}"
         else:
             reason = self._difference(found.module, eager, tolerance or Tolerance())

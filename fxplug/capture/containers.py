@@ -11,10 +11,10 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["Containers"]
+__all__ = ["OWN_TABLES", "Containers"]
 
 _KINDS = (list, dict, set, deque)
-_OWN = frozenset(vars(nn.Module()))
+OWN_TABLES = frozenset(vars(nn.Module()))
 """The tables that every module has."""
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
@@ -28,9 +28,9 @@ class Containers:
 
     def remember(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Take note of the containers among the attributes of the module at `path`."""
-        if attributes.keys() <= _OWN:
+        if attributes.keys() <= OWN_TABLES:
             return
-        for name in attributes.keys() - _OWN:
+        for name in attributes.keys() - OWN_TABLES:
             value = attributes[name]
             if isinstance(value, _KINDS):
                 self._add(path, name, value)
@@ -47,8 +47,11 @@ class Containers:
                 inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
                 pending.extend(part for part in inner if isinstance(part, _KINDS))
 
-    def restore(self) -> list[tuple[str, str, list[Any]]]:
+    def restore(self, *, again: bool = False) -> list[tuple[str, str, list[Any]]]:
         """Put everything back.
+
+        Args:
+            again: Whether it is to be put back once more, later.
 
         Returns:
             Of the attributes that held something else: path of the module, name, what they held.
@@ -58,7 +61,8 @@ class Containers:
             if not _is_unchanged(container, before):
                 changed.setdefault((path, name), []).extend(_copy_of(container))
                 _fill(container, before)
-        self._held.clear()
+        if not again:
+            self._held.clear()
         return [(*key, contents) for key, contents in changed.items()]
 
 

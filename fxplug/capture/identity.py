@@ -75,9 +75,10 @@ def _tests_of(code: CodeType, known: dict[str, tuple[str, bool]]) -> dict[str, T
         known = _with_aliases(entries, known)
         for index, (entry, line) in enumerate(entries):
             if entry.opcode in _TESTING:
-                name, constant = _tested(entries, index)
+                name, constant, is_all = _tested(entries, index)
                 if name in known:
                     parameter, is_whole = known[name]
+                    is_whole = is_whole and is_all
                     question = (
                         f"{{name!r}} is {constant}" if is_whole else f"a part of {{name!r}} is {constant}"
                     )
@@ -120,19 +121,26 @@ def _loaded(entries: list[tuple[dis.Instruction, int]], index: int) -> str | Non
     return entry.argval[-1] if isinstance(entry.argval, tuple) else entry.argval
 
 
-def _tested(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[str | None, str]:
-    """Return which variable an instruction compares, and with what, as messages call it."""
+def _tested(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[str | None, str, bool]:
+    """Return which variable an instruction compares, with what, as messages call it, and whether all of it."""
     entry = entries[index][0]
     if entry.opname != "IS_OP":
-        return _loaded(entries, index - 1), "a mapping" if entry.opname == "MATCH_MAPPING" else "None"
+        name, is_whole = _compared(entries, index - 1)
+        return name, "a mapping" if entry.opname == "MATCH_MAPPING" else "None", is_whole
     for constant, variable in ((index - 1, index - 2), (index - 2, index - 1)):
-        name = _loaded(entries, variable)
-        if name is None or constant < 0 or not entries[constant][0].opname.startswith("LOAD_CONST"):
+        if constant < 0 or not entries[constant][0].opname.startswith("LOAD_CONST"):
             continue
+        name, is_whole = _compared(entries, variable)
         value = entries[constant][0].argval
-        if any(value is known for known in _SINGLETONS):
-            return name, repr(value)
-    return None, ""
+        if name is not None and any(value is known for known in _SINGLETONS):
+            return name, repr(value), is_whole
+    return None, "", True
+
+
+def _compared(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[str | None, bool]:
+    """Return the variable that an instruction reads, or looks something up in, and whether it is the former."""
+    name = _loaded(entries, index)
+    return (name, True) if name is not None or index < 0 else (_looked_up(entries, index), False)
 
 
 def _with_aliases(
@@ -160,8 +168,11 @@ def _with_aliases(
 
 
 def _looked_up(entries: list[tuple[dis.Instruction, int]], index: int) -> str | None:
-    """Return the variable in which the value that an instruction leaves was looked up by a constant key."""
+    """Return the variable in which the value that an instruction leaves was looked up, by a constant key or a name."""
     entry = entries[index][0]
+    if entry.opname.startswith("LOAD_ATTR"):
+        name = _loaded(entries, index - 1)
+        return None if name == "self" else name  # What a module holds is no value of the program.
     if entry.opname.startswith(("BINARY_SUBSCR", "BINARY_OP")) and entry.argrepr in {"", "[]"}:
         is_constant = index > 0 and entries[index - 1][0].opname.startswith("LOAD_CONST")
         return _loaded(entries, index - 2) if is_constant else None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from fxplug.execute import GraphModule
+from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +64,8 @@ def _reached_by(function: Any, kind: type[nn.Module]) -> Iterator[CodeType]:
         if not isinstance(found, (FunctionType, MethodType, staticmethod, classmethod)):
             continue
         found = inspect.unwrap(getattr(found, "__func__", cast("Any", found)))
+        # While a trace runs, a function that compares its parameters has other code.
+        found = getattr(found, DYNAMO_INLINE, found)
         code = getattr(found, "__code__", None)
         if not isinstance(code, CodeType) or code in seen:
             continue

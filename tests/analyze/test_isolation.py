@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import torch
 from torch import nn
@@ -124,3 +124,29 @@ def test_random_numbers_go_on_as_if_nothing_had_been_drawn():
     assert first[1] == second[1]
     assert torch.equal(torch.get_rng_state(), before[0])
     assert random.getstate() == before[1]
+
+
+def test_containers_in_containers_and_the_tensors_in_them_are_given_back_each_time():
+    model = nn.Identity()
+    model.seen = {"sizes": [1], "last": deque([1, 2], maxlen=2)}
+    model.cache = [torch.zeros(2), (torch.zeros(2),), {"key": torch.zeros(2)}]
+    sizes, last, cached = model.seen["sizes"], model.seen["last"], model.cache[2]["key"]
+    state = SavedState(model)
+
+    for _ in range(2):
+        model.seen["sizes"].append(3)
+        model.seen["last"].append(3)
+        model.cache[0].add_(1)
+        model.cache[1][0].add_(1)
+        model.cache[2]["key"].add_(1)
+        model.cache[2]["more"] = cached
+        state.restore()
+
+        assert model.seen["sizes"] is sizes
+        assert sizes == [1]
+        assert model.seen["last"] is last
+        assert list(last) == [1, 2]
+        assert model.cache[2] == {"key": cached}
+        assert model.cache[0].equal(torch.zeros(2))
+        assert model.cache[1][0].equal(torch.zeros(2))
+        assert cached.equal(torch.zeros(2))

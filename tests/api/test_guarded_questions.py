@@ -318,3 +318,78 @@ def test_what_may_be_left_out_is_guarded_to_be_there(mode: str) -> None:
     for less in ((x,), (x, None, 0.5), (x, mask), (x, mask, None)):
         with pytest.raises(GuardError, match="is not None"):
             captured(*less)
+
+
+def attend(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x, mask)
+
+
+def is_missing(value: Any) -> bool:
+    return value is None
+
+
+def without_default(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    return -x if mask is None else attend(x, mask)
+
+
+def by_equality(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    return -x if mask == None else attend(x, mask)  # noqa: E711
+
+
+def by_match(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    match mask:
+        case None:
+            return -x
+    return attend(x, mask)
+
+
+def in_a_helper(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    return -x if is_missing(mask) else attend(x, mask)
+
+
+def calculated_with(x: torch.Tensor, mask: Any) -> torch.Tensor:
+    return -x if mask is None else x * mask + x[0] * mask
+
+
+def in_a_pair(x: torch.Tensor, pair: tuple[torch.Tensor, Any]) -> torch.Tensor:
+    mask = pair[1]
+    return -x if None is mask else attend(x, mask)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize(
+    "program", [without_default, by_equality, by_match, in_a_helper, calculated_with, in_a_pair]
+)
+def test_what_the_program_compares_with_none_is_guarded_to_be_there(program: Any, mode: str) -> None:
+    x, mask = torch.rand(2, 2), torch.rand(2, 2)
+    given, less = (x, mask), (x, None)
+    if program is in_a_pair:
+        given, less = (x, (mask + 1, mask)), (x, (mask + 1, None))
+    captured = fxplug.trace(program, given, mode=mode)
+
+    assert captured(*given).equal(program(*given))
+    with pytest.raises(GuardError, match="is not None"):
+        captured(*less)
+    captured = fxplug.trace(program, given, mode=mode, on_guard_failure="eager")
+    assert captured(*less).equal(program(*less))
+
+
+def test_a_question_that_says_so_already_is_not_asked_twice() -> None:
+    def program(x: torch.Tensor, mask: Any) -> torch.Tensor:
+        return -x if mask is None else attend(x, mask) * mask.shape[0] if mask.shape[0] > 1 else x
+
+    captured = fxplug.trace(program, (torch.rand(2, 2), torch.rand(2, 2)))
+    assert "mask is not None" not in [guard.text for guard in captured.guards]
+    with pytest.raises(GuardError):
+        captured(torch.rand(2, 2), None)
+
+
+def test_an_input_that_a_question_may_find_zero_is_guarded_to_be_a_number() -> None:
+    def program(x: torch.Tensor, low: Any) -> torch.Tensor:
+        if low is None:
+            return -x
+        return x.clamp(min=low, max=5.0) if not low else x
+
+    captured = fxplug.trace(program, (torch.rand(2, 2), 0.0))
+    with pytest.raises(GuardError, match="low is not None"):
+        captured(torch.rand(2, 2), None)

@@ -391,6 +391,18 @@ def test_a_graph_module_with_hooks_is_captured_with_them(manager_with):
     torch.testing.assert_close(result.module(*PICTURES), captured(*PICTURES))
 
 
+def test_a_graph_module_with_guards_and_hooks_is_captured_on_the_inputs_with_both():
+    captured = fxplug.trace(Checked().eval(), PICTURES)
+    captured.register_forward_hook(lambda module, args, output: output * 2)
+
+    result = run(captured, PICTURES, passes=[])
+
+    assert result.mode == "value"
+    torch.testing.assert_close(result.module(*PICTURES), captured(*PICTURES))
+    with pytest.raises(GuardError, match=r"x\.shape\[0\] > 1"):
+        result.module(torch.randn(1, 3, 8, 8))
+
+
 def test_an_optimised_module_can_be_optimised_again():
     once = run(Checked().eval(), PICTURES)
     twice = run(once.module, PICTURES)
@@ -529,6 +541,40 @@ def test_a_failed_symbolic_attempt_leaves_no_mark_and_tells_once():
     assert (model.seen, hasattr(model, "last")) == ([], False)
     assert result.mode == "value"
     assert len([text for text in result.warnings if "'last'" in text]) == 1
+
+
+def test_what_a_model_keeps_in_containers_is_left_and_tensors_there_are_updated_by_the_result():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = {"calls": []}
+            self.cache = [torch.zeros(1)]
+
+        def forward(self, x):
+            self.seen["calls"].append(1)
+            self.cache[0].add_(1)
+            return x * self.cache[0] if x.shape[0] > 1 else x
+
+    model, x = Keeps(), torch.ones(2, 1)
+    result = run(model, (x,), passes=[])
+
+    assert (model.seen, model.cache) == ({"calls": []}, [torch.zeros(1)])
+    assert [float(result.module(x)[0]) for _ in range(2)] == [1.0, 2.0]
+
+
+def test_a_mask_in_a_batch_is_guarded_where_the_program_asks_for_it():
+    class Batch(nn.Module):
+        def forward(self, x, batch):
+            if batch["mask"] is None:
+                return -x
+            return nn.functional.scaled_dot_product_attention(x, x, x, batch["mask"])
+
+    x = torch.rand(2, 4)
+    result = run(Batch(), (x, {"mask": torch.rand(2, 2)}))
+
+    assert result.mode == "value"
+    with pytest.raises(GuardError, match="batch_mask is not None"):
+        result.module(x, {"mask": None})
 
 
 def test_something_else_than_a_module_is_still_refused():

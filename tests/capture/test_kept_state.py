@@ -127,6 +127,17 @@ def test_state_by_which_the_next_call_answers_is_refused(capture, kind):
     }
 
 
+def test_state_is_refused_in_a_forward_that_asks_for_a_mask_too(capture):
+    class Masked(RemembersItsInput):
+        def forward(self, x, mask=None):
+            out = x if self.last is None else x + self.last
+            self.last = x * 1
+            return out if mask is None else out * mask
+
+    with pytest.raises(TraceError, match=r"attribute '0\.last'.*\[FXP-T055\]$"):
+        capture(nn.Sequential(Masked()))
+
+
 def test_counter_that_nothing_reads_is_only_reported(capture):
     class Root(Counts):
         def forward(self, x):

@@ -182,3 +182,32 @@ def of_equality(x, mask=None):
 @pytest.mark.parametrize("function", [of_a_variable, of_an_attribute, of_two_variables, of_equality])
 def test_nothing_else_is_taken_for_one(tests_in, function):
     assert tests_in(function.__code__) == {}
+
+
+def of_an_element(batch):
+    return 0 if batch["mask"] is None else 1
+
+
+def of_an_attribute_of_an_input(batch):
+    return 0 if batch.mask is None else 1
+
+
+def of_an_attribute_with_a_name(batch):
+    mask = batch.mask
+    return 0 if mask is None else 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        of_an_element,
+        of_an_attribute_of_an_input,
+        of_an_attribute_with_a_name,
+    ],
+)
+def test_what_is_looked_up_where_it_is_compared_is_a_part(tests_in, function):
+    found = tests_in(function.__code__)
+
+    assert list(found) == ["batch"]
+    assert found["batch"].question == "a part of {name!r} is None"
+    assert not found["batch"].is_for_none

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Origin
 
-__all__ = ["GuardCollector", "expression", "guard_at", "guard_of"]
+__all__ = ["GuardCollector", "expression", "fails_for_none", "guard_at", "guard_of"]
 
 _METADATA = frozenset(
     [
@@ -108,6 +108,20 @@ class GuardCollector:
         """
         self._predicates[predicate] = guard_of(predicate) if guard is None else guard
 
+    def not_for_none(self) -> set[Node]:
+        """Return the nodes that cannot be None where all predicates hold: one is false then, or has no answer."""
+        found: set[Node] = set()
+        seen = set(self._predicates)
+        waiting = list(seen)
+        while waiting:
+            node = waiting.pop()
+            if fails_for_none(node) or (node in self._predicates and _is_false_for_none(node)):
+                found.update(node.all_input_nodes[:1])
+            more = [one for one in node.all_input_nodes if one not in seen]
+            seen.update(more)
+            waiting += more
+        return found
+
     def finish(self) -> tuple[Graph | None, tuple[Guard, ...]]:
         """Return a graph with the same inputs that answers every predicate, with the guards in its order."""
         if not self._predicates:
@@ -124,6 +138,27 @@ class GuardCollector:
         if isinstance(generator, PyTreeCodeGen):  # The same nested inputs, and one plain result.
             graph.set_codegen(PyTreeCodeGen(generator.parameters, generator.flatten))
         return graph, tuple(self._predicates.values())
+
+
+def fails_for_none(node: Node) -> bool:
+    """Return whether a call is an error where None stands for its first input, as for a method or an operator."""
+    if node.op == "call_method":
+        return True
+    if node.target is getattr:
+        return len(node.args) == 2
+    return node.op == "call_function" and (
+        node.target in _ARITHMETIC or node.target in {operator.getitem, class_of}
+    )
+
+
+def _is_false_for_none(predicate: Node) -> bool:
+    """Return whether a predicate is false, or an error, where None stands for its first input."""
+    if predicate.target is operator.is_not:
+        return predicate.args[1] is None
+    return predicate.target in {operator.is_, operator.eq, same_value}
+
+
+_ARITHMETIC = {*INFIX, *PREFIX} - {operator.is_, operator.is_not, operator.eq, operator.ne, operator.not_}
 
 
 def _copy(graph: Graph, node: Node, copies: dict[Node, Node]) -> Node:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
-from fxplug.capture.examples.guarding import guard_of
-from fxplug.capture.examples.kinds import COMPARES, asks_for_kinds
+from fxplug.capture.examples.guarding import fails_for_none, guard_of
+from fxplug.capture.examples.kinds import ASKS_FOR_NONE, COMPARES, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
 from fxplug.capture.examples.structures import (
     Whole,
@@ -22,13 +23,14 @@ from fxplug.capture.examples.structures import (
     parts_of,
 )
 from fxplug.capture.examples.values import ValueKeeper
+from fxplug.capture.hazards import scan_of
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import class_of, same_value
 from fxplug.semantics.internals import can_be_rebuilt
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from fxplug.capture.inputs import Input
     from fxplug.capture.pytrees import PlannedInput
@@ -67,6 +69,8 @@ class InputReceiver(ValueKeeper):
         self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
         self._number_inputs: list[tuple[Node, type]] = []
         self._optional_inputs: list[Node] = []
+        self._compared: Container[str] = ()
+        self._compared_inputs: set[Node] = set()
         self._around = {name: ask() for name, ask in _SURROUNDINGS.items()}
         self._wholes: list[tuple[Node, Any, Any]] = []
 
@@ -74,6 +78,9 @@ class InputReceiver(ValueKeeper):
         self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any
     ) -> dict[str, Any]:
         given = bound_examples(source, *self._examples)
+        code = getattr(getattr(source, "__func__", source), "__code__", None)
+        if isinstance(code, CodeType):
+            self._compared = {name for name, test in scan_of(code).tests.items() if not test.is_indirect}
         for entry in inputs:
             value = given[entry.name]
             stays = self.keeps_structures and not entry.stars and isinstance(value, (dict, tuple, list))
@@ -89,6 +96,8 @@ class InputReceiver(ValueKeeper):
         node: Node = proxy.node
         if entry.input.default is None and isinstance(value, (torch.Tensor, int, float)):
             self._optional_inputs.append(node)
+        if entry.input.name in self._compared:
+            self._compared_inputs.add(node)
         if isinstance(value, torch.Tensor):
             if id(value) in self._known:
                 value = value.view_as(value)  # Given twice: in the graph they are two.
@@ -183,6 +192,27 @@ class InputReceiver(ValueKeeper):
                 rank = self._aside("call_method", "dim", (self._entry_node(source),))
                 self._guards.hear(rank, nothing_written=False)
                 self._add_entry_guard(operator.eq, (rank, torch.Tensor.dim(value)), asked)
+            if ASKS_FOR_NONE in self._names:
+                self._guard_presence()
+
+    def _guard_presence(self) -> None:
+        """Guard that no input, or part of one, is None instead, where the program may ask and nothing else says so.
+
+        Of what the program does not compare by its name, only what it may do without: None has no methods, and cannot
+        be calculated with.
+        """
+        present = self._guards.not_for_none()
+        sources = [source for source, _ in self._tensor_inputs] + [node for node, _ in self._number_inputs]
+        for source in sources:
+            whole = source
+            while isinstance(whole, Part):
+                whole = whole.whole
+            node = self._entry_node(source)
+            is_needed = whole not in self._compared_inputs and any(
+                fails_for_none(user) for user in node.users
+            )
+            if node not in present and not is_needed:
+                self._add_entry_guard(operator.is_not, (node, None))
 
     def _guard_tensor(self, source: Node | Part, value: torch.Tensor) -> None:
         """Guard that an input is a tensor, where the program may ask, and what the caller has set on it."""

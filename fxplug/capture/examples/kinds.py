@@ -15,7 +15,7 @@ from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
 from fxplug.semantics.internals import every_module
 
-__all__ = ["COMPARES", "asks_for_kinds", "kind_may_differ", "names_reached"]
+__all__ = ["ASKS_FOR_NONE", "COMPARES", "asks_for_kinds", "kind_may_differ", "names_reached"]
 
 _ASKING = frozenset(
     {
@@ -32,6 +32,8 @@ _ASKING = frozenset(
 )
 COMPARES = "<is>"
 """Stands among the names for a comparison of two values by identity."""
+ASKS_FOR_NONE = "<is None>"
+"""Stands among the names for a comparison of a value with None."""
 _WHOLE = frozenset(
     {"shape", "size", "ndim", "dim", "numel", "nelement", "stride", "storage_offset", "element_size"}
 )
@@ -44,6 +46,8 @@ _KINDS_KEPT = ({*INFIX, *PREFIX} - {operator.pow}) | {
     math.trunc,
     round,
 }
+_NEAR = 4
+"""How many instructions after None is read a comparison may be one with it: ``None is batch["mask"]``."""
 _FAR = 3
 """How many calls away from the root functions are looked at."""
 
@@ -125,11 +129,18 @@ def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
     names = set(code.co_names)
     former = ""
-    for entry in dis.get_instructions(code):
+    until_none = -1
+    for number, entry in enumerate(dis.get_instructions(code)):
         if entry.opname.startswith("MATCH_"):
             names.add("match")
         elif entry.opname == "IS_OP" and former != "LOAD_CONST":
             names.add(COMPARES)
+        if entry.opname.startswith("LOAD_CONST") and entry.argval is None:
+            until_none = number + _NEAR
+        elif (entry.opname.startswith("POP_JUMP") and entry.opname.endswith("NONE")) or (
+            entry.opname in {"IS_OP", "COMPARE_OP", "CONTAINS_OP"} and number <= until_none
+        ):
+            names.add(ASKS_FOR_NONE)
         former = entry.opname
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
