@@ -46,6 +46,8 @@ class Run:
     """Name of what requires a gradient -> its gradient, None where the outputs do not depend on it."""
     requires_grad: tuple[bool, ...] = ()
     """Of each tensor in the output, in order; empty where gradients were not asked for."""
+    kept: frozenset[str] = frozenset()
+    """Those of the buffers that the call itself put there, as plain attributes that held no tensor before."""
 
 
 def observe(
@@ -85,7 +87,9 @@ def observe(
         for name, tensor in buffers.items()
         if name not in saved.buffers or _is_other(tensor, saved.buffers[name])
     }
-    return Run(output, arguments, buffers, frozenset(changed), gradients, flags)
+    registered = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    kept = buffers.keys() - saved.buffers.keys() - registered
+    return Run(output, arguments, buffers, frozenset(changed), gradients, flags, frozenset(kept))
 
 
 def _is_other(tensor: torch.Tensor, before: torch.Tensor) -> bool:
@@ -171,7 +175,8 @@ def compare_runs(given: tuple[Any, ...], eager: Run, run: Run, tolerance: Tolera
         path = f"buffer {name}"
         if name in eager.buffers and name in run.buffers:
             yield from compare(eager.buffers[name], run.buffers[name], tolerance, path)
-        elif name in eager.buffers:
+        elif name in eager.buffers and name not in eager.kept:
+            # What a program keeps for others to look at is no state of it; that it is not kept, the capture has told.
             text = describe(eager.buffers[name])
             reason = "a call of the model updates it, and the optimised module does not have it"
             yield Comparison(path, text, "nothing", math.inf, math.inf, reason=reason)

@@ -580,3 +580,34 @@ def test_a_mask_in_a_batch_is_guarded_where_the_program_asks_for_it():
 def test_something_else_than_a_module_is_still_refused():
     with pytest.raises(ConfigError):
         run(torch.relu, PICTURES)
+
+
+def test_what_a_program_keeps_for_others_to_look_at_is_no_state():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.seen = None
+
+        def forward(self, x):
+            self.seen = self.linear(x)
+            return self.seen.relu()
+
+    model, x = Keeps().eval(), (torch.randn(2, 4),)
+    result = run(model, x)
+
+    assert any("'seen'" in text and "put back" in text for text in result.warnings)
+    assert model.seen is None
+    assert result.module(*x).equal(model(*x))
+
+    class Counts(Keeps):
+        def __init__(self):
+            super().__init__()
+            self.seen = torch.zeros(())
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return self.linear(x)
+
+    with pytest.raises(fxplug.FxplugError, match="seen"):
+        run(Counts().eval(), x)
