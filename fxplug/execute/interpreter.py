@@ -13,6 +13,7 @@ from fxplug.execute.failures import note_failed_node
 from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Argument, Graph, Node, map_aggregate
+from fxplug.semantics.internals import is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Interpreter"]
 
 _MISSING = object()
+_ELEMENTWISE_IN_PYTHON = frozenset({"apply_", "map_", "map2_"})
 
 
 class Interpreter:
@@ -203,8 +205,15 @@ class Interpreter:
         return target(*args, **kwargs)
 
     def call_method(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the method of the first argument."""
+        """Call the method of the first argument.
+
+        Raises:
+            GraphError: It would hand out the elements of a tensor that has none.
+        """
         receiver, *rest = args
+        if target in _ELEMENTWISE_IN_PYTHON and is_fake(receiver):
+            # PyTorch reads their memory all the same, which ends the process.
+            raise GraphError(f"Cannot call {target!r} without data: it calls a function for each element.")
         return getattr(receiver, target)(*rest, **kwargs)
 
     def call_module(self, target: str, args: tuple[Argument, ...], kwargs: dict[str, Any]) -> Any:

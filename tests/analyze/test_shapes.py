@@ -8,11 +8,12 @@ import pickle
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fxplug
 from fxplug.analyze import ShapeProp, described_copy, propagate_shapes, shape_text
 from fxplug.api import ExampleError
-from fxplug.errors import AnalysisError, InvalidArgumentError
+from fxplug.errors import AnalysisError, GraphError, InvalidArgumentError
 from fxplug.plugins import PluginManager
 
 NONE = PluginManager(candidates=[], environ={})
@@ -185,3 +186,21 @@ def test_an_interpreter_makes_the_notes_of_a_copy_also_where_sizes_are_open(dyna
 def test_an_interpreter_is_refused_a_size_that_cannot_stay_open():
     with pytest.raises(AnalysisError, match="'width'"):
         described_copy(_head(), torch.ones(2, 4), dynamic={0: {1: "width"}}, interpreter=_Counting)
+
+
+@pytest.mark.parametrize("name", ["apply_", "map_", "map2_"])
+def test_methods_that_call_a_function_for_each_element_run_with_data(name):
+    """Without data, PyTorch reads memory that is not there, and the process ends."""
+    others = {"apply_": 0, "map_": 1, "map2_": 2}[name]
+    graph = fxplug.Graph()
+    x = graph.placeholder("x")
+    doubled = graph.call_function(torch.mul, (x, 2))
+    called = graph.call_method(name, (doubled, *(x,) * others, lambda *values: sum(values)))
+    graph.output(called)
+    module = fxplug.GraphModule(nn.Module(), graph)
+
+    described = described_copy(module, torch.arange(3.0))
+
+    assert described.graph.output_node().meta["tensor_meta"].shape == (3,)
+    with pytest.raises(GraphError, match=f"'{name}' without data"), FakeTensorMode() as mode:
+        fxplug.Interpreter(module).run(mode.from_tensor(torch.arange(3.0)))

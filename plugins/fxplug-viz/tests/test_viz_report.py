@@ -115,7 +115,7 @@ def test_the_page_and_the_terminal_tell_one_time_of_capturing(run_fxplug, tmp_pa
         time.sleep(0.2)
         return copy.deepcopy(module)
 
-    monkeypatch.setattr("fxplug.api.optimization.copy_module", slow)
+    monkeypatch.setattr("fxplug.api.preparing.copy_module", slow)
 
     result = run_fxplug("optimize", "model.py:build", "--example", "1x3x8x8", "--out", "out", "--no-measure")
 
