@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,8 +15,6 @@ from fxplug.passes.tensor_table import TensorTable, shape_of
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fxplug.passes.derivations import Recipe, TensorOrigin
 
 __all__ = ["LoadedKeys", "load_original_state_dict"]
@@ -60,12 +59,15 @@ def load_original_state_dict(
         >>> fxplug.load_original_state_dict(module, torch.load("epoch-90.pt"))  # doctest: +SKIP
     """
     origins = _origins_of(module)
+    if not isinstance(state_dict, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _refused([f"it is a {type(state_dict).__name__}"])
     missing = [key for key in origins.original if key not in state_dict]
     unexpected = [key for key in state_dict if key not in origins.original]
     problems = _key_problems(missing, unexpected) if strict else []
-    problems += _shape_problems(origins, state_dict)
+    problems += _value_problems(origins, state_dict)
     if problems:
         raise _refused(problems)
+    state_dict = _with_tied_keys(origins, state_dict)
     tensors = TensorTable(module).tensors
     _check_known(tensors, origins)
     values = _Values(origins, state_dict)
@@ -115,9 +117,9 @@ def _listed(keys: list[str]) -> str:
     return ", ".join(map(repr, keys[:_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-def _shape_problems(origins: StateOrigins, state_dict: Mapping[str, Any]) -> list[str]:
+def _value_problems(origins: StateOrigins, state_dict: Mapping[str, Any]) -> list[str]:
     problems: list[str] = []
-    for key, (_, shape) in origins.original.items():
+    for key, (dtype, shape) in origins.original.items():
         if key not in state_dict:
             continue
         value = state_dict[key]
@@ -125,7 +127,29 @@ def _shape_problems(origins: StateOrigins, state_dict: Mapping[str, Any]) -> lis
             problems.append(f"{key!r} is a {type(value).__name__}, not a tensor")
         elif shape_of(value) != shape:
             problems.append(f"{key!r} has the shape {list(value.shape)}, and the original had {list(shape)}")
+        elif value.is_meta:
+            problems.append(f"{key!r} has no data, it is on the device meta")
+        elif value.is_complex() and not dtype.is_complex:
+            problems.append(f"{key!r} is complex, and the original had {dtype}")
     return problems
+
+
+def _with_tied_keys(origins: StateOrigins, state_dict: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state dict that has all keys of each tensor of which it has one: a pass may have left the others alone.
+
+    Raises:
+        PassError: One tensor would get different values.
+    """
+    added: dict[str, Any] = {}
+    for keys in origins.ties:
+        given = [key for key in keys if key in state_dict]
+        for key in given[1:]:
+            first, value = state_dict[given[0]], state_dict[key]
+            if first is not value and not torch.equal(first, value.to(first)):
+                raise _refused([f"{given[0]!r} and {key!r} are one tensor, and would get different values"])
+        if given:
+            added.update((key, state_dict[given[0]]) for key in keys if key not in state_dict)
+    return {**state_dict, **added} if added else state_dict
 
 
 def _refused(problems: list[str]) -> PassError:

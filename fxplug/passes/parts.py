@@ -125,7 +125,7 @@ def hand_on_origins(
     """
     found = updated_origins(former.meta.get(NOTE), tensors, TensorTable(module), (), (), made_by)
     new = dict.fromkeys(constants, TensorOrigin())
-    module.meta[NOTE] = StateOrigins({**found, **new}, found.original) if new else found
+    module.meta[NOTE] = StateOrigins({**found, **new}, found.original, found.ties) if new else found
 
 
 def _lifted(module: GraphModule, graph: Graph) -> dict[str, Any]:

@@ -29,16 +29,20 @@ class StateOrigins(Mapping[str, TensorOrigin]):
     Args:
         origins: Path of the tensor -> where it comes from.
         original: The original's state dict: key -> dtype and shape.
+        ties: The keys of each tensor that has several in the original.
     """
 
     def __init__(
         self,
         origins: Mapping[str, TensorOrigin],
         original: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+        ties: Iterable[Sequence[str]] = (),
     ) -> None:
         self._origins = dict(origins)
         self.original = dict(original)
         """The original's state dict: key -> dtype and shape."""
+        self.ties = tuple(map(tuple, ties))
+        """The keys of each tensor that has several in the original."""
 
     def __getitem__(self, path: str) -> TensorOrigin:
         return self._origins[path]
@@ -115,7 +119,7 @@ def updated_origins(
         if origin.key and origin.key != path and before.tensors.get(path) is tensor:
             origin = former.get(path, origin)  # A tensor with several paths has several keys.
         origins[path] = origin
-    return StateOrigins(origins, former.original)
+    return StateOrigins(origins, former.original, former.ties)
 
 
 def _derive(
@@ -142,7 +146,11 @@ def _derive(
 def initial_origins(table: TensorTable) -> StateOrigins:
     """Return the map of a module that nobody has transformed: every tensor of its state dict comes from itself."""
     constant = TensorOrigin()
+    keys: dict[int, list[str]] = {}
+    for path in table.stored:
+        keys.setdefault(id(table.tensors[path]), []).append(path)
     return StateOrigins(
         {path: TensorOrigin(path) if path in table.stored else constant for path in table.tensors},
         {path: (table.tensors[path].dtype, shape_of(table.tensors[path])) for path in table.stored},
+        [tied for tied in keys.values() if len(tied) > 1],
     )

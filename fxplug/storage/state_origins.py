@@ -56,7 +56,8 @@ def describe_origins(
 
     tensors = {path: number_of(origin) for path, origin in origins.items()}
     original = {key: [encoder.encode(dtype), list(shape)] for key, (dtype, shape) in origins.original.items()}
-    return {"original": original, "recipes": recipes, "table": table, "tensors": tensors}
+    found: dict[str, Any] = {"original": original, "recipes": recipes, "table": table, "tensors": tensors}
+    return {**found, "ties": [list(tied) for tied in origins.ties]} if origins.ties else found
 
 
 def restore_origins(data: Any, decoder: Decoder, fetch_graph: Callable[[Any], Graph]) -> StateOrigins:
@@ -70,7 +71,7 @@ def restore_origins(data: Any, decoder: Decoder, fetch_graph: Callable[[Any], Gr
     Raises:
         Refusal: The data is damaged.
     """
-    fields = entry_fields(data, "The map of weights", _FIELDS, frozenset())
+    fields = entry_fields(data, "The map of weights", _FIELDS, frozenset({"ties"}))
     original: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for key, row in checked(fields["original"], dict, "The original's state dict").items():
         kind, sizes = _row(row, "original")
@@ -92,7 +93,15 @@ def restore_origins(data: Any, decoder: Decoder, fetch_graph: Callable[[Any], Gr
             for path, number in tensors.items()
         },
         original,
+        [_tied(keys, original) for keys in checked(fields.get("ties", []), list, "The tied keys")],
     )
+
+
+def _tied(keys: Any, original: dict[str, Any]) -> list[str]:
+    found = [checked(key, str, "A key") for key in checked(keys, list, "The keys of a tensor")]
+    if len(found) < 2 or not original.keys() >= set(found):
+        raise Refusal("the map of weights ties keys that the original does not have. The file is damaged.")
+    return found
 
 
 def _row(row: Any, name: str) -> list[Any]:

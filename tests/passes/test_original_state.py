@@ -165,6 +165,48 @@ class TestLoading:
             fxplug.load_original_state_dict(module, state)
         assert torch.equal(output(module), output(trained))
 
+    def test_tied_weights_of_which_passes_have_made_several(self):
+        class Tied(Net):
+            def __init__(self):
+                super().__init__()
+                self.blocks[1].conv.weight = self.blocks[0].conv.weight
+
+        module, trained = transformed(model(1, Tied)), model(2, Tied)
+        first, second = (module.get_submodule(f"blocks.{number}.conv") for number in (0, 1))
+        assert first.weight is not second.weight
+        before, state = output(module), trained.state_dict()
+        other = {**state, "blocks.1.conv.weight": state["blocks.1.conv.weight"] + 1}
+        for strict in (True, False):
+            with pytest.raises(
+                PassError, match=r"'blocks\.0\.conv\.weight' and 'blocks.1.conv.weight' are one tensor"
+            ):
+                fxplug.load_original_state_dict(module, other, strict)
+        assert torch.equal(output(module), before)
+
+        del state["blocks.0.conv.weight"]
+        for loaded in (module, pickle.loads(pickle.dumps(module))):
+            found = fxplug.load_original_state_dict(loaded, state, strict=False)
+            assert found.missing_keys == ["blocks.0.conv.weight"]
+            assert torch.equal(output(loaded), output(transformed(trained)))
+
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            (lambda state: None, "it is a NoneType"),
+            (
+                lambda state: {**state, "head.weight": state["head.weight"].to("meta")},
+                "'head.weight' has no data",
+            ),
+            (lambda state: {**state, "head.weight": state["head.weight"] * 1j}, "'head.weight' is complex"),
+        ],
+    )
+    def test_what_is_no_value_is_refused_by_name(self, change, text):
+        module = transformed(model(1))
+        before = output(module)
+        with pytest.raises(PassError, match=text):
+            fxplug.load_original_state_dict(module, change(model(2).state_dict()))
+        assert torch.equal(output(module), before)
+
     def test_values_are_written_into_the_tensors_that_are_there(self):
         module, trained = transformed(model(1)), model(2)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
