@@ -2,8 +2,8 @@
 
 The weights of such a module are those of the layer that it stands for, as float32 parameters. Beside them there is a
 copy in the order in which oneDNN reads them. It is made in the first call, belongs to one instance, is no attribute of
-it, and is made anew once the weights have changed. Wherever oneDNN cannot be used, a call does what the original calls
-did, one after the other.
+it, and is made anew once the weights have changed, as far as torch, or a sample of their elements, tells. Wherever
+oneDNN cannot be used or does not pay, a call does what the original calls did, one after the other.
 """
 
 from __future__ import annotations
