@@ -294,13 +294,14 @@ class _FusedConvolution(FusedLayer):
             return False
         # Of one dimension, images have one order alone.
         converts = self.layout != "any" and x.dim() > 3 and not _is_like_channels_last(x)
-        geometry = (self.stride, self.padding, self.dilation)
-        return _is_worthwhile(shape, weight.shape, geometry, converts=converts)
+        return _is_worthwhile(shape, weight.shape, self._steps(), converts=converts)
 
     def _output_shape(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[int, ...]:
+        return _convolved_shape(x.shape, weight.shape, *self._steps())
+
+    def _steps(self) -> tuple[tuple[int, ...], ...]:
         # Layers may be given lists, which PyTorch takes as well; a tuple of a tuple is the same one.
-        geometry = tuple(self.stride), tuple(self.padding), tuple(self.dilation)
-        return _convolved_shape(x.shape, weight.shape, *geometry)
+        return tuple(self.stride), tuple(self.padding), tuple(self.dilation)
 
     def _finished(self, value: torch.Tensor, x: torch.Tensor | None) -> torch.Tensor:
         if self.layout == "any" or (self.layout == "input" and self._has_channels_last(x)):
