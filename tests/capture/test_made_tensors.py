@@ -389,3 +389,25 @@ def test_program_with_made_tensors_survives_a_file(capture, tmp_path):
     module = capture(by_item)
     fxplug.save(module, tmp_path / "module.fxplug", allow=[".__setitem__"])
     check_equal(fxplug.load(tmp_path / "module.fxplug", allow=[".__setitem__"]), by_item)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.meshgrid(torch.arange(3.0), torch.arange(3.0), indexing="ij"),
+        lambda: torch.arange(6.0).split(3),
+        lambda: torch.arange(9.0).reshape(3, 3).unbind(),
+        lambda: torch.atleast_2d(torch.arange(3.0), torch.ones(3)),
+    ],
+    ids=["meshgrid", "split", "unbind", "atleast"],
+)
+def test_several_tensors_that_a_call_makes_of_no_input(make, mode):
+    def program(x):
+        first, second, *_ = make()
+        return x + first, second * x
+
+    x = torch.randn(3, 3) if make()[0].dim() == 2 else torch.randn(3)
+    captured = fxplug.trace(program, (x,), mode=mode)
+    for value in (x, x * 2):
+        torch.testing.assert_close(captured(value), program(value), rtol=0, atol=0)
