@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import random
 import statistics
 import sys
 import time
@@ -243,11 +244,12 @@ def measure(variants: dict[str, nn.Module], batch: torch.Tensor, rounds: int) ->
         for model in variants.values():
             model(batch)
             model(batch)
-        names = list(variants)
-        for turn in range(rounds):
-            # Who comes after the float model finds the caches empty; each is that one in turn.
-            first = turn % len(names)
-            for name in (*names[first:], *names[:first]):
+        # Who comes after the float model finds the caches empty, so the order is another one in every round: turned
+        # around alone, each variant would always come behind the same one.
+        names, shuffled = list(variants), random.Random(0)
+        for _ in range(rounds):
+            shuffled.shuffle(names)
+            for name in names:
                 model = variants[name]
                 start = time.perf_counter()
                 model(batch)
