@@ -39,6 +39,7 @@ def _per_node_hooks(name: str) -> dict[str, Callable[..., Any]]:
 
 def _other_hooks(_: str) -> dict[str, Callable[..., Any]]:
     return {
+        "fxplug_create_proxy": lambda: _Mixin,
         "fxplug_create_argument": lambda value: None,
         "fxplug_unwrap_module": lambda module: None,
         "fxplug_leaf_functions": lambda: (),
@@ -52,7 +53,7 @@ def _other_hooks(_: str) -> dict[str, Callable[..., Any]]:
 
 
 def _proxy_hooks(_: str) -> dict[str, Callable[..., Any]]:
-    return {"fxplug_create_proxy": lambda: _Mixin}
+    return {"fxplug_create_proxy": lambda kind: _Mixin}
 
 
 def _proxy_of_node_hooks(_: str) -> dict[str, Callable[..., Any]]:
@@ -99,7 +100,7 @@ def measure_hooks(mode: Mode) -> list[Figure]:
             promised(mode, "at most 1.3", most=1.3),
         ),
         Figure(
-            f"{name}: other hooks, proxies aside",
+            f"{name}: all other hooks",
             "times",
             times("others"),
             promised(mode, "at most 1.03", most=1.03),
@@ -111,7 +112,7 @@ def measure_hooks(mode: Mode) -> list[Figure]:
             promised(mode, "at most 1.03", most=1.03),
         ),
         Figure(
-            f"{name}: create_proxy that looks at each node",
+            f"{name}: create_proxy that takes the node, deprecated",
             "times",
             times("proxies by node"),
             promised(mode, "at most 1.3", most=1.3),

@@ -106,25 +106,31 @@ def fxplug_is_leaf_module(module: nn.Module, qualified_name: str, context: Trace
     """
 
 
-@hookspec
+@hookspec(
+    warn_on_impl_args={
+        "node": DeprecationWarning(
+            "The argument node of fxplug_create_proxy goes away in fxplug 0.2: with it, every node of a trace is asked "
+            "about. Leave it out, and let the methods of the class look at self.node."
+        )
+    }
+)
 def fxplug_create_proxy(node: Node, kind: str, context: TraceContext) -> type | None:
-    """Mix behaviour into the proxy that stands for a new node.
+    """Mix behaviour into the proxies that stand for the values of a trace.
 
     When:
-        For every proxy that a trace makes; once per trace and kind where no plugin's implementation takes ``node``,
-        which costs a trace next to nothing. A trace with example inputs (modes ``"value"`` and ``"shape"``) runs on
-        tensors themselves and makes none.
+        Once per trace and kind, when the trace starts, so that it costs a trace next to nothing. A trace with example
+        inputs (modes ``"value"`` and ``"shape"``) runs on tensors themselves and makes no proxies.
 
     Args:
-        node: The node that the proxy will stand for. Leave it out unless the answer depends on it.
-        kind: What is known about the kind of value that the node gives.
+        node: Deprecated. Who takes it is asked for every proxy, with the node that it will stand for. A method of
+            the class finds the same node in ``self.node``.
+        kind: What is known about the kind of value that the proxies stand for.
         context: What is being traced.
 
     Returns:
         A plain class (not derived from ``Proxy``), or None to add nothing. All answers are collected: the proxy's
             class derives from every mixin and from fxplug's own proxy last. So plugins add to each other, and none
-            replaces what a proxy does; a mixin that overrides a method calls ``super()``. Return the same class
-            each time: a new one per node is slow.
+            replaces what a proxy does; a mixin that overrides a method calls ``super()``.
 
     Order:
         The mixin of the plugin that comes first stands first among the bases of the class.
@@ -148,7 +154,7 @@ def fxplug_create_proxy(node: Node, kind: str, context: TraceContext) -> type | 
 
 
             @hookimpl
-            def fxplug_create_proxy(node):
+            def fxplug_create_proxy():
                 return Watched
     """
 

@@ -239,6 +239,9 @@ class Counted:
     pass
 
 
+@pytest.mark.filterwarnings(
+    "ignore:Plugin .*The argument node of fxplug_create_proxy goes away:DeprecationWarning"
+)
 def test_mixins_and_notes_name_their_plugins_in_order():
     first = {
         **implementing("fxplug_create_proxy", lambda node: Watched),

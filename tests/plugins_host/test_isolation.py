@@ -386,7 +386,7 @@ def test_an_editable_installation_works_in_the_folder_of_its_sources(site, tmp_p
     [
         "def fxplug_is_leaf_module(module):",
         "def fxplug_node_created(node):",
-        "def fxplug_create_proxy(node):",
+        "def fxplug_create_proxy():",
         "def fxplug_leaf_functions():",
         "def fxplug_unwrap_module(module):",
     ],

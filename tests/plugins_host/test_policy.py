@@ -55,7 +55,7 @@ def test_a_question_that_nobody_answers_is_none(manager_of):
     ("hook", "question", "function"),
     [
         ("fxplug_is_leaf_module", "is_leaf_module", lambda module: None),
-        ("fxplug_create_proxy", "proxy_mixins", lambda node: None),
+        ("fxplug_create_proxy", "mixins_of_kind", lambda kind: None),
         ("fxplug_node_created", "node_created", lambda node: None),
         ("fxplug_create_argument", "create_argument", lambda value: None),
         ("fxplug_unwrap_module", "unwrap_module", lambda module: None),
@@ -195,10 +195,10 @@ def test_every_plugin_mixes_into_the_proxy(manager_of):
             return self + self
 
     plugins = {
-        "a": marked("fxplug_create_proxy")(lambda node: Loud),
-        "b": marked("fxplug_create_proxy")(lambda kind, node: Doubled),
-        "c": marked("fxplug_create_proxy")(lambda node: Loud),
-        "d": marked("fxplug_create_proxy")(lambda node: None),
+        "a": marked("fxplug_create_proxy")(lambda: Loud),
+        "b": marked("fxplug_create_proxy")(lambda kind: Doubled),
+        "c": marked("fxplug_create_proxy")(lambda: Loud),
+        "d": marked("fxplug_create_proxy")(lambda: None),
     }
     seen = []
 
@@ -212,6 +212,9 @@ def test_every_plugin_mixes_into_the_proxy(manager_of):
     assert [node.args[1] for node in graph.nodes if node.name in {"mul", "add"}] == [6, 100]
 
 
+deprecated_node = pytest.mark.filterwarnings(
+    "ignore:Plugin .*The argument node of fxplug_create_proxy goes away:DeprecationWarning"
+)
 NOTING = {
     "nothing": lambda asked: lambda: asked.append(1),
     "kind": lambda asked: lambda kind: asked.append(1),
@@ -225,6 +228,7 @@ def noting(asked, takes):
     return marked("fxplug_create_proxy")(NOTING[takes](asked))
 
 
+@deprecated_node
 @pytest.mark.parametrize(
     ("takes", "times"), [("nothing", 1), ("kind", 1), ("kind and context", 1), ("node", 4)]
 )
@@ -237,6 +241,7 @@ def test_mixins_are_asked_for_once_in_a_trace_unless_somebody_looks_at_the_nodes
         assert len(asked) == traces * times
 
 
+@deprecated_node
 def test_one_plugin_that_looks_at_the_nodes_has_all_of_them_asked(manager_of):
     asked = []
     plugins = {"one": noting(asked, "nothing"), "two": noting([], "node")}
@@ -244,6 +249,35 @@ def test_one_plugin_that_looks_at_the_nodes_has_all_of_them_asked(manager_of):
     Tracer(policy=manager_of(plugins).trace_policy()).trace(lambda x, y: (x + 1) * y)
 
     assert len(asked) == 4
+
+
+@deprecated_node
+def test_who_looks_at_the_nodes_may_answer_differently_for_each(manager_of):
+    class Loud:
+        def __add__(self, other):
+            return super().__add__(other + 100)
+
+    plugins = {
+        "one": marked("fxplug_create_proxy")(lambda node: Loud if node.op == "placeholder" else None),
+        "two": marked("fxplug_create_proxy")(lambda: Tagged),
+    }
+    seen = []
+
+    def function(x):
+        more = x + 1
+        seen.extend([x, more])
+        return more + 1
+
+    graph = Tracer(policy=manager_of(plugins).trace_policy()).trace(function)
+
+    assert [isinstance(proxy, Loud) for proxy in seen] == [True, False]
+    assert [proxy.tag for proxy in seen] == ["tagged", "tagged"]
+    assert [node.args[1] for node in graph.nodes if node.op == "call_function"] == [101, 1]
+
+
+def test_to_look_at_the_nodes_is_deprecated_and_the_warning_says_what_to_do(manager_of):
+    with pytest.warns(DeprecationWarning, match=r"Plugin 'one' .*asked about\. Leave it out, .*self\.node"):
+        manager_of({"one": noting([], "node")}).trace_policy()
 
 
 class Tagged:
@@ -334,7 +368,7 @@ def adapted(hook, function):
     arguments = {
         "fxplug_is_leaf_module": lambda module, qualified_name, context: function(module),
         "fxplug_node_created": lambda node, context: function(node),
-        "fxplug_create_proxy": lambda node, kind, context: function(node),
+        "fxplug_create_proxy": lambda kind, context: function(kind),
         "fxplug_create_argument": lambda value, context: function(value),
         "fxplug_unwrap_module": lambda module: function(module),  # noqa: PLW0108
         "fxplug_leaf_functions": lambda: function(None),
@@ -345,7 +379,7 @@ def adapted(hook, function):
 QUESTIONS = {
     "fxplug_is_leaf_module": lambda policy: policy.is_leaf_module(Block(), "block", TraceContext(None)),
     "fxplug_node_created": lambda policy: policy.node_created(None, TraceContext(None)),
-    "fxplug_create_proxy": lambda policy: policy.proxy_mixins(None, "unknown", TraceContext(None)),
+    "fxplug_create_proxy": lambda policy: policy.mixins_of_kind("unknown", TraceContext(None)),
     "fxplug_create_argument": lambda policy: policy.create_argument(Window(), TraceContext(None)),
     "fxplug_unwrap_module": lambda policy: policy.unwrap_module(Block()),
     "fxplug_leaf_functions": lambda policy: policy.leaf_functions(),

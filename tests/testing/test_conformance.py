@@ -520,7 +520,7 @@ def test_a_proxy_that_computes_something_else_is_found():
         def __mul__(self, other):
             return super().__mul__(other + 1)
 
-    def fxplug_create_proxy(node):
+    def fxplug_create_proxy():
         return Wrong
 
     assert failures_of(plugin_of(fxplug_create_proxy=fxplug_create_proxy)) == ["trace-same-values"]
