@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
-__all__ = ["Input", "annotations_of", "call_with", "inputs_of", "name_of"]
+__all__ = ["Given", "Input", "annotations_of", "call_with", "first_unknown", "inputs_of", "name_of"]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,23 @@ class Input:
     """Whether callers must name it."""
     declared: Any = None
     """What an annotation that is text names; None where it is no plain name."""
+    positional_only: bool = False
+    """Whether callers must not name it."""
 
     @property
     def target(self) -> str:
         """The target of the placeholder."""
         return self.stars + self.name
+
+
+@dataclass(frozen=True)
+class Given:
+    """How example inputs were given."""
+
+    positional: int
+    """How many by their position."""
+    names: Collection[str]
+    """Which by their name."""
 
 
 def inputs_of(function: Callable[..., Any]) -> list[Input]:
@@ -61,6 +73,7 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
             parameter.default,
             parameter.kind is inspect.Parameter.KEYWORD_ONLY,
             _named(function, parameter.annotation) if isinstance(parameter.annotation, str) else None,
+            parameter.kind is inspect.Parameter.POSITIONAL_ONLY,
         )
         for name, parameter in parameters.items()
     ]
@@ -93,31 +106,44 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def call_with(function: Callable[..., Any], inputs: list[Input], values: list[Any]) -> Any:
+def call_with(
+    function: Callable[..., Any], inputs: list[Input], values: list[Any], given: Given | None = None
+) -> Any:
     """Call a function with one value per parameter; the value of a starred parameter is what the function sees there.
 
+    Args:
+        function: What is called.
+        inputs: Its parameters.
+        values: Of each parameter.
+        given: How the examples were given, for a decorator that may ask; None where there are none: by position what
+            can be.
+
     Raises:
-        TraceError: The function has a starred parameter, but is not written in Python, or is hidden by a decorator.
+        TraceError: How many values a starred parameter receives is unknown, and the function is not written in Python,
+            or is hidden by a decorator.
     """
-    if not any(entry.stars for entry in inputs):
-        args = [value for entry, value in zip(inputs, values, strict=True) if not entry.keyword_only]
-        named = {entry.name: value for entry, value in zip(inputs, values, strict=True) if entry.keyword_only}
+    if first_unknown(inputs, values) is None:
+        args, named = _arguments(inputs, values, given)
         return function(*args, **named)
     plain, receiver = (
         (function.__func__, [function.__self__]) if isinstance(function, MethodType) else (function, [])
     )
     if not isinstance(plain, FunctionType) or hasattr(plain, "__wrapped__"):
-        starred = next(entry.target for entry in inputs if entry.stars)
+        starred = first_unknown(inputs, values)
         raise TraceError(
             f"Cannot trace {name_of(function)!r}: how many values {starred} receives is unknown, and the function is "
-            f"not plain Python, so that a stand-in for all of them could be handed over. Trace a function with a fixed "
-            f"number of parameters that calls it.",
+            f"not plain Python, so that a stand-in for all of them could be handed over. Trace it with example inputs, "
+            f"which say how many there are, or trace a function with a fixed number of parameters that calls it.",
+            code="FXP-T008",
+        )
+    if receiver and not plain.__code__.co_argcount:
+        raise TraceError(
+            f"Cannot trace {name_of(function)!r}: its starred parameter receives the object itself and an unknown "
+            "number of values. Give it a parameter self in front of it, or fix the number of values in concrete_args: "
+            "a tuple with fxplug.PH for each.",
             code="FXP-T008",
         )
     by_name = {entry.name: value for entry, value in zip(inputs, values, strict=True)}
-    if receiver and not plain.__code__.co_argcount:
-        name = plain.__code__.co_varnames[plain.__code__.co_kwonlyargcount]
-        by_name[name] = _with_receiver(function, receiver.pop(), by_name[name])
     # The same code with its starred parameters turned into plain ones: each then is the stand-in itself.
     code = plain.__code__
     count = code.co_argcount + code.co_kwonlyargcount + sum(1 for entry in inputs if entry.stars)
@@ -132,17 +158,28 @@ def call_with(function: Callable[..., Any], inputs: list[Input], values: list[An
     return callee(*receiver, *(by_name[name] for name in order))
 
 
-def _with_receiver(function: Callable[..., Any], receiver: Any, rest: Any) -> tuple[Any, ...]:
-    """Return what the starred parameter of a method holds that has no parameter for its object.
+def first_unknown(inputs: list[Input], values: list[Any]) -> str | None:
+    """Return the first starred parameter of which the number of values is unknown, None where there is none."""
+    for entry, value in zip(inputs, values, strict=True):
+        if entry.stars and not isinstance(value, tuple if entry.stars == "*" else dict):
+            return entry.target
+    return None
 
-    Raises:
-        TraceError: How many values there are besides the object is unknown.
-    """
-    if isinstance(rest, tuple):
-        return (receiver, *rest)
-    raise TraceError(
-        f"Cannot trace {name_of(function)!r}: its starred parameter receives the object itself and an unknown number "
-        "of values. Give it a parameter self in front of it, or fix the number of values in concrete_args: a tuple "
-        "with fxplug.PH for each.",
-        code="FXP-T008",
-    )
+
+def _arguments(
+    inputs: list[Input], values: list[Any], given: Given | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return with what a function is called, by position and by name."""
+    args: list[Any] = []
+    named: dict[str, Any] = {}
+    for place, (entry, value) in enumerate(zip(inputs, values, strict=True)):
+        if entry.stars == "*":
+            args += value
+        elif entry.stars:
+            named.update(value)
+        elif not entry.keyword_only and (given is None or place < given.positional or entry.positional_only):
+            args.append(value)
+        # What is left out has to be its default: a number that stands for others is not.
+        elif given is None or entry.name in given.names or value is not entry.default:
+            named[entry.name] = value
+    return args, named

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from fxplug.capture.closures import held_by
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.shims import traced_value
 from fxplug.capture.sources import caller_level, place_in_program
@@ -22,7 +22,7 @@ from fxplug.errors import TraceError, TraceWarning
 from fxplug.semantics.internals import opaque_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from fxplug.capture.sessions import ModuleInterceptor
 
@@ -38,6 +38,7 @@ class OpaqueCall:
         kwargs: Of the node.
         functions: What it is given to run.
         run: Makes the call.
+        transform: Returns the target for another function; None where a function has to be a constant.
     """
 
     def __init__(
@@ -47,12 +48,14 @@ class OpaqueCall:
         kwargs: dict[str, Any],
         functions: tuple[Any, ...],
         run: Callable[[], Any],
+        transform: Callable[[Any], Callable[..., Any]] | None = None,
     ) -> None:
         self.target = target
         self.args = args
         self.kwargs = kwargs
         self.functions = functions
         self.run = run
+        self.transform = transform
         self.name = ""
         """How messages call it."""
 
@@ -67,7 +70,7 @@ class OpaqueKeeper:
             TraceError: A function that it is given holds something that a graph cannot.
         """
         proxy = traced_value(call.args, call.kwargs)
-        if proxy is None and not any(isinstance(part, Proxy) for part in _held_by(call.functions)):
+        if proxy is None and not any(isinstance(part, Proxy) for part in held_by(call.functions)):
             return call.run()
         check_functions(call)
         return self.create_proxy("call_function", call.target, call.args, call.kwargs)
@@ -92,7 +95,7 @@ def check_functions(
     Raises:
         TraceError: There is one.
     """
-    for part in _held_by(call.functions if functions is None else functions):
+    for part in held_by(call.functions if functions is None else functions):
         if isinstance(part, (Proxy, torch.Tensor, nn.Module)) or (is_traced is not None and is_traced(part)):
             found = "a traced value" if isinstance(part, Proxy) else f"a {type(part).__name__}"
             raise TraceError(
@@ -101,40 +104,6 @@ def check_functions(
                 "keep the function around this line as a call (fxplug.wrap), or make the enclosing module a leaf.",
                 code="FXP-T054",
             )
-
-
-def _held_by(functions: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield what functions hold besides their code, at any depth of functions, lists and dicts."""
-    pending: list[Any] = list(functions)
-    seen: set[int] = set()
-    while pending:
-        part = pending.pop()
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
-        if isinstance(part, Proxy):
-            yield part
-        elif isinstance(part, FunctionType):
-            pending.extend(_cells(part))
-            pending.extend((*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values()))
-        elif isinstance(part, MethodType):
-            pending.extend((part.__self__, part.__func__))
-        elif isinstance(part, partial):
-            pending.extend((part.func, *part.args, *part.keywords.values()))
-        elif isinstance(part, (list, tuple, set)):
-            pending.extend(part)
-        elif isinstance(part, dict):
-            pending.extend(part.values())
-        else:
-            yield part
-
-
-def _cells(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # Not filled yet.
-            continue
 
 
 # -- the calls, as their own functions of torch receive them
@@ -184,8 +153,10 @@ def _vmap(
     *args: Any,
     **kwargs: Any,
 ) -> OpaqueCall:
-    target = torch.func.vmap(func, in_dims, out_dims, randomness, chunk_size=chunk_size)
-    return OpaqueCall(_named("vmap", target), args, kwargs, (func,), run)
+    transform = partial(
+        torch.func.vmap, in_dims=in_dims, out_dims=out_dims, randomness=randomness, chunk_size=chunk_size
+    )
+    return OpaqueCall(_named("vmap", transform(func)), args, kwargs, (func,), run, transform)
 
 
 def _grad(
@@ -196,7 +167,8 @@ def _grad(
     args: Any,
     kwargs: Any,
 ) -> OpaqueCall:
-    return OpaqueCall(_named("grad", torch.func.grad(func, argnums, has_aux)), args, kwargs, (func,), run)
+    transform = partial(torch.func.grad, argnums=argnums, has_aux=has_aux)
+    return OpaqueCall(_named("grad", transform(func)), args, kwargs, (func,), run, transform)
 
 
 def _grad_and_value(
@@ -207,8 +179,8 @@ def _grad_and_value(
     args: Any,
     kwargs: Any,
 ) -> OpaqueCall:
-    target = torch.func.grad_and_value(func, argnums, has_aux)
-    return OpaqueCall(_named("grad_and_value", target), args, kwargs, (func,), run)
+    transform = partial(torch.func.grad_and_value, argnums=argnums, has_aux=has_aux)
+    return OpaqueCall(_named("grad_and_value", transform(func)), args, kwargs, (func,), run, transform)
 
 
 def _named(transform: str, target: Any) -> Any:
@@ -259,7 +231,7 @@ def _checkpoint(
     """
     function = args[0]
     call = OpaqueCall(_FUNCTIONS["checkpoint"], args, kwargs, (function,), run)
-    held = _held_by((function,))
+    held = held_by((function,))
     is_whole = isinstance(function, nn.Module) or not any(
         isinstance(part, (Proxy, torch.Tensor, nn.Module)) for part in held
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.inputs import Input, call_with
+from fxplug.capture.inputs import Given, Input, call_with, first_unknown
 from fxplug.capture.interception import entering, original_call
 from fxplug.capture.wrappers import inner_module
 from fxplug.capture.wrapping import check_inputs
@@ -89,29 +89,42 @@ class RootCall:
         function: Takes the root first if there is one.
         root: The module; None when a function is traced.
         inputs: The parameters without the root.
+        given: How the examples were given; None where there are none.
     """
 
-    def __init__(self, function: Callable[..., Any], root: nn.Module | None, inputs: list[Input]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        root: nn.Module | None,
+        inputs: list[Input],
+        given: Given | None = None,
+    ) -> None:
         self.inputs = inputs
+        self._given = given
         self._skipped = 0 if root is None else 1
         self._source = signature_source(function, root)
         self._with_hooks: Callable[..., Any] | None = None
         if isinstance(function, Unbound) and function.run is not function.like:
             self._with_hooks = function.run
-        if self._with_hooks is not None and any(entry.stars for entry in inputs):
-            raise TraceError(
-                "Cannot trace a root that has forward hooks and takes a variable number of arguments: hooks receive "
-                "them one by one. Remove the hooks, or wrap the module in one with fixed parameters.",
-                code="FXP-T010",
-            )
 
     def __call__(self, *args: Any) -> Any:
-        """Run it."""
+        """Run it.
+
+        Raises:
+            TraceError: There are hooks, and how many values they receive is unknown.
+        """
         body = entering(self._source)
         values = list(args[self._skipped :])
+        if self._with_hooks is not None and first_unknown(self.inputs, values) is not None:
+            raise TraceError(
+                "Cannot trace a root that has forward hooks and takes a variable number of arguments: hooks receive "
+                "them one by one. Trace it with example inputs, remove the hooks, or wrap the module in one with fixed "
+                "parameters.",
+                code="FXP-T010",
+            )
         by_name = {entry.name: value for entry, value in zip(self.inputs, values, strict=True)}
         check_inputs(body, (body.__self__,) if isinstance(body, MethodType) else (), by_name)
-        return call_with(self._with_hooks or body, self.inputs, values)
+        return call_with(self._with_hooks or body, self.inputs, values, self._given)
 
 
 def has_own_call(kind: type) -> bool:

@@ -18,7 +18,7 @@ from fxplug.capture.arguments import is_constant
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
-from fxplug.capture.inputs import Input, annotations_of, inputs_of, name_of
+from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.keeping import StateKeeper
 from fxplug.capture.kinds import declare, fails_on_none
@@ -345,10 +345,14 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         # Behind all inputs, so that these stand together.
         for path, proxy, value in checks:
             self._check_input(path, proxy, value)
-        run = RootCall(root_fn, root, inputs)
+        run = RootCall(root_fn, root, inputs, self._how_given())
         if not plan.specs:
             return run, values
         return NestedCall(run, len(values) - len(plan.entries), plan.specs, self.graph), values
+
+    def _how_given(self) -> Given | None:
+        """Return how the program is given its inputs, None where there are no examples that say so."""
+        return None
 
     def _values_of_inputs(
         self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any

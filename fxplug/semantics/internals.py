@@ -74,6 +74,7 @@ __all__ = [
     "as_parameter",
     "assert_function",
     "autocast_arguments",
+    "beneath",
     "buffers_of",
     "can_be_rebuilt",
     "compiles_functions",
@@ -520,6 +521,32 @@ def remove_mode(mode: TorchFunctionMode) -> None:
         above.append(top)
     for other in reversed(above):
         overrides._push_mode(other)
+
+
+@contextmanager
+def beneath(mode: TorchFunctionMode) -> Generator[list[TorchFunctionMode]]:
+    """Take a mode away while the context lasts, wherever in the stack of modes it is.
+
+    Gives the modes that this thread has entered after it, which stay, the first of them first.
+    """
+    above: list[Any] = []
+    while (top := overrides._get_current_function_mode()) is not None:
+        overrides._pop_mode()
+        if top is mode:
+            break
+        above.append(top)
+    is_entered = top is not None
+    above.reverse()
+    for other in above:
+        overrides._push_mode(other)
+    try:
+        yield above if is_entered else []
+    finally:
+        for _ in above if is_entered else ():
+            overrides._pop_mode()
+        if is_entered:
+            for other in (mode, *above):
+                overrides._push_mode(other)
 
 
 def storage_of(tensor: torch.Tensor) -> Any:

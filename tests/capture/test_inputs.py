@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fxplug
 from fxplug.capture import PH, PHWithMeta, Tracer
 from fxplug.errors import FxplugError, TraceError
 
@@ -377,6 +378,83 @@ def test_stars_behind_a_decorator_or_partial_are_refused_by_name(capture):
             TraceError, match=r"inner.*how many values \*rest receives is unknown.*\[FXP-T008\]$"
         ):
             capture(program)
+
+
+def keeps_names(function):
+    """Say what is given by name, as decorators do that look for an option."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **named):
+        if len(args) < 4:
+            named.setdefault("scale", 3)
+        return function(*args, **named) + len(named)
+
+    return wrapper
+
+
+class Decorated(nn.Module):
+    @keeps_names
+    def forward(self, x, mask=None, scale=None, *rest, shift=None, **options):
+        if mask is not None:
+            x = x * mask
+        return x * (scale or 1) + (shift or 0) + sum(rest) + sum(options.values())
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {"x": torch.ones(3)}),
+        ((torch.ones(3),), {"mask": torch.arange(3.0), "shift": 5}),
+        ((torch.ones(3),), {"scale": 4, "bias": torch.arange(3.0), "other": 2}),
+        ((torch.ones(3), torch.arange(3.0), 4, torch.ones(3), 2), {"bias": torch.ones(3)}),
+    ],
+    ids=["by name", "option", "other options", "by position"],
+)
+def test_examples_say_how_many_values_starred_parameters_receive(args, kwargs):
+    root = Decorated()
+    module = fxplug.trace(root, args, example_kwargs=kwargs)
+
+    for factor in (1, 2):
+        given = tuple(value * factor if torch.is_tensor(value) else value for value in args)
+        named = {key: value * factor if torch.is_tensor(value) else value for key, value in kwargs.items()}
+        assert torch.equal(module(*given, **named), root(*given, **named))
+
+
+def test_other_options_than_those_of_the_examples_are_refused():
+    module = fxplug.trace(Decorated(), (torch.ones(3),), example_kwargs={"bias": torch.ones(3)})
+
+    with pytest.raises(fxplug.GuardError, match=r"the value of 'options' has another structure"):
+        module(torch.ones(3), other=torch.ones(3))
+
+
+def test_a_decorator_sees_what_the_examples_give_by_name():
+    seen = []
+
+    def tells(function):
+        @functools.wraps(function)
+        def wrapper(*args, **named):
+            seen.append((len(args), sorted(named)))
+            return function(*args, **named)
+
+        return wrapper
+
+    @tells
+    def program(x, y=2, /, z=3, *, last=4):
+        return x * y + z + last
+
+    fxplug.trace(program, (torch.ones(2),), example_kwargs={"last": 1}, check=False)
+
+    assert seen == [(2, ["last", "z"])]  # Numbers stand for others, so that they are given even so.
+
+
+def test_hooks_hear_of_starred_parameters_where_examples_say_how_many_there_are():
+    root = Decorated()
+    root.register_forward_pre_hook(lambda _, args: tuple(value * 2 for value in args))
+    x, y = torch.randn(3), torch.randn(3)
+
+    module = fxplug.trace(root, (x, y), example_kwargs={"bias": y})
+
+    assert torch.equal(module(y, x, bias=x), root(y, x, bias=x))
 
 
 def test_hooks_of_a_root_with_stars_are_refused(capture):

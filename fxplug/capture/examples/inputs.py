@@ -24,6 +24,7 @@ from fxplug.capture.examples.structures import (
 )
 from fxplug.capture.examples.values import ValueKeeper
 from fxplug.capture.hazards import scan_of
+from fxplug.capture.inputs import Given
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import class_of, same_value
@@ -73,6 +74,10 @@ class InputReceiver(ValueKeeper):
         self._compared_inputs: set[Node] = set()
         self._around = {name: ask() for name, ask in _SURROUNDINGS.items()}
         self._wholes: list[tuple[Node, Any, Any]] = []
+
+    def _how_given(self) -> Given:
+        args, kwargs = self._examples
+        return Given(len(args), kwargs.keys())
 
     def _values_of_inputs(
         self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.capture.closures import Closure, ClosureCall, opened
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.recording import CallRecorder
@@ -18,6 +19,7 @@ from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node
 from fxplug.semantics.internals import (
+    beneath,
     rank_of,
     with_data,
 )
@@ -223,13 +225,34 @@ class CallListener(CallRecorder):
         run = cast("partial[Any]", call.run)
         if self.paused:
             return run()
-        functions = tuple([part for part in call.functions if id(part) not in self._paths])
-        check_functions(
-            call, functions, lambda part: isinstance(part, NumberProxy) or id(part) in self._known
-        )
-        node = self._record("call_function", call.target, call.args, call.kwargs)
+        with beneath(self._calls) as modes:
+            closure = self._closure_of(call, has_modes=bool(modes))
+        if closure is None or call.transform is None:
+            functions = tuple([part for part in call.functions if id(part) not in self._paths])
+            check_functions(call, functions, self._is_of_program)
+            node = self._record("call_function", call.target, call.args, call.kwargs)
+        else:
+            target = ClosureCall(call.target.__name__, closure, call.transform, modes)
+            node = self._record("call_function", target, (closure.held, *call.args), call.kwargs)
         args, kwargs = self._real(run.args), self._real(run.keywords)
-        return self._make(node, partial(self.run_unheard, run.func), args, kwargs)
+        return self._make(node, partial(self._run_beneath, run.func), args, kwargs)
+
+    def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a function as if nothing were traced, in the modes that the program has entered."""
+        with beneath(self._calls):
+            return self.run_unheard(function, *args, **kwargs)
+
+    def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:
+        """Return how to make the function of a call again, None where it can be a constant of the graph, or has to."""
+        if call.transform is None or id(call.functions[0]) in self._paths:
+            return None
+        closure = opened(
+            call.functions[0], lambda part: isinstance(part, torch.Tensor) or self._is_of_program(part)
+        )
+        return closure if closure is not None and (closure.held or has_modes) else None
+
+    def _is_of_program(self, part: Any) -> bool:
+        return isinstance(part, NumberProxy) or id(part) in self._known
 
     def _escape(self, name: str) -> TraceError:
         return TraceError(

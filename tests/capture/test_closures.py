@@ -1,0 +1,241 @@
+"""Transforms of torch.func whose functions hold values of the program: they are handed over, not kept."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+import fxplug
+from fxplug.capture.closures import opened
+from fxplug.errors import TraceError
+
+
+def of_a_closure(x, y):
+    return torch.func.vmap(lambda row: row * y)(x)
+
+
+def of_closures_in_closures(x, y):
+    doubled = y * 2
+
+    def inner(row):
+        return row + doubled
+
+    def outer(row):
+        return inner(row) * y
+
+    return torch.func.vmap(torch.func.vmap(outer, in_dims=0), in_dims=1)(
+        x.expand(3, 3).unsqueeze(-1) + x.sum()
+    )
+
+
+def of_defaults(x, y):
+    def function(row, shift=y, *, scale=y + 1):
+        return row * scale + shift
+
+    return torch.func.vmap(function)(x)
+
+
+def of_a_partial(x, y):
+    return torch.func.vmap(partial(torch.add, y, alpha=2))(x)
+
+
+def of_a_partial_by_name(x, y):
+    def function(row, other):
+        return row - other
+
+    return torch.func.vmap(partial(function, other=y))(x)
+
+
+def of_a_tuple(x, y):
+    pair = (y, (y + 1, 2))
+    return torch.func.vmap(lambda row: row * pair[0] + pair[1][0] * pair[1][1])(x)
+
+
+def of_a_size(x, y):
+    count = x.shape[0]
+    return torch.func.vmap(lambda row: row * count + y)(x)
+
+
+def of_a_constant_tensor(x, y):
+    table = torch.arange(3.0)
+    return torch.func.vmap(lambda row: row * table)(x) + y
+
+
+def of_a_gradient(x, y):
+    return torch.func.grad(lambda value: (value * y).sin().sum())(x)
+
+
+def of_a_gradient_and_a_value(x, y):
+    gradient, value = torch.func.grad_and_value(lambda value: (value * y).sin().sum())(x)
+    return gradient + value
+
+
+def of_other_dimensions(x, y):
+    return torch.func.vmap(lambda column, row: column.sum() * y + row, in_dims=(1, None), out_dims=1)(x, y)
+
+
+PROGRAMS = [
+    of_a_closure,
+    of_closures_in_closures,
+    of_defaults,
+    of_a_partial,
+    of_a_partial_by_name,
+    of_a_tuple,
+    of_a_size,
+    of_a_constant_tensor,
+    of_a_gradient,
+    of_a_gradient_and_a_value,
+    of_other_dimensions,
+]
+
+
+@pytest.mark.parametrize("remake", [lambda module: module, copy.deepcopy], ids=["captured", "copied"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_a_function_holds_is_that_of_each_call(program, remake):
+    module = remake(fxplug.trace(program, (torch.randn(3, 3), torch.randn(3))))
+
+    for _ in range(3):
+        x, y = torch.randn(3, 3), torch.randn(3)
+        assert torch.equal(module(x, y), program(x, y))
+
+
+def test_it_is_one_call_that_is_handed_what_the_function_holds():
+    module = fxplug.trace(of_a_closure, (torch.randn(4, 3), torch.randn(3)))
+
+    (call,) = [node for node in module.graph.nodes if node.op == "call_function"]
+    x, y = (node for node in module.graph.nodes if node.op == "placeholder")
+    assert call.args == ((y,), x)
+    assert call.target.__name__ == "vmap_lambda"
+    assert torch.equal(module(torch.ones(7, 3), torch.arange(3.0)), torch.arange(3.0).expand(7, 3))
+
+
+def test_a_value_that_is_held_twice_is_handed_over_once():
+    def program(x, y):
+        other = y
+        return torch.func.vmap(lambda row: row * y + other)(x)
+
+    module = fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)))
+
+    (call,) = [node for node in module.graph.nodes if node.op == "call_function"]
+    assert len(call.args[0]) == 1
+
+
+class Doubles(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result * 2 if function is torch.sin else result
+
+
+@pytest.mark.parametrize("holds", [True, False], ids=["closure", "constant"])
+def test_modes_of_the_program_are_entered_again(holds):
+    def program(x, y):
+        with Doubles():
+            if holds:
+                return torch.func.vmap(lambda row: torch.sin(row) + y)(x)
+            return torch.func.vmap(lambda row: torch.sin(row) + 1)(x) + y
+
+    module = fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)))
+
+    x, y = torch.randn(4, 3), torch.randn(3)
+    assert torch.equal(module(x, y), program(x, y))
+    assert torch.equal(torch.sin(x), x.sin())  # The mode is left.
+
+
+def with_a_counter(x, y):
+    count = 0
+
+    def function(row):
+        nonlocal count
+        count += 1
+        return row * y
+
+    return torch.func.vmap(function)(x) + count
+
+
+def with_itself(x, y):
+    def function(row, depth=2):
+        return function(row * y, depth - 1) if depth else row
+
+    return torch.func.vmap(function)(x)
+
+
+def with_a_list(x, y):
+    values = [y]
+    return torch.func.vmap(lambda row: row * values[0])(x)
+
+
+def with_a_list_beside_a_tensor(x, y):
+    values = [y]
+    return torch.func.vmap(lambda row: row * values[0] + y)(x)
+
+
+class Held:
+    def __init__(self, value):
+        self.value = value
+
+    def call(self, row):
+        return row * self.value
+
+
+class HeldInSlots:
+    __slots__ = ("value",)
+
+
+def with_a_method(x, y):
+    return torch.func.vmap(Held(y).call)(x)
+
+
+def with_an_object(x, y):
+    held = {"held": [Held(Held(y))]}
+    return torch.func.vmap(lambda row: row * held["held"][0].value.value + y)(x)
+
+
+def with_an_object_that_has_slots(x, y):
+    held = HeldInSlots()
+    held.value = y
+    return torch.func.vmap(lambda row: row * held.value)(x)
+
+
+def with_a_module(x, y):
+    layer = nn.Linear(3, 3)
+    return torch.func.vmap(lambda row: layer(row) + y)(x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        with_a_counter,
+        with_itself,
+        with_a_list,
+        with_a_list_beside_a_tensor,
+        with_a_method,
+        with_an_object,
+        with_an_object_that_has_slots,
+        with_a_module,
+    ],
+)
+def test_functions_that_cannot_be_made_again_are_refused(program):
+    with pytest.raises(TraceError, match=r"Cannot record a call of torch\.func\.vmap.*\[FXP-T05[47]\]$"):
+        fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)))
+
+
+def test_a_function_that_is_made_again_is_like_the_first():
+    y = torch.ones(3)
+
+    def function(row, /, scale=2, *, shift=y):
+        """Shift."""
+        return row * scale + shift + y
+
+    function.note = "kept"
+    closure = opened(function, torch.is_tensor)
+    made = closure.make([torch.zeros(3)])
+
+    assert closure.held == (y,)
+    assert (made.__name__, made.__doc__, made.note) == ("function", "Shift.", "kept")
+    assert made(torch.ones(3)).tolist() == [2, 2, 2]
+    assert function(torch.ones(3)).tolist() == [4, 4, 4]
