@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.semantics.internals import TreeSpec
 
-__all__ = ["InputPlan", "InputTrees", "NestedCall", "OutputTree", "PlannedInput"]
+__all__ = ["LEAF", "InputPlan", "InputTrees", "NestedCall", "OutputTree", "PlannedInput"]
+
+
+LEAF = 0
+"""Stands for each leaf of a structure without values; None would be a part that is missing to some containers."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,13 @@ class InputTrees:
 
     def __init__(self, specs: dict[str, TreeSpec]) -> None:
         self.specs = specs
-        self._skeletons = {name: _skeleton(spec) for name, spec in specs.items()}
+        self.skeletons: dict[str, Any] = {name: _skeleton(spec) for name, spec in specs.items()}
+        """The same structures with `LEAF` for each leaf, in containers."""
+
+    @staticmethod
+    def of(skeletons: dict[str, Any]) -> InputTrees:
+        """Return what takes values apart that are nested as `skeletons` are."""
+        return InputTrees({name: flatten_tree(skeleton)[1] for name, skeleton in skeletons.items()})
 
     def __call__(self, values: tuple[Any, ...]) -> list[Any]:
         """Return the leaves of one value for each nested parameter.
@@ -133,7 +143,7 @@ class InputTrees:
                     code="FXP-T031",
                 )
             try:
-                leaves += spec.flatten_up_to(_aligned(self._skeletons[name], value))
+                leaves += spec.flatten_up_to(_aligned(self.skeletons[name], value))
             except (ValueError, TypeError, KeyError) as error:
                 raise GraphError(
                     f"Cannot run the captured program: the value of {name!r} has another structure than the one that "
@@ -143,7 +153,7 @@ class InputTrees:
         return leaves
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _input_trees, (self._skeletons,)
+        return InputTrees.of, (self.skeletons,)
 
 
 class OutputTree:
@@ -155,6 +165,16 @@ class OutputTree:
 
     def __init__(self, spec: TreeSpec) -> None:
         self.spec = spec
+
+    @property
+    def skeleton(self) -> Any:
+        """The same structure with `LEAF` for each leaf, in containers."""
+        return _skeleton(self.spec)
+
+    @staticmethod
+    def of(skeleton: Any) -> OutputTree:
+        """Return what puts results together that are nested as `skeleton` is."""
+        return OutputTree(flatten_tree(skeleton)[1])
 
     def __call__(self, leaves: Any) -> Any:
         """Return the result for what the graph returns.
@@ -172,7 +192,7 @@ class OutputTree:
         return unflatten_tree(found, self.spec)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _output_tree, (_skeleton(self.spec),)
+        return OutputTree.of, (self.skeleton,)
 
 
 def _aligned(skeleton: Any, value: Any) -> Any:
@@ -208,16 +228,8 @@ def _aligned_dict(skeleton: dict[Any, Any], value: dict[Any, Any]) -> dict[Any, 
 
 
 def _skeleton(spec: TreeSpec) -> Any:
-    """Return a structure without values: plain containers, where a `TreeSpec` is torch's own."""
-    return unflatten_tree([None] * spec.num_leaves, spec)
-
-
-def _input_trees(skeletons: dict[str, Any]) -> InputTrees:
-    return InputTrees({name: flatten_tree(skeleton)[1] for name, skeleton in skeletons.items()})
-
-
-def _output_tree(skeleton: Any) -> OutputTree:
-    return OutputTree(flatten_tree(skeleton)[1])
+    """Return a structure without values: containers, where a `TreeSpec` is torch's own."""
+    return unflatten_tree([LEAF] * spec.num_leaves, spec)
 
 
 class NestedCall:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fxplug.codegen import CodeGen
 from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
 from fxplug.ir import OPCODES, PATH_OPCODES, NodeRef, RegionEntry, check_structure
@@ -15,6 +14,7 @@ from fxplug.storage.annotations import decode_annotation, encode_annotation
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
 from fxplug.storage.modules import PathChecker
 from fxplug.storage.origins import ORIGIN_TABLES, OriginReader, OriginWriter
+from fxplug.storage.structures import describe_structures, restore_structures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["NODE_COLUMNS", "NODE_DEFAULTS", "GraphReader", "GraphWriter", "check_graph"]
 
 _FIELDS = frozenset({"version", "nodes", "keyword_only", "lifted", *ORIGIN_TABLES})
-_OPTIONAL_FIELDS = frozenset({"captured_training"})
+_OPTIONAL_FIELDS = frozenset({"captured_training", "structures"})
 NODE_COLUMNS = ("op", "name", "target", "args", "origins", "type", "kwargs", "meta", "region")
 """What the parts of a node's row are; the last ones are left out where they are what `NODE_DEFAULTS` says."""
 _REQUIRED = 3
@@ -114,13 +114,7 @@ class GraphWriter:
                 "the graph's code is changed by a transformer (graph.on_generate_code), which a file cannot hold. End "
                 "its context before saving, and register it again after loading."
             )
-        codegen = vars(graph)["_codegen"]
-        if codegen is not None and type(codegen) is not CodeGen:
-            raise Refusal(
-                f"the graph has a code generator of its own ({type(codegen).__name__}), which a file cannot "
-                f"hold. Call graph.set_codegen(fxplug.CodeGen()) before saving, and set yours again after "
-                f"loading."
-            )
+        structures = describe_structures(graph, self._encoder)
         nodes: list[list[Any]] = []
         for node in describe_nodes(graph):
             try:
@@ -133,6 +127,7 @@ class GraphWriter:
             "nodes": nodes,
             "keyword_only": sorted(graph.keyword_only),
             **({} if training is None else {"captured_training": training}),
+            **({} if structures is None else {"structures": structures}),
             **self._origins.tables(),
             "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
         }
@@ -245,6 +240,8 @@ class GraphReader:
             raise Refusal(error.message, error.code) from error
         lifted = checked(fields["lifted"], dict, "The table of lifted values")
         graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
+        if "structures" in fields:
+            restore_structures(graph, fields["structures"], self._notes)
         return graph
 
     def _node(self, data: Any) -> tuple[Any, ...]:

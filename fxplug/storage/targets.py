@@ -90,9 +90,9 @@ _OPERATORS: dict[str, Any] = {
 # Functions and types of torch that are no operators, but compute a value and do nothing else.
 _TORCH_NAMES = _words(
     """
-    Size Tensor _assert broadcast_shapes can_cast device dtype finfo get_default_dtype iinfo is_grad_enabled
-    is_tensor layout lobpcg memory_format pca_lowrank promote_types svd_lowrank sym_float sym_int sym_ite
-    sym_max sym_min sym_not sym_sqrt sym_sum unique unravel_index
+    Size Tensor _assert broadcast_shapes can_cast device dtype finfo get_default_dtype iinfo is_anomaly_enabled
+    is_autocast_enabled is_grad_enabled is_inference_mode_enabled is_tensor layout lobpcg memory_format pca_lowrank
+    promote_types svd_lowrank sym_float sym_int sym_ite sym_max sym_min sym_not sym_sqrt sym_sum unique unravel_index
     """
 )
 

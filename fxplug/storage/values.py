@@ -34,6 +34,7 @@ import enum
 import math
 import struct
 import types
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
@@ -76,6 +77,12 @@ def _fields_of(kind: Any) -> tuple[str, ...] | None:
 
 def _float_bits(value: float) -> str:
     return struct.pack(">d", value).hex()
+
+
+def _empty(kind: type[Any]) -> Any:
+    """Return an instance of a class without running anything of it."""
+    base: Any = OrderedDict if issubclass(kind, OrderedDict) else dict if issubclass(kind, dict) else object
+    return base.__new__(kind)
 
 
 class Encoder:
@@ -162,7 +169,14 @@ class Encoder:
                 f"a {kind.__qualname__} has {min(unknown)!r}, which is no field of the class. Make it a field."
             )
         pairs = [[name, *self._all([getattr(value, name)], depth)] for name in names]
-        return {"$fields": [class_name, pairs]}
+        if not isinstance(value, dict):
+            return {"$fields": [class_name, pairs]}
+        keys = list(cast("dict[Any, Any]", value))
+        if not all(key in names and value[key] is getattr(value, key) for key in keys):
+            raise Refusal(
+                f"a {kind.__qualname__} holds other values under its keys than in its fields. Make them the same."
+            )
+        return {"$fields": [class_name, pairs, keys]}
 
     def _all(self, values: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
@@ -387,7 +401,7 @@ class Decoder:
         return kind.__members__[member]
 
     def _fields(self, data: Any, depth: int) -> Any:
-        name, rows = (*checked(data, list, "A value with fields"), None, None)[:2]
+        name, rows, keys = (*checked(data, list, "A value with fields"), None, None, None)[:3]
         kind = self.targets.resolve_annotation(name)
         pairs = [self._some(row, depth, 2) for row in checked(rows, list, "The fields of a value")]
         known, found = _fields_of(kind), [pair[0] for pair in pairs]
@@ -398,9 +412,16 @@ class Decoder:
         # Made without the constructor, as pickle does: nothing of the class is run.
         if issubclass(kind, tuple):
             return tuple.__new__(kind, [value for _, value in pairs])
-        value = object.__new__(kind)
+        if issubclass(kind, dict) is not (keys is not None):
+            raise Refusal(f"{name!r} is written as another kind of class than it is. The file is damaged.")
+        value = _empty(kind)
         for field, content in pairs:
             object.__setattr__(value, field, content)
+        for key in () if keys is None else checked(keys, list, "The keys of a value"):
+            if checked(key, str, "A key") not in known:
+                raise Refusal(f"{name!r} has no field {key!r} for a key. The file is damaged.")
+            base = OrderedDict if isinstance(value, OrderedDict) else dict
+            base.__setitem__(value, key, getattr(value, key))
         return value
 
     # A table of the class: one of bound methods would tie the instance, and the weights it holds, into a cycle.
