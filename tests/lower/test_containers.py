@@ -211,6 +211,67 @@ def test_a_container_that_is_changed_is_read_where_the_program_reads_it():
         assert lowered.report.eager
 
 
+def fill(container):
+    """Change a container, and return a tensor."""
+    container["a"] = container["a"] * 10
+    return container["b"].neg()
+
+
+def test_a_container_that_is_changed_by_what_returns_a_tensor_is_read_where_the_program_reads_it():
+    def write_dict(graph, x):
+        parts = {"a": graph.call_function(torch.exp, (x,)), "b": graph.call_function(torch.tanh, (x,))}
+        made = graph.call_function(dict, (), parts)
+        filled = graph.call_function(fill, (made,))
+        return graph.call_function(torch.add, (filled, graph.call_function(GET, (made, "a"))))
+
+    def write_list(graph, x):
+        parts = (graph.call_function(torch.exp, (x,)), graph.call_function(torch.tanh, (x,)))
+        made = graph.call_function(list, (parts,))
+        last = graph.call_method("pop", (made,))
+        return graph.call_function(torch.sub, (last, graph.call_function(GET, (made, -1))))
+
+    for write in (write_dict, write_list):
+        module = graph_of(write)
+        lowered = lower(module, Tensors("fill", "pop"), (X,), name="tensors")
+        assert torch.equal(lowered.module(X), module(X))
+
+
+class Doubled:
+    """Gives twice of what it is given, and 1 where it is read of the class."""
+
+    def __set_name__(self, owner, name):
+        self.name = f"_{name}"
+
+    def __get__(self, instance, owner=None):
+        return 1 if instance is None else getattr(instance, self.name) * 2
+
+    def __set__(self, instance, value):
+        setattr(instance, self.name, value)
+
+
+@dataclasses.dataclass
+class Converted:
+    logits: torch.Tensor = Doubled()
+
+
+@dataclasses.dataclass
+class Given:
+    """Keeps less than it is given."""
+
+    logits: torch.Tensor
+    scale: dataclasses.InitVar[object] = 7
+
+
+def test_what_a_constructor_takes_and_does_not_keep_is_read_of_the_class():
+    def write(graph, x):
+        made = graph.call_function(Given, (graph.call_function(torch.exp, (x,)), x))
+        found = [graph.call_function(getattr, (made, name)) for name in ("logits", "scale")]
+        return graph.call_function(torch.mul, tuple(found), name="product")
+
+    lowered = lower(graph_of(write), Tensors("product"), (X,), name="tensors")
+    assert torch.equal(lowered.module(X), X.exp() * 7)
+
+
 def test_what_computes_when_it_is_made_is_asked_of_the_backend():
     def write(graph, x):
         return graph.call_function(Scaled, (graph.call_function(torch.exp, (x,)),), name="made")
@@ -291,10 +352,15 @@ def test_a_program_of_containers_alone_is_returned_as_it_is():
         derived(Pair, __getitem__=lambda self, number: number),
         derived(Pair, __getattribute__=lambda self, name: name),
         derived(Pair, left=property(lambda self: self[1])),
+        derived(Pair, left=5),
         derived(Output, __getattribute__=lambda self, name: name),
         derived(Output, __del__=lambda self: None),
+        Converted,
     ],
-    ids=["init", "getitem", "getattribute", "property", "getattribute of a dataclass", "del"],
+    ids=[
+        *("init", "getitem", "getattribute", "property", "hidden", "getattribute of a dataclass", "del"),
+        "descriptor",
+    ],
 )
 def test_classes_that_do_more_or_hold_something_else_are_calls_as_any_other(kind):
     assert only_holds(Pair)
