@@ -387,3 +387,47 @@ def test_an_argument_that_may_change_is_a_reason():
     report = plan_lowering(graph, LinesBackend(*KNOWN), "lines", (X,))
 
     assert any("which is neither a tensor nor a plain value" in node.reason for node in report.unsupported)
+
+
+def loses_its_context(ctx, x):
+    ctx = x if x.dim() else ctx
+    ctx.my_own = 1
+    return x.relu()
+
+
+def reads_around():
+    seen = []
+
+    def forward(ctx, x):
+        seen.append(1)
+        return x.relu()
+
+    return forward
+
+
+async def waits(ctx, x):
+    return x.relu()
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (loses_its_context, "it gives 'ctx' another value"),
+        (reads_around(), "it reads seen, which may change"),
+        (waits, "it is asynchronous"),
+    ],
+    ids=["loses its context", "reads around", "waits"],
+)
+def test_reasons_that_no_engine_comes_to_hear(forward, reason):
+    assert reason_against_function(forward, has_owner=True).startswith(reason)
+
+
+def adds_in_place(ctx, x):
+    x += 1
+    return x.relu()
+
+
+@pytest.mark.parametrize("forward", [writes_its_input, writes_an_element, adds_in_place])
+def test_writing_is_a_reason_only_where_it_is_asked_for(forward):
+    assert not reason_against_function(forward, has_owner=True)
+    assert reason_against_function(forward, has_owner=True, may_write=False)
