@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxplug
+from fxplug.ir import Graph
 from fxplug.lower import lower, plan_lowering
+from fxplug.lower.autograd_functions import reason_against_forward
 from fxplug.semantics.python_code import reason_against_function
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -420,6 +422,33 @@ async def waits(ctx, x):
 )
 def test_reasons_that_no_engine_comes_to_hear(forward, reason):
     assert reason_against_function(forward, has_owner=True).startswith(reason)
+
+
+def test_what_notes_apart_may_do_is_a_reason_too():
+    class Notes(Apart):
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            SEEN.append(inputs)
+
+    assert "it reads SEEN, which may change" in _reason_against(Notes.apply)
+    assert not _reason_against(Apart.apply)
+
+
+def test_only_apply_applies_a_function():
+    class Counts(Own):
+        @classmethod
+        def count(cls, x):
+            SEEN.append(x)
+            return x.relu()
+
+    assert _reason_against(Counts.count) == "it applies no autograd.Function"
+
+
+def _reason_against(target):
+    """Return why a call of a function of two tensors does more than compute."""
+    graph = Graph()
+    inputs = [graph.placeholder(name) for name in ("x", "other")]
+    return reason_against_forward(graph.call_function(target, tuple(inputs)), dict.fromkeys(inputs, X))
 
 
 def adds_in_place(ctx, x):
