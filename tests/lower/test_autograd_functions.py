@@ -365,6 +365,19 @@ def test_a_forward_that_writes_its_input_stays_in_pytorch(forward):
         torch.testing.assert_close(lowered.module(X - 1), Model()(X - 1))
 
 
+def test_a_forward_that_writes_a_view_writes_what_it_is_a_view_of():
+    class Model(nn.Module):
+        def forward(self, x):
+            y = torch.relu(x)
+            seen = function_of_it.apply(y.view(-1))
+            return y.tanh(), seen
+
+    function_of_it = function_of(writes_its_input)
+    with torch.no_grad():
+        lowered = lower(fxplug.trace(Model(), (X,)), LinesBackend(*KNOWN), (X,), name="lines")
+        torch.testing.assert_close(lowered.module(X - 1), Model()(X - 1))
+
+
 def test_forwards_between_what_stays_in_pytorch_are_run_by_the_engine():
     class Model(nn.Module):
         def forward(self, x):

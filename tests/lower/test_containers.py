@@ -163,6 +163,12 @@ def read_of_nested(graph, x):
     return graph.call_function(torch.add, (found, other))
 
 
+def read_of_a_part(graph, x):
+    made = graph.call_function(tuple, ([x, graph.call_function(torch.exp, (x,))],))
+    part = graph.call_function(GET, (made, slice(1, None)))
+    return graph.call_function(torch.tanh, (graph.call_function(GET, (part, 0), name="read"),))
+
+
 def returned_too(graph, x):
     made = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,))})
     return made, graph.call_function(torch.tanh, (graph.call_function(GET, (made, "a")),))
@@ -178,6 +184,14 @@ def test_a_container_in_the_middle_cuts_no_partition(write):
 
     check(module)
     assert (str(module.graph), module.graph.version) == (text, version)
+
+
+def test_a_part_of_a_container_is_taken_from_it():
+    module = graph_of(read_of_a_part)
+    lowered = lower(module, Tensors(), (X,), name="tensors")
+
+    assert torch.equal(lowered.module(X + 1), module(X + 1))
+    assert [node.name for node in lowered.report.eager] == ["getitem", "read"]
 
 
 def test_a_container_behind_what_stays_is_no_part_of_the_rest():
@@ -260,6 +274,15 @@ class Given:
 
     logits: torch.Tensor
     scale: dataclasses.InitVar[object] = 7
+
+
+def written_like_pythons_own():
+    """Return a dataclass whose constructor looks like one that Python has written, as under ``python -c``."""
+    names = {}
+    exec("def __init__(self, logits):\n    self.logits = logits\n    print(logits)", names)
+    return dataclasses.dataclass(init=False)(
+        type("Told", (), {"__annotations__": {"logits": object}, "__init__": names["__init__"]})
+    )
 
 
 def test_what_a_constructor_takes_and_does_not_keep_is_read_of_the_class():
@@ -356,10 +379,11 @@ def test_a_program_of_containers_alone_is_returned_as_it_is():
         derived(Output, __getattribute__=lambda self, name: name),
         derived(Output, __del__=lambda self: None),
         Converted,
+        written_like_pythons_own(),
     ],
     ids=[
         *("init", "getitem", "getattribute", "property", "hidden", "getattribute of a dataclass", "del"),
-        "descriptor",
+        *("descriptor", "own constructor"),
     ],
 )
 def test_classes_that_do_more_or_hold_something_else_are_calls_as_any_other(kind):
