@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import sys
+import types
 from collections import OrderedDict, namedtuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -32,6 +35,54 @@ class Output:
 class Frozen:
     logits: torch.Tensor
     notes: list = dataclasses.field(default_factory=list)
+
+
+class Sparse(NamedTuple):
+    values: torch.Tensor
+    weight: object = None
+
+
+class ModelOutput(OrderedDict):
+    """Stands for the class of results of Transformers: a dict of those fields that are not None."""
+
+    def __post_init__(self):
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        first, *others = given.values()
+        if isinstance(first, dict) and all(value is None for value in others):
+            given = dict(first)
+        self.update((name, value) for name, value in given.items() if value is not None)
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def to_tuple(self):
+        return tuple(self.values())
+
+
+@dataclasses.dataclass
+class Prediction(ModelOutput):
+    logits: object = None
+    loss: object = None
+    states: object = None
+
+
+class Doubling(Prediction):
+    """Does more than it has to."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 2
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    """Let the class that stands for the one of Transformers be found where that one is."""
+    module = types.ModuleType("transformers.utils.generic")
+    module.ModelOutput = ModelOutput
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 @dataclasses.dataclass
@@ -184,6 +235,53 @@ def test_a_container_in_the_middle_cuts_no_partition(write):
 
     check(module)
     assert (str(module.graph), module.graph.version) == (text, version)
+
+
+def read_of_prediction(graph, x, kind=Prediction):
+    """Read by name, by key and by place, where a field between the two that are given is None."""
+    given = {"logits": graph.call_function(torch.exp, (x,)), "states": graph.call_function(torch.sin, (x,))}
+    made = graph.call_function(kind, (), given)
+    found = graph.call_function(getattr, (made, "logits"))
+    for read in (GET, "states"), (GET, 1), (GET, 0):
+        found = graph.call_function(torch.add, (found, graph.call_function(read[0], (made, read[1]))))
+    return found
+
+
+@pytest.mark.usefixtures("transformers")
+def test_results_of_transformers_are_containers():
+    check(graph_of(read_of_prediction))
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_result_that_does_more_is_a_call_as_any_other():
+    assert only_holds(Prediction)
+    assert not only_holds(Doubling)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_the_only_field_of_a_result_may_be_taken_apart():
+    def write(graph, x):
+        parts = graph.call_function(dict, (), {"loss": graph.call_function(torch.exp, (x,))})
+        made = graph.call_function(Prediction, (parts,))
+        return graph.call_function(torch.tanh, (graph.call_function(GET, (made, "loss")),))
+
+    module = graph_of(write)
+    lowered = lower(module, Tensors(), (X,), name="tensors")
+    assert torch.equal(lowered.module(X + 1), module(X + 1))
+
+
+def test_without_transformers_its_results_are_calls_as_any_other():
+    assert not only_holds(Prediction)
+
+
+def test_fields_that_a_named_tuple_fills_itself_are_read_of_it():
+    def write(graph, x):
+        made = graph.call_function(Sparse, (graph.call_function(torch.exp, (x,)),))
+        return graph.call_function(torch.tanh, (graph.call_function(getattr, (made, "values")),))
+
+    module = graph_of(write)
+    lowered = lower(module, Tensors(), (X,), name="tensors")
+    assert torch.equal(lowered.module(X + 1), module(X + 1))
 
 
 def test_a_part_of_a_container_is_taken_from_it():
