@@ -261,9 +261,9 @@ def test_a_result_that_does_more_is_a_call_as_any_other():
 @pytest.mark.usefixtures("transformers")
 def test_the_only_field_of_a_result_may_be_taken_apart():
     def write(graph, x):
-        parts = graph.call_function(dict, (), {"loss": graph.call_function(torch.exp, (x,))})
+        parts = graph.call_function(dict, (), {"logits": graph.call_function(torch.exp, (x,))})
         made = graph.call_function(Prediction, (parts,))
-        return graph.call_function(torch.tanh, (graph.call_function(GET, (made, "loss")),))
+        return graph.call_function(torch.tanh, (graph.call_function(GET, (made, "logits")),))
 
     module = graph_of(write)
     lowered = lower(module, Tensors(), (X,), name="tensors")
