@@ -7,7 +7,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from inspect import Signature
-from operator import attrgetter, is_
+from operator import is_
 from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.errors import ForeignNodeError, GraphError, NodeInUseError
@@ -20,6 +20,7 @@ from fxplug.ir.effects import effects
 from fxplug.ir.lint import check_structure
 from fxplug.ir.naming import Namespace, target_name
 from fxplug.ir.node import ERASED, OPCODES, Node, exact_text, map_arg
+from fxplug.ir.node_index import NodeIndex, nodes_that_call, position_of
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.ir.printing import print_table
 from fxplug.ir.regions import PLAIN, Region
@@ -92,7 +93,7 @@ class Graph(CodeOwner):
         self._waiting: list[_InsertionPoint] = []
         self._namespace = Namespace()
         self._candidates: dict[Any, str] = {}
-        self._index: dict[tuple[str, Any], dict[Node, None]] | None = None
+        self._index: NodeIndex | None = None
         self._owner: weakref.ref[Any] | None = None
         self._tracer_cls = tracer_cls
         self._tracer_extras = tracer_extras
@@ -151,20 +152,15 @@ class Graph(CodeOwner):
             sort: Whether the result is in the order of the graph.
         """
         index = self._indexed()
-        if target is not None:
-            found = list(index.get((op, _index_key(target)), ()))
-        else:
-            found = [node for (key, _), nodes in index.items() if key == op for node in nodes]
+        found = index.with_opcode(op) if target is None else index.with_target(op, target)
         if sort and len(found) > 1:
             self._ring.number()
-            found.sort(key=_position_of)
+            found.sort(key=position_of)
         return found
 
     def distinct_targets(self, op: str) -> list[Any]:
         """Return every target that nodes with an opcode have, each once, without walking the graph."""
-        return [
-            next(iter(nodes))._target for (key, _), nodes in self._indexed().items() if key == op and nodes
-        ]
+        return self._indexed().targets(op)
 
     def nodes_that_call(self, wanted: Callable[[str, Any], bool]) -> list[Node]:
         """Return the nodes whose opcode and target are wanted, in order.
@@ -172,42 +168,15 @@ class Graph(CodeOwner):
         Args:
             wanted: Called with opcode and target, once for each pair of them.
         """
-        if self._index is not None:
-            groups = [
-                group
-                for (op, _), group in self._index.items()
-                if group and wanted(op, next(iter(group))._target)
-            ]
-            self._ring.number()
-            return sorted([node for group in groups for node in group], key=_position_of)
-        known: dict[tuple[str, Any], bool] = {}
-        found: list[Node] = []
-        for node in self._ring.iterate():
-            key = node._op, node._target
-            try:
-                answer = known.get(key)
-            except TypeError:  # An unhashable callable.
-                answer = wanted(*key)
-            else:
-                if answer is None:
-                    answer = known[key] = wanted(*key)
-            if answer:
-                found.append(node)
-        return found
-
-    def _indexed(self) -> dict[tuple[str, Any], dict[Node, None]]:
         if self._index is None:
-            index: dict[tuple[str, Any], dict[Node, None]] = {}
-            self._index = index
-            for node in self._ring.iterate():
-                try:  # Written out: it is done for every node of the graph.
-                    nodes = index.get((node._op, node._target))
-                except TypeError:  # An unhashable callable.
-                    nodes = None
-                if nodes is not None:
-                    nodes[node] = None
-                else:
-                    self._index_node(node)
+            return nodes_that_call(self._ring.iterate(), wanted)
+        found = self._index.that_call(wanted)
+        self._ring.number()
+        return sorted(found, key=position_of)
+
+    def _indexed(self) -> NodeIndex:
+        if self._index is None:
+            self._index = NodeIndex(self._ring.iterate())
         return self._index
 
     def output_node(self) -> Node:
@@ -225,22 +194,6 @@ class Graph(CodeOwner):
                 "Cannot find the output: the graph has no output node. Make one with graph.output(...)."
             )
         return outputs[-1]
-
-    def _index_node(self, node: Node) -> None:
-        if self._index is not None:
-            try:
-                self._index.setdefault((node._op, node._target), {})[node] = None
-            except TypeError:  # An unhashable callable.
-                self._index.setdefault((node._op, id(node._target)), {})[node] = None
-
-    def _unindex_node(self, node: Node) -> None:
-        if self._index is not None:
-            try:
-                found = self._index.get((node._op, node._target))
-            except TypeError:
-                found = self._index.get((node._op, id(node._target)))
-            if found is not None:
-                found.pop(node, None)
 
     # -- the owner protocol of nodes
 
@@ -281,9 +234,9 @@ class Graph(CodeOwner):
         elif attribute in {"op", "target"}:
             value = exact_text(value)
         if attribute in {"op", "target"} and self._index is not None and node._position is not ERASED:
-            self._unindex_node(node)
-            key = (value, _index_key(node._target)) if attribute == "op" else (node._op, _index_key(value))
-            self._index.setdefault(cast("tuple[str, Any]", key), {})[node] = None
+            self._index.remove(node)
+            op, target = (value, node._target) if attribute == "op" else (node._op, value)
+            self._index.add(node, cast("str", op), target)
         return value
 
     def node_changed(self, node: Node) -> None:
@@ -350,7 +303,7 @@ class Graph(CodeOwner):
         self._ring.insert_after(node, anchor._prev if before else anchor)
         self.version += 1
         if self._index is not None:
-            self._index_node(node)
+            self._index.add(node, node._op, node._target)
         if self.observers:
             for observer in self.observers:
                 observer("created", node)
@@ -512,12 +465,12 @@ class Graph(CodeOwner):
         if kwargs is not None or not (args is None or _are_those(args, node._args)):
             node._assign(node._args if args is None else args, node._kwargs if kwargs is None else kwargs)
         if self._index is not None:
-            self._unindex_node(node)
+            self._index.remove(node)
         node._op, node._target, node._type = op, target, None
         self._namespace.release(node._name)
         node._name = self._namespace.create_name(candidate)
         if self._index is not None:
-            self._index_node(node)
+            self._index.add(node, node._op, node._target)
         if node._meta:
             for key in RESULTS_OF_ANALYSES.intersection(node._meta):
                 del node._meta[key]
@@ -549,7 +502,7 @@ class Graph(CodeOwner):
         for point in self._waiting:
             point.node_erased(to_erase)
         if self._index is not None:
-            self._unindex_node(to_erase)
+            self._index.remove(to_erase)
         self._ring.remove(to_erase)
         inputs = to_erase._inputs
         for used in inputs if isinstance(inputs, tuple) else (inputs,):
@@ -696,18 +649,6 @@ class Graph(CodeOwner):
 
 def _identity(node: Node) -> Argument:
     return node
-
-
-_position_of = attrgetter("_position")
-
-
-def _index_key(target: Any) -> Any:
-    """Return a key for the index: the target itself, or its identity where it cannot be hashed."""
-    try:
-        hash(target)
-    except TypeError:
-        return id(target)
-    return target
 
 
 def _are_those(given: tuple[Argument, ...], held: tuple[Argument, ...]) -> bool:

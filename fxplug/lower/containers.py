@@ -90,7 +90,11 @@ class _Finder:
     def find(self, module: GraphModule) -> dict[Node, Node]:
         """Return read -> the value that it returns."""
         for node in module.graph.nodes:
-            if is_container_call(node) and effects.effect_of(node, module).is_pure and self._stays(node):
+            if (
+                is_container_call(node)
+                and effects.effect_of(node, module).is_pure
+                and self._stays(node, module)
+            ):
                 parts = parts_of_call(node, self._is_tensor)
                 if parts is not None:
                     self.makers[node] = parts
@@ -118,15 +122,17 @@ class _Finder:
         held = parts.items if node.target is operator.getitem else parts.attributes
         return held.get(key, _MISSING)
 
-    def _stays(self, node: Node) -> bool:
+    def _stays(self, node: Node, module: GraphModule) -> bool:
         """Return whether nobody changes the container that a node makes, or holds, as long as the program runs."""
         waiting, seen = [node], {node}
         while waiting:
             for user in waiting.pop().users:
-                if user.op == "output" or user in seen or self._is_tensor(user):
+                if user.op == "output" or user in seen:
                     continue
-                if not effects.effect_of(user).is_pure:
+                # Also who returns a tensor: `list.pop`, or a function that fills the dict that it is given.
+                if not effects.effect_of(user, module).is_pure:
                     return False
                 seen.add(user)
-                waiting.append(user)
+                if not self._is_tensor(user):
+                    waiting.append(user)
         return True

@@ -126,7 +126,7 @@ def kept_copy(value: Any) -> Any:
         return kind(map(kept_copy, value))
     if kind in {dict, OrderedDict}:
         return kind((key, kept_copy(part)) for key, part in value.items())
-    if kind is set or _is_of_numpy(value):
+    if kind is set or (_is_of_numpy(value) and not value.dtype.hasobject):
         return value.copy()
     return value if kind.__eq__ is object.__eq__ else _deep_copy(value)
 

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fxplug.ir import Node
 
@@ -22,6 +22,14 @@ _OUTPUT_CLASSES = {"transformers.utils.generic": "ModelOutput", "diffusers.utils
 """Module -> class of a dataclass that is a dict of its fields besides, those that are None left out."""
 _FACTORIES: tuple[Any, ...] = (list, tuple, dict, set)
 _MISSING: Any = dataclasses.MISSING
+
+
+class _Single(NamedTuple):
+    only: None
+
+
+_READER_OF_A_FIELD: Any = type(inspect.getattr_static(_Single, "only"))
+"""What reads a field of a named tuple by its name."""
 _NAMES = ("__setattr__", "__post_init__", "__dataclass_builtins_object__", "object")
 
 
@@ -41,14 +49,17 @@ def only_holds(target: Any) -> bool:
             return False
         # A class that derives from one may do more when it is made, and hold something else under a name or a number.
         same = target.__init__ is object.__init__ and target.__getitem__ is tuple.__getitem__
-        return same and not any(isinstance(inspect.getattr_static(target, name), property) for name in names)
+        return same and all(
+            type(inspect.getattr_static(target, name)) is _READER_OF_A_FIELD for name in names
+        )
     if not dataclasses.is_dataclass(target):
         return False
     fields = dataclasses.fields(target)
     plain = all(field.init and field.default_factory in (_MISSING, *_FACTORIES) for field in fields)
     if not plain or not _is_written(target.__init__, *_NAMES, *(field.name for field in fields)):
         return False
-    if any(hasattr(getattr(target, field.name, None), "__set__") for field in fields):
+    # A descriptor answers for the field, and may convert it; asked of the class, some return their default value.
+    if any(hasattr(inspect.getattr_static(target, field.name, None), "__set__") for field in fields):
         return False
     return _is_output_class(target) or _is_bare(target)
 
@@ -159,6 +170,8 @@ def parts_of_call(node: Node, is_tensor: Callable[[Node], bool]) -> ContainerPar
         names: tuple[str, ...] = cast("Any", target)._fields
         whole = all(name in fields for name in names)
         return ContainerParts(_by_place([fields[name] for name in names]), fields) if whole else None
+    # A constructor may take more than it keeps (`dataclasses.InitVar`).
+    fields = {field.name: fields[field.name] for field in dataclasses.fields(target) if field.name in fields}
     if not _is_output_class(target):
         return ContainerParts({}, fields)
     return _parts_of_output(target, fields, is_tensor)

@@ -13,7 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxplug
+from fxplug.ir import Graph
 from fxplug.lower import lower, plan_lowering
+from fxplug.lower.autograd_functions import reason_against_forward
 from fxplug.semantics.python_code import reason_against_function
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -363,6 +365,19 @@ def test_a_forward_that_writes_its_input_stays_in_pytorch(forward):
         torch.testing.assert_close(lowered.module(X - 1), Model()(X - 1))
 
 
+def test_a_forward_that_writes_a_view_writes_what_it_is_a_view_of():
+    class Model(nn.Module):
+        def forward(self, x):
+            y = torch.relu(x)
+            seen = function_of_it.apply(y.view(-1))
+            return y.tanh(), seen
+
+    function_of_it = function_of(writes_its_input)
+    with torch.no_grad():
+        lowered = lower(fxplug.trace(Model(), (X,)), LinesBackend(*KNOWN), (X,), name="lines")
+        torch.testing.assert_close(lowered.module(X - 1), Model()(X - 1))
+
+
 def test_forwards_between_what_stays_in_pytorch_are_run_by_the_engine():
     class Model(nn.Module):
         def forward(self, x):
@@ -387,3 +402,74 @@ def test_an_argument_that_may_change_is_a_reason():
     report = plan_lowering(graph, LinesBackend(*KNOWN), "lines", (X,))
 
     assert any("which is neither a tensor nor a plain value" in node.reason for node in report.unsupported)
+
+
+def loses_its_context(ctx, x):
+    ctx = x if x.dim() else ctx
+    ctx.my_own = 1
+    return x.relu()
+
+
+def reads_around():
+    seen = []
+
+    def forward(ctx, x):
+        seen.append(1)
+        return x.relu()
+
+    return forward
+
+
+async def waits(ctx, x):
+    return x.relu()
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (loses_its_context, "it gives 'ctx' another value"),
+        (reads_around(), "it reads seen, which may change"),
+        (waits, "it is asynchronous"),
+    ],
+    ids=["loses its context", "reads around", "waits"],
+)
+def test_reasons_that_no_engine_comes_to_hear(forward, reason):
+    assert reason_against_function(forward, has_owner=True).startswith(reason)
+
+
+def test_what_notes_apart_may_do_is_a_reason_too():
+    class Notes(Apart):
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            SEEN.append(inputs)
+
+    assert "it reads SEEN, which may change" in _reason_against(Notes.apply)
+    assert not _reason_against(Apart.apply)
+
+
+def test_only_apply_applies_a_function():
+    class Counts(Own):
+        @classmethod
+        def count(cls, x):
+            SEEN.append(x)
+            return x.relu()
+
+    assert _reason_against(Counts.count) == "it applies no autograd.Function"
+
+
+def _reason_against(target):
+    """Return why a call of a function of two tensors does more than compute."""
+    graph = Graph()
+    inputs = [graph.placeholder(name) for name in ("x", "other")]
+    return reason_against_forward(graph.call_function(target, tuple(inputs)), dict.fromkeys(inputs, X))
+
+
+def adds_in_place(ctx, x):
+    x += 1
+    return x.relu()
+
+
+@pytest.mark.parametrize("forward", [writes_its_input, writes_an_element, adds_in_place])
+def test_writing_is_a_reason_only_where_it_is_asked_for(forward):
+    assert not reason_against_function(forward, has_owner=True)
+    assert reason_against_function(forward, has_owner=True, may_write=False)

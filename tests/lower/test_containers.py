@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import sys
+import types
 from collections import OrderedDict, namedtuple
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -32,6 +35,54 @@ class Output:
 class Frozen:
     logits: torch.Tensor
     notes: list = dataclasses.field(default_factory=list)
+
+
+class Sparse(NamedTuple):
+    values: torch.Tensor
+    weight: object = None
+
+
+class ModelOutput(OrderedDict):
+    """Stands for the class of results of Transformers: a dict of those fields that are not None."""
+
+    def __post_init__(self):
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        first, *others = given.values()
+        if isinstance(first, dict) and all(value is None for value in others):
+            given = dict(first)
+        self.update((name, value) for name, value in given.items() if value is not None)
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        super().__setattr__(key, value)
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) if isinstance(key, str) else self.to_tuple()[key]
+
+    def to_tuple(self):
+        return tuple(self.values())
+
+
+@dataclasses.dataclass
+class Prediction(ModelOutput):
+    logits: object = None
+    loss: object = None
+    states: object = None
+
+
+class Doubling(Prediction):
+    """Does more than it has to."""
+
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 2
+
+
+@pytest.fixture
+def transformers(monkeypatch):
+    """Let the class that stands for the one of Transformers be found where that one is."""
+    module = types.ModuleType("transformers.utils.generic")
+    module.ModelOutput = ModelOutput
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 @dataclasses.dataclass
@@ -163,6 +214,12 @@ def read_of_nested(graph, x):
     return graph.call_function(torch.add, (found, other))
 
 
+def read_of_a_part(graph, x):
+    made = graph.call_function(tuple, ([x, graph.call_function(torch.exp, (x,))],))
+    part = graph.call_function(GET, (made, slice(1, None)))
+    return graph.call_function(torch.tanh, (graph.call_function(GET, (part, 0), name="read"),))
+
+
 def returned_too(graph, x):
     made = graph.call_function(dict, (), {"a": graph.call_function(torch.exp, (x,))})
     return made, graph.call_function(torch.tanh, (graph.call_function(GET, (made, "a")),))
@@ -178,6 +235,61 @@ def test_a_container_in_the_middle_cuts_no_partition(write):
 
     check(module)
     assert (str(module.graph), module.graph.version) == (text, version)
+
+
+def read_of_prediction(graph, x, kind=Prediction):
+    """Read by name, by key and by place, where a field between the two that are given is None."""
+    given = {"logits": graph.call_function(torch.exp, (x,)), "states": graph.call_function(torch.sin, (x,))}
+    made = graph.call_function(kind, (), given)
+    found = graph.call_function(getattr, (made, "logits"))
+    for read in (GET, "states"), (GET, 1), (GET, 0):
+        found = graph.call_function(torch.add, (found, graph.call_function(read[0], (made, read[1]))))
+    return found
+
+
+@pytest.mark.usefixtures("transformers")
+def test_results_of_transformers_are_containers():
+    check(graph_of(read_of_prediction))
+
+
+@pytest.mark.usefixtures("transformers")
+def test_a_result_that_does_more_is_a_call_as_any_other():
+    assert only_holds(Prediction)
+    assert not only_holds(Doubling)
+
+
+@pytest.mark.usefixtures("transformers")
+def test_the_only_field_of_a_result_may_be_taken_apart():
+    def write(graph, x):
+        parts = graph.call_function(dict, (), {"logits": graph.call_function(torch.exp, (x,))})
+        made = graph.call_function(Prediction, (parts,))
+        return graph.call_function(torch.tanh, (graph.call_function(GET, (made, "logits")),))
+
+    module = graph_of(write)
+    lowered = lower(module, Tensors(), (X,), name="tensors")
+    assert torch.equal(lowered.module(X + 1), module(X + 1))
+
+
+def test_without_transformers_its_results_are_calls_as_any_other():
+    assert not only_holds(Prediction)
+
+
+def test_fields_that_a_named_tuple_fills_itself_are_read_of_it():
+    def write(graph, x):
+        made = graph.call_function(Sparse, (graph.call_function(torch.exp, (x,)),))
+        return graph.call_function(torch.tanh, (graph.call_function(getattr, (made, "values")),))
+
+    module = graph_of(write)
+    lowered = lower(module, Tensors(), (X,), name="tensors")
+    assert torch.equal(lowered.module(X + 1), module(X + 1))
+
+
+def test_a_part_of_a_container_is_taken_from_it():
+    module = graph_of(read_of_a_part)
+    lowered = lower(module, Tensors(), (X,), name="tensors")
+
+    assert torch.equal(lowered.module(X + 1), module(X + 1))
+    assert [node.name for node in lowered.report.eager] == ["getitem", "read"]
 
 
 def test_a_container_behind_what_stays_is_no_part_of_the_rest():
@@ -209,6 +321,76 @@ def test_a_container_that_is_changed_is_read_where_the_program_reads_it():
         lowered = lower(graph_of(written), Tensors(), (X,), name="tensors")
         assert torch.equal(lowered.module(X), expected)
         assert lowered.report.eager
+
+
+def fill(container):
+    """Change a container, and return a tensor."""
+    container["a"] = container["a"] * 10
+    return container["b"].neg()
+
+
+def test_a_container_that_is_changed_by_what_returns_a_tensor_is_read_where_the_program_reads_it():
+    def write_dict(graph, x):
+        parts = {"a": graph.call_function(torch.exp, (x,)), "b": graph.call_function(torch.tanh, (x,))}
+        made = graph.call_function(dict, (), parts)
+        filled = graph.call_function(fill, (made,))
+        return graph.call_function(torch.add, (filled, graph.call_function(GET, (made, "a"))))
+
+    def write_list(graph, x):
+        parts = (graph.call_function(torch.exp, (x,)), graph.call_function(torch.tanh, (x,)))
+        made = graph.call_function(list, (parts,))
+        last = graph.call_method("pop", (made,))
+        return graph.call_function(torch.sub, (last, graph.call_function(GET, (made, -1))))
+
+    for write in (write_dict, write_list):
+        module = graph_of(write)
+        lowered = lower(module, Tensors("fill", "pop"), (X,), name="tensors")
+        assert torch.equal(lowered.module(X), module(X))
+
+
+class Doubled:
+    """Gives twice of what it is given, and 1 where it is read of the class."""
+
+    def __set_name__(self, owner, name):
+        self.name = f"_{name}"
+
+    def __get__(self, instance, owner=None):
+        return 1 if instance is None else getattr(instance, self.name) * 2
+
+    def __set__(self, instance, value):
+        setattr(instance, self.name, value)
+
+
+@dataclasses.dataclass
+class Converted:
+    logits: torch.Tensor = Doubled()
+
+
+@dataclasses.dataclass
+class Given:
+    """Keeps less than it is given."""
+
+    logits: torch.Tensor
+    scale: dataclasses.InitVar[object] = 7
+
+
+def written_like_pythons_own():
+    """Return a dataclass whose constructor looks like one that Python has written, as under ``python -c``."""
+    names = {}
+    exec("def __init__(self, logits):\n    self.logits = logits\n    print(logits)", names)
+    return dataclasses.dataclass(init=False)(
+        type("Told", (), {"__annotations__": {"logits": object}, "__init__": names["__init__"]})
+    )
+
+
+def test_what_a_constructor_takes_and_does_not_keep_is_read_of_the_class():
+    def write(graph, x):
+        made = graph.call_function(Given, (graph.call_function(torch.exp, (x,)), x))
+        found = [graph.call_function(getattr, (made, name)) for name in ("logits", "scale")]
+        return graph.call_function(torch.mul, tuple(found), name="product")
+
+    lowered = lower(graph_of(write), Tensors("product"), (X,), name="tensors")
+    assert torch.equal(lowered.module(X), X.exp() * 7)
 
 
 def test_what_computes_when_it_is_made_is_asked_of_the_backend():
@@ -291,10 +473,16 @@ def test_a_program_of_containers_alone_is_returned_as_it_is():
         derived(Pair, __getitem__=lambda self, number: number),
         derived(Pair, __getattribute__=lambda self, name: name),
         derived(Pair, left=property(lambda self: self[1])),
+        derived(Pair, left=5),
         derived(Output, __getattribute__=lambda self, name: name),
         derived(Output, __del__=lambda self: None),
+        Converted,
+        written_like_pythons_own(),
     ],
-    ids=["init", "getitem", "getattribute", "property", "getattribute of a dataclass", "del"],
+    ids=[
+        *("init", "getitem", "getattribute", "property", "hidden", "getattribute of a dataclass", "del"),
+        *("descriptor", "own constructor"),
+    ],
 )
 def test_classes_that_do_more_or_hold_something_else_are_calls_as_any_other(kind):
     assert only_holds(Pair)

@@ -27,6 +27,13 @@ class Options:
     scale: object
 
 
+@dataclasses.dataclass(eq=False)
+class Named:
+    """Is equal to itself alone."""
+
+    name: str
+
+
 class Loud:
     """Cannot be compared."""
 
@@ -78,6 +85,7 @@ def problem(expected, value):
         (np.float64("nan"), np.float64("nan")),
         (np.array([1.0, np.nan]), np.array([1.0, np.nan])),
         (np.array([None, "a"], dtype=object), np.array([None, "a"], dtype=object)),
+        (np.array([[1], None], dtype=object), np.array([[1], None], dtype=object)),
         (Options(torch.tensor([1.0, NAN])), Options(torch.tensor([1.0, NAN]))),
         (Options(torch.tensor(2j).conj()), Options(torch.tensor(complex(0.0, -2.0)))),
         ([np.int64(3)], [np.int64(3)]),
@@ -111,6 +119,7 @@ def test_the_same_value_is_accepted(expected, value):
         (frozenset({1}), frozenset({1.0})),
         (slice(0, 1), slice(False, 1)),
         (Options(1), Options(True)),
+        (Named("a"), Named("a")),
         (np.float32(2), np.float64(2)),
         (np.int64(2), 2),
         (np.array([1, 2]), np.array([1, 3])),
@@ -181,6 +190,7 @@ class Numbers(list):
         (defaultdict(int, {1: 1}), lambda value: value[2]),
         (deque([1]), lambda value: value.append(2)),
         (bytearray(b"a"), lambda value: value.append(2)),
+        (np.array([[1], None], dtype=object), lambda value: value[0].append(2)),
     ],
     ids=lambda value: type(value).__name__,
 )
