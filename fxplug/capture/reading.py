@@ -101,14 +101,18 @@ def _is_same(held: Any, value: Any) -> bool:
 
 def _tensors_of(root: nn.Module) -> Iterator[tuple[str, nn.Module, str, torch.Tensor]]:
     """Yield (path of the module, module, name, value) of every tensor below `root`, registered or a plain attribute."""
-    # There are thousands of attributes of a few classes, and whether each is a tensor takes longer to ask.
-    are_tensors: dict[type, bool] = {}
+    # There are thousands of attributes of a few classes: only where a table has a new class, or one of tensors, is each
+    # of its values looked at.
+    others: set[type] = set()
     for prefix, module in reversed(modules_below(root)):
         for table in (vars(module), buffers_of(module), parameters_of(module)):
+            if not table or others.issuperset(map(type, table.values())):
+                continue
             for name, value in table.items():
                 kind = type(value)
-                is_tensor = are_tensors.get(kind)
-                if is_tensor is None:
-                    is_tensor = are_tensors[kind] = issubclass(kind, torch.Tensor)
-                if is_tensor:
+                if kind in others:
+                    continue
+                if issubclass(kind, torch.Tensor):
                     yield prefix, module, name, value
+                else:
+                    others.add(kind)

@@ -138,13 +138,17 @@ class Node(NodeDescription):
         self._position: float = 0
         # A tuple around the only input would be a tenth of the node's memory.
         self._inputs: Node | tuple[Node, ...]
-        if not kwargs and args.__class__ is tuple and len(args) == 1 and (used := args[0]).__class__ is Node:
-            # Most nodes of a network take the value of one other.
-            if used.graph is not graph or used._position is ERASED:
-                raise _foreign(used, graph)
-            self._args, self._kwargs, self._inputs = args, EMPTY_DICT, used
-            used.users[self] = None
-            return
+        if not kwargs and args.__class__ is tuple:
+            if len(args) == 1 and (used := args[0]).__class__ is Node:
+                # Most nodes of a network take the value of one other.
+                if used.graph is not graph or used._position is ERASED:
+                    raise _foreign(used, graph)
+                self._args, self._kwargs, self._inputs = args, EMPTY_DICT, used
+                used.users[self] = None
+                return
+            if not args and (kwargs is EMPTY_DICT or kwargs.__class__ is dict):
+                self._args, self._kwargs, self._inputs = args, EMPTY_DICT, args
+                return
         self._args, self._kwargs, inputs = _take_in(graph, args, kwargs)
         for used in inputs:
             used.users[self] = None

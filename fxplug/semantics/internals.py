@@ -351,13 +351,17 @@ def empty_module() -> nn.Module:
     """Return what ``nn.Module()`` returns, in a fraction of the time."""
     module = nn.Module.__new__(nn.Module)
     own = vars(module)
-    for name, value in _EMPTY.items():
-        own[name] = value.copy() if value.__class__ in _TABLES else value
+    own.update(_EMPTY)
+    for name, kind in _TABLES:
+        own[name] = kind()
     return module
 
 
 _EMPTY = vars(nn.Module())
-_TABLES = frozenset({dict, OrderedDict, set})
+_TABLES = tuple(
+    (name, value.__class__) for name, value in _EMPTY.items() if value.__class__ in {dict, OrderedDict, set}
+)
+"""The names of the tables that a module has to itself, all of them empty in a new one, and their classes."""
 
 
 def own_tables(module: nn.Module) -> tuple[MutableMapping[str, Any], ...]:

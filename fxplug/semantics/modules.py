@@ -40,11 +40,12 @@ def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
 
 
 def _own_effect(module: nn.Module) -> Effect:
-    updates, draws, always_draws = _traits(type(module))
+    updates, draws, always_draws, inplace, max_norm = _traits(type(module))
+    own = vars(module)
     effect = RANDOM if always_draws else PURE
-    if _setting(module, "inplace"):
+    if own.get("inplace", inplace):
         effect = _WRITES_INPUT.join(effect) if always_draws else _WRITES_INPUT
-    if _setting(module, "max_norm") is not None:
+    if own.get("max_norm", max_norm) is not None:
         effect = effect.join(_WRITES_STATE)  # A lookup renormalises the rows that it reads.
     if not module.training:
         return effect
@@ -56,10 +57,15 @@ def _own_effect(module: nn.Module) -> Effect:
 
 
 @lru_cache(maxsize=512)
-def _traits(kind: type[nn.Module]) -> tuple[bool, bool, bool]:
-    """Return what a class of torch may do: update statistics or draw random numbers in training, or draw always."""
+def _traits(kind: type[nn.Module]) -> tuple[bool, bool, bool, Any, Any]:
+    """Return what a class of torch may do: update statistics or draw random numbers in training, or draw always.
+
+    Behind that stand its own ``inplace`` and ``max_norm``: asking a class for what it lacks takes long, too.
+    """
     always_draws = issubclass(kind, (nn.FractionalMaxPool2d, nn.FractionalMaxPool3d))
-    return issubclass(kind, NormBase), issubclass(kind, (DropoutBase, nn.RReLU)), always_draws
+    draws = issubclass(kind, (DropoutBase, nn.RReLU))
+    settings = getattr(kind, "inplace", None), getattr(kind, "max_norm", None)
+    return issubclass(kind, NormBase), draws, always_draws, *settings
 
 
 _WRITES_INPUT, _WRITES_STATE = writes(0), writes("state")

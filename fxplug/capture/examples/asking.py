@@ -32,18 +32,21 @@ INSIDE = 9
 
 
 _CHANGES_RANK = frozenset({"squeeze", "squeeze_", "squeeze_copy"})
+_KNOWN = frozenset({"_operator", "builtins", "math", "torch"})
 
 
 def _changes_rank(node: Node) -> bool:
     """Return whether the number of dimensions of a result hangs on sizes, or is not known to follow from ranks."""
-    if node.op == "call_method":
+    op = node.op
+    if op == "call_method":
         return node.target in _CHANGES_RANK
-    if node.op != "call_function":
+    if op != "call_function":
         return False
     target: Any = node.target
+    if isinstance(target, BuiltinFunctionType):
+        return target.__name__ in _CHANGES_RANK
     home = str(getattr(target, "__module__", None)).partition(".")[0]
-    is_known = home in {"_operator", "torch", "builtins", "math"} or isinstance(target, BuiltinFunctionType)
-    return not is_known or getattr(target, "__name__", "") in _CHANGES_RANK
+    return home not in _KNOWN or getattr(target, "__name__", "") in _CHANGES_RANK
 
 
 class Answerer(Tracer):
@@ -186,7 +189,14 @@ class Answerer(Tracer):
                 stack.pop()
                 continue
             inputs = one.all_input_nodes
-            missing = [used for used in inputs if used not in known]
+            missing: list[Node] = []
+            for used in inputs:
+                if used in known:
+                    continue
+                if used.op == "get_attr":  # Most inputs of a model: its weights.
+                    known[used] = False
+                else:
+                    missing.append(used)
             if missing:
                 stack.extend(missing)
                 continue

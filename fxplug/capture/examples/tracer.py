@@ -286,10 +286,13 @@ def _refuse_lazy(root: Any) -> None:
     if not isinstance(root, nn.Module):
         return
     # One of each class tells whether there are any.
-    tensors: dict[type, Any] = {}
+    kinds: set[type] = set()
+    has_lazy = False
     for table in tensor_tables(root):
-        tensors.update(zip(map(type, table.values()), table.values(), strict=True))
-    if any(map(is_lazy, tensors.values())):
+        if not kinds.issuperset(map(type, table.values())):
+            kinds.update(map(type, table.values()))
+            has_lazy = has_lazy or any(map(is_lazy, table.values()))
+    if has_lazy:
         lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(
             f"Cannot trace {type(root).__name__} with example inputs: {', '.join(lazy)} have no size yet, and would "
