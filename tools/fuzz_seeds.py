@@ -95,6 +95,11 @@ class _Fused(nn.Module):
         return self.linear(self.conv(x), x)
 
 
+def _nested(batch: dict[str, Any], *rest: torch.Tensor, scale: float = 2.0, **options: torch.Tensor) -> Any:
+    sums = {name: value + sum(rest) for name, value in options.items()}
+    return {"sums": sums, "pairs": [(first * second * scale, None) for first, second in batch["pairs"]]}
+
+
 def _layers() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 16, 1), nn.ReLU(), nn.Conv2d(16, 2, 1), nn.Flatten(), nn.Linear(32, 16))
 
@@ -126,9 +131,13 @@ def manager() -> PluginManager:
 def write_seeds(folder: Path, plugins: PluginManager) -> list[Path]:
     """Write the files that are made anew into a folder; return these and the golden ones, in a fixed order."""
     torch.manual_seed(0)
+    one = torch.ones(2)
     image = torch.linspace(-1, 1, 64).reshape(2, 2, 4, 4)
     modules: dict[str, GraphModule] = {
         "whole": fxplug.trace(_Whole().eval(), (torch.ones(2, 3, dtype=torch.long),), manager=plugins),
+        "nested": fxplug.trace(
+            _nested, ({"pairs": [(one, one)]}, one), example_kwargs={"bias": one}, manager=plugins
+        ),
         "fused": fxplug.symbolic_trace(_Fused().eval(), manager=plugins),
     }
     plain = fxplug.symbolic_trace(_layers().eval(), manager=plugins)

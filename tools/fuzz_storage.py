@@ -4,12 +4,12 @@
     python tools/fuzz_storage.py --count 3000 --seed 5 --kinds tests/storage/corpus  # one file for each kind of refusal
     python tools/fuzz_storage.py --count 100000 --progress fuzz.json  # the same call goes on where this one was stopped
 
-Every file is one of those of tools/fuzz_seeds.py (golden files, and modules that are guarded, fused, lowered and,
-where fxplug-quant is installed, quantized) with a few mutations: of its bytes, of the archive, or, mostly, of what its
-JSON members say, with checksums made right again, as somebody who means harm would. Loading it, as a whole, lazily or
-without its engines, or summarizing it, must end well or in a ``StorageError``. Python's audit events are watched
-meanwhile: no import, no process, no socket, no code, and no file but the one that is loaded. Memory and time are
-bounded. A file on which any of this fails is kept, and makes the script end with 1.
+Every file is one of those of tools/fuzz_seeds.py (golden files, and modules that are guarded, nested, fused,
+lowered and, where fxplug-quant is installed, quantized) with a few mutations: of its bytes, of the archive, or,
+mostly, of what its JSON members say, with checksums made right again, as somebody who means harm would. Loading it,
+as a whole, lazily or without its engines, or summarizing it, must end well or in a ``StorageError``. Python's audit
+events are watched meanwhile: no import, no process, no socket, no code, and no file but the one that is loaded.
+Memory and time are bounded. A file on which any of this fails is kept, and makes the script end with 1.
 """
 
 from __future__ import annotations
