@@ -1,8 +1,8 @@
 """What capture makes of many models: ``python -m benchmarks.capture_models``.
 
 Each model is captured by torch.fx and by fxplug in every mode, and what was captured is compared with the model, in
-eval mode, on the example inputs and on a batch of another size. Where torchvision or timm is not installed, its models
-are left out, and the script says how to get them.
+eval mode, on the example inputs and on a batch of another size. Where torchvision, timm or transformers is not
+installed, its models are left out, and the script says how to get them.
 
     python -m benchmarks.capture_models                        # everything, some minutes
     python -m benchmarks.capture_models --group own            # needs no other library

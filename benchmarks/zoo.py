@@ -1,4 +1,4 @@
-"""Architectures of torchvision and timm, built without weights, and what they are called with."""
+"""Architectures of torchvision, timm and transformers, built without weights, and what they are called with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.own_models import OWN_MODELS, OwnModel
+from benchmarks.transformers_models import transformers_models
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,10 +115,18 @@ def _timm_models() -> list[OwnModel]:
     return found
 
 
+def _transformers_models() -> list[OwnModel]:
+    _torchvision()
+    return transformers_models(
+        _imported("transformers", "transformers tokenizers huggingface_hub safetensors regex")
+    )
+
+
 GROUPS: dict[str, Callable[[], list[OwnModel]]] = {
     "own": lambda: list(OWN_MODELS),
     "torchvision": _torchvision_models,
     "timm": _timm_models,
+    "transformers": _transformers_models,
 }
 """Where models are from -> gives them."""
 
