@@ -103,7 +103,8 @@ def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return a name of a callable for messages."""
-    return getattr(function, "__qualname__", repr(function))
+    # Not as a default of getattr: the text of a bound method is that of its module, with all that is below.
+    return function.__qualname__ if hasattr(function, "__qualname__") else repr(function)
 
 
 def call_with(

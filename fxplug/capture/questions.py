@@ -99,7 +99,8 @@ def misunderstood(error: BaseException) -> TraceError | None:
     )
 
 
-_STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b")
+# torch.finfo and iinfo do not say what they were given.
+_STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires ")
 
 
 def _line_of(error: BaseException) -> SourceLine | None:

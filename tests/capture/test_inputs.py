@@ -474,3 +474,16 @@ def test_backward_hooks_of_the_root_are_refused(capture):
 
     with pytest.raises(TraceError, match=r"the root \(Sequential\): it has backward hooks.*\[FXP-T010\]$"):
         capture(root)
+
+
+def test_messages_do_not_ask_modules_for_their_text(capture):
+    class Root(nn.Module):
+        @keeps_names
+        def forward(self, x, **options):
+            return x
+
+        def extra_repr(self):
+            raise AssertionError("the text of a module may be long, or ask for values")
+
+    with pytest.raises(TraceError, match=r"'.*Root\.forward'.*FXP-T008"):
+        capture(Root())

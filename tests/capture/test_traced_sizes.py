@@ -237,3 +237,8 @@ def test_calls_without_a_traced_value_are_made():
 
     assert len(Tracer().trace(program).nodes) == 2
     assert [tensor.shape for tensor in seen[0]] == [(2, 3), (2, 4), (1, 4), (1, 4)]
+
+
+def test_limits_of_an_unknown_dtype_are_refused_with_a_code():
+    with pytest.raises(TraceError, match=r"torch\.finfo\(\) requires a floating point.*\[FXP-T068\]$"):
+        Tracer().trace(lambda x: x * torch.finfo(x.dtype).min)
