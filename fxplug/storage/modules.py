@@ -435,7 +435,9 @@ def _check_all_names(kind: type[nn.Module], names: tuple[str, ...]) -> None:
         RESERVED_ATTRIBUTES | _GRAPH_STATE if kind is GraphModule else frozenset()
     )
     for name in names:
-        if not name or "." in name or name in reserved:
+        # Python and torch look such names up by themselves: copy.deepcopy asks an instance for __deepcopy__.
+        is_special = name.startswith("__") and name.endswith("__") and not hasattr(kind, name)
+        if not name or "." in name or name in reserved or is_special:
             raise Refusal(
                 f"{name!r} cannot be the name of something that a {kind.__name__} holds. Rename it.",
                 Codes.NAME,

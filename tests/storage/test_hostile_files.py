@@ -364,6 +364,14 @@ def edit_linear(stored, **fields) -> None:
             "'_compiled_call_impl' cannot be the name of something that a Linear holds.",
         ),
         (
+            {"attributes": {"__deepcopy__": {"$name": "torch:relu"}}},
+            "'__deepcopy__' cannot be the name of something that a Linear holds.",
+        ),
+        (
+            {"attributes": {"__torch_function__": {"$name": "torch:relu"}}},
+            "'__torch_function__' cannot be the name of something that a Linear holds.",
+        ),
+        (
             {"attributes": {"_forward_hooks": {"$dict": []}}},
             "'_forward_hooks' cannot be the name of something that a",
         ),
