@@ -39,7 +39,7 @@ from fxplug.capture.sources import Place, user_line
 from fxplug.capture.state import ModuleStates, assignment_error, training_error, updates_in_place
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
-from fxplug.errors import TraceError
+from fxplug.errors import FxplugError, TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import buffers_of, has_backward_hooks, parameters_of, paths_below
@@ -183,7 +183,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
                 self.graph.observers.append(self._refuse_writes)
             graph = self._trace(root, concrete_args)
         except BaseException as error:
-            told = misunderstood(error)
+            told = misunderstood(error) or self._first_cause(error)
             self._finish(started, None, told or error)
             if told is not None:
                 raise told from error
@@ -286,6 +286,17 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             if not fails_on_none(node):
                 raise error
         return result
+
+    def _first_cause(self, error: BaseException) -> TraceError | None:
+        """Return the refusal that was caught on its way, and made the program raise another error; None for others."""
+        is_own = isinstance(error, FxplugError) or not isinstance(error, Exception)  # Or an interruption.
+        if is_own or not self._refusals or self.problems is not None:
+            return None
+        first = self._refusals[0]
+        return TraceError(
+            f"{first.message} (What caught this error went on to raise a {type(error).__name__}.)",
+            code=first.code,
+        )
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""

@@ -16,8 +16,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.capture import Proxy
-from fxplug.errors import FxplugError
+from fxplug.errors import FxplugError, TraceError
 
 PROGRAMS = {}
 
@@ -355,3 +356,36 @@ def test_evaluation_mode_is_honoured_or_refused(capture):
     except FxplugError:
         return
     assert torch.equal(result, x)
+
+
+def test_a_refusal_that_the_program_turns_into_another_error_is_told():
+    def program(x):
+        try:
+            return x + (1 if x.sum() > 0 else 2)
+        except TraceError:
+            raise KeyError("nothing of this says what is wrong") from None
+
+    def own(x):
+        raise KeyError("of the program")
+
+    with pytest.raises(
+        TraceError, match=r"What caught this error went on to raise a KeyError.\) \[FXP-T\d+\]$"
+    ):
+        fxplug.symbolic_trace(program)
+    for trace in (fxplug.symbolic_trace, lambda root: fxplug.trace(root, (torch.ones(3),))):
+        with pytest.raises(KeyError, match="of the program"):
+            trace(own)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_refusal_inside_of_compiled_code_is_told():
+    compiled = torch.jit.script(_makes_a_tensor)
+
+    with pytest.raises(
+        TraceError, match=r"torch\.jit\.script has compiled.*went on to raise a RuntimeError.*FXP-T061"
+    ):
+        fxplug.trace(lambda x: compiled(x) + 1, (torch.ones(3, 3),))
+
+
+def _makes_a_tensor(x: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float)) + x.sum()
