@@ -26,7 +26,7 @@ from fxplug.capture.kinds import held_value, kind_of_node
 from fxplug.capture.questions import unknown_value
 from fxplug.capture.sameness import tell_apart
 from fxplug.capture.sessions import active
-from fxplug.capture.sources import passes_calls_on
+from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.semantics.internals import TYPE_QUESTIONS
 from fxplug.semantics.kinds import Kind, attribute_kind
 
@@ -318,7 +318,7 @@ def check_hash(proxy: Any, frame: FrameType) -> None:
         )
     if all(proxy is not known for known in tracer.hashed):
         for known in tracer.hashed:
-            tell_apart(tracer, known, proxy)
+            tell_apart(tracer, known, proxy, place_in_program())
         tracer.hashed.append(proxy)
 
 

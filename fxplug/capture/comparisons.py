@@ -125,7 +125,7 @@ def _compare(tracer: Any, pair: Pair, one: Any, other: Any) -> None:
     nodes = (one.node, other.node)
     if nodes[0] is nodes[1] or are_one_object(*nodes, tracer.root):
         _refuse_pair(tracer, pair, one.node)
-    tell_apart(tracer, one, other)
+    tell_apart(tracer, one, other, f" at {pair.line} ({pair.line.text!r})")
 
 
 def _compare_parts(tracer: Any, pair: Pair, candidates: Iterable[tuple[Node, Node]]) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from fxplug.capture.kinds import held_value, is_torchs, kind_of_node, module_at
 from fxplug.codegen import AUGMENTED
-from fxplug.semantics.internals import assert_function
+from fxplug.ir import effects
+from fxplug.semantics.checks import check_true
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,23 +62,23 @@ def may_be_one_object(one: Node, other: Node, root: nn.Module | None) -> bool:
     return not _sources(one, root).isdisjoint(_sources(other, root))
 
 
-def tell_apart(tracer: Any, one: Any, other: Any) -> None:
+def tell_apart(tracer: Any, one: Any, other: Any, place: str) -> None:
     """Record that two values must not be the same object, unless they cannot be.
 
     Args:
         tracer: The trace.
         one: A proxy.
         other: Another one.
+        place: Where the program asks, for the message.
     """
     nodes = (one.node, other.node)
     if nodes in tracer.told_apart or not may_be_one_object(*nodes, tracer.root):
         return
     tracer.told_apart.update((nodes, nodes[::-1]))
     differ = tracer.create_proxy("call_function", operator.is_not, (one, other), {})
-    message = (
-        f"{one.node.name} and {other.node.name} were taken to be two objects when the program was traced"
-    )
-    tracer.create_proxy("call_function", assert_function, (differ, message), {})
+    nothing_written = all(effects.effect_of(node, tracer.root).is_pure for node in tracer.graph.nodes)
+    text = f"{one.node.name} is not {other.node.name}{place}"
+    tracer.create_proxy("call_function", check_true, (differ, text, nothing_written), {})
 
 
 def _sources(node: Node, root: nn.Module | None) -> set[Any]:
