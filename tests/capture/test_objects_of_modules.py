@@ -55,46 +55,48 @@ class Base(nn.Module):
         )
 
 
-def space(self, x):
+def write_space(self, x):
     self.space.last = x
     self.space.new = 1
     return x
 
 
-def inner(self, x):
+def write_inner(self, x):
     self.space.inner["meter"].total = x
     return x
 
 
-def meter(self, x):
+def write_meter(self, x):
     self.meter.update(x.sum())
     return x
 
 
-def slots(self, x):
+def write_slots(self, x):
     self.slots.last = x
     self.slots.count += 1
     return x
 
 
-def seen(self, x):
+def write_seen(self, x):
     self.seen.parts.append(x)
     return x
 
 
-def pair(self, x):
+def write_pair(self, x):
     self.pair[0].append(x)
     self.pair[1]["calls"] = x
     return x
 
 
-def counts(self, x):
+def write_counts(self, x):
     self.counts[0] += 1
     return x
 
 
 @pytest.mark.parametrize("mode", ["symbolic", "value"])
-@pytest.mark.parametrize("forward", [space, inner, meter, slots, seen, pair, counts])
+@pytest.mark.parametrize(
+    "forward", [write_space, write_inner, write_meter, write_slots, write_seen, write_pair, write_counts]
+)
 def test_what_objects_hold_is_put_back_and_reported(forward, mode):
     module = type("Root", (Base,), {"forward": forward})()
     before = module.held()
