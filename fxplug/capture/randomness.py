@@ -188,12 +188,14 @@ def refuse_draws(generators: list[str]) -> None:
 
 
 def _error(source: str) -> TraceError:
-    return TraceError(
+    error = TraceError(
         f"Cannot trace: the program drew random numbers from {source}, or seeded it. That cannot be recorded, and in "
         "the captured program they would be the same in every call. Draw them with functions of torch (torch.rand, "
         "torch.randint), pass them as inputs, or keep the function that draws them as a call (fxplug.wrap).",
         code="FXP-T053",
     )
+    error.stands_on_examples = True
+    return error
 
 
 def seeding_error(name: str) -> TraceError:
