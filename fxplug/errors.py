@@ -101,9 +101,11 @@ class TraceError(FxplugError, ValueError):
 
     Attributes:
         problems: With ``on_error="collect"``, everything that was found.
+        stands_on_examples: Whether a capture on example inputs is refused for the same reason.
     """
 
     code = "FXP-T000"
+    stands_on_examples: bool = False
     problems: tuple[TraceError, ...] = ()
 
 

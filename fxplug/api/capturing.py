@@ -15,8 +15,10 @@ from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.examples import ExampleTracer
+from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import GuardError, TraceError, did_you_mean
 from fxplug.execute import POLICIES, GraphModule, GuardSet
+from fxplug.ir import Graph
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import is_compiler_loaded, is_fake, without_data
 
@@ -240,7 +242,7 @@ def _capture_once(
             ways[way] = True
 
 
-_OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T068": "fixes_numbers"}
+_OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T043": "keeps_identities", "FXP-T068": "fixes_numbers"}
 """Code of an error -> what avoids it, at the price of longer guards or of inputs that are not tensors."""
 
 
@@ -292,6 +294,7 @@ def _run_once(
     tracer.values = {} if keeps_values else None
     tracer.fixes_numbers = "fixes_numbers" in ways
     tracer.keeps_structures = "keeps_structures" in ways
+    tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation
     tracer.around = context
     tracer.without_data = context if options.mode == "shape" else None
@@ -305,9 +308,11 @@ def _run_once(
 
 def install_policy(captured: GraphModule, root: Any, options: CaptureOptions, on_guard_failure: str) -> None:
     """Let a captured program do what was chosen when a guard does not hold."""
-    if not captured.guards:
-        return
+    if on_guard_failure in {"eager", "recapture"}:
+        _guard_structure(captured)
     own = captured.guard_set
+    if own is None and not captured.guards:
+        return
     guards = GuardSet(None, ()) if own is None else own
     guards.on_failure = on_guard_failure
     if on_guard_failure == "eager":
@@ -315,6 +320,21 @@ def install_policy(captured: GraphModule, root: Any, options: CaptureOptions, on
     elif on_guard_failure == "recapture":
         guards.instead = Recapture(root, replace(options, check=False))
     captured.set_guards(guards)
+
+
+def _guard_structure(captured: GraphModule) -> None:
+    """Let nested inputs of another structure, which a program without guards refuses itself, count as a guard."""
+    graph = captured.graph
+    generator = vars(graph)["_codegen"]
+    if captured.guard_set is not None or not isinstance(generator, PyTreeCodeGen):
+        return
+    guards = Graph()
+    for node in graph.find_nodes(op="placeholder"):
+        guards.node_copy(node)
+    guards.output(())
+    guards.keyword_only = graph.keyword_only
+    guards.set_codegen(PyTreeCodeGen(generator.parameters, generator.flatten))
+    captured.set_guards(GuardSet(guards, ()))
 
 
 class Eager:
@@ -369,6 +389,7 @@ class Recapture(Eager):
             return result
         with _in_mode_of(module, self.root):
             captured = capture(self.root, args, kwargs, self._options)
+            _guard_structure(captured)
         self._captures = [*self._captures[1 - self.limit :], captured]
         return captured(*args, **kwargs)
 

@@ -128,12 +128,20 @@ class Preparation:
             TraceError,
             GuardError,
         ) as error:  # The latter from a graph module in it, which asks stand-ins.
+            if self._stands_on_examples(error):
+                raise
             reason = f"A symbolic capture is refused: {error.message}"
         else:
             reason = self._difference(found.module, eager, tolerance or Tolerance())
             if not reason:
                 return found
         return self._with_reason(self._captured("value"), reason)
+
+    def _stands_on_examples(self, error: TraceError | GuardError) -> bool:
+        """Return whether a capture on the inputs would only run the model once more, to be refused alike."""
+        settings = self._manager.config.trace
+        is_final = isinstance(error, TraceError) and error.stands_on_examples
+        return is_final and not settings.autowrap and settings.on_error == "raise"
 
     def _difference(self, module: GraphModule, eager: Run | None, tolerance: Tolerance) -> str:
         """Return why what was captured symbolically is not what the model computes, "" where it is."""

@@ -24,8 +24,9 @@ from fxplug.capture.callsites import (
 )
 from fxplug.capture.kinds import held_value, kind_of_node
 from fxplug.capture.questions import unknown_value
+from fxplug.capture.sameness import tell_apart
 from fxplug.capture.sessions import active
-from fxplug.capture.sources import passes_calls_on
+from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.semantics.internals import TYPE_QUESTIONS
 from fxplug.semantics.kinds import Kind, attribute_kind
 
@@ -304,8 +305,7 @@ def check_hash(proxy: Any, frame: FrameType) -> None:
         TraceError: It is none, or may be none.
     """
     tracer = _tracer(proxy)
-    asker = None if tracer is None else _asker(frame, tracer)
-    if asker is None:
+    if tracer is None or _asker(frame, tracer) is None:
         return
     kind = _kind(proxy, tracer)
     if kind is None or not issubclass(kind.cls, torch.Tensor):
@@ -316,6 +316,10 @@ def check_hash(proxy: Any, frame: FrameType) -> None:
             "example inputs: fxplug.trace(root, example_inputs).",
             "FXP-T043",
         )
+    if all(proxy is not known for known in tracer.hashed):
+        for known in tracer.hashed:
+            tell_apart(tracer, known, proxy, place_in_program())
+        tracer.hashed.append(proxy)
 
 
 def check_pickling(proxy: Any) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "expects_sizes",
     "is_compared",
     "is_told_only",
+    "last_argument",
     "reads_class",
 ]
 
@@ -150,6 +151,14 @@ def count_of_arguments(frame: FrameType) -> int | None:
     code, index = _instructions(frame)
     call = code[index]
     return call.arg if call.opname in _ARGUMENTS_BESIDE and not _ARGUMENTS_BESIDE[call.opname] else None
+
+
+def last_argument(frame: FrameType) -> Any:
+    """Return the last value that the call at which `frame` stands passes, `UNCLEAR` where that is not plain to see."""
+    code, index = _instructions(frame)
+    if not code[index].opname.startswith("CALL") or not code[index].arg:
+        return UNCLEAR
+    return _evaluated(frame, code, index - 1 if code[index - 1].opname == "PRECALL" else index)
 
 
 def reads_class(frame: FrameType) -> bool:

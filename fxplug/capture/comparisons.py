@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import operator
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fxplug.capture.answers import OPTIONAL_ATTRIBUTES
-from fxplug.capture.hazards import arguments_under_test
+from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.hazards import arguments_under_test, scan_of, values_by_name
 from fxplug.capture.kinds import kind_of_node, may_be_none
+from fxplug.capture.originals import original_of
 from fxplug.capture.proxy import Attribute, Proxy
+from fxplug.capture.sameness import are_one_object, may_be_one_object, tell_apart
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import assert_function
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from types import FunctionType
 
-    from fxplug.capture.identity import Test
+    from fxplug.capture.identity import Pair, Test
     from fxplug.capture.sessions import Session
     from fxplug.ir import Node
 
@@ -67,6 +71,88 @@ def check_comparisons(
             error = _refusal(tracer, node, name, test)
             tracer.note_refusal(error)
             raise error
+    for pair in scan_of(function.__code__).pairs:
+        _check_pair(tracer, pair, dict(values_by_name(function, args, kwargs)), function)
+
+
+def _check_pair(tracer: Any, pair: Pair, given: Mapping[str, Any], function: FunctionType) -> None:
+    """Look at a comparison of what a function is called with with another value.
+
+    Two values that the function is called with are recorded to be two, unless they are one, or cannot be one.
+
+    Raises:
+        TraceError: What it is compared with is not known, or is not what the function is called with as a whole.
+    """
+    one, other = given.get(pair.one, _UNKNOWN), given.get(pair.other, _UNKNOWN)
+    if pair.name:
+        other = original_of(function.__globals__.get(pair.name, _UNKNOWN))
+    for value, is_part in ((one, pair.one_is_part), (other, pair.other_is_part)):
+        if is_part and _is_ours(value, tracer):
+            _refuse_pair(tracer, pair, value.node)
+    if not pair.one:
+        _compare_parts(tracer, pair, combinations(_traced_parts(tracer, list(given.values())), 2))
+    elif pair.one_is_part or pair.other_is_part:
+        parts = _traced_parts(tracer, one)
+        others = parts if other is _UNKNOWN else _traced_parts(tracer, other)
+        _compare_parts(tracer, pair, product(parts, others))
+    elif _is_ours(one, tracer) and _is_ours(other, tracer):
+        _compare(tracer, pair, one, other)
+    elif _is_ours(one, tracer) and (other is _UNKNOWN or _may_be(one.node, other, tracer.root)):
+        _refuse_pair(tracer, pair, one.node)
+    elif _is_ours(other, tracer) and _may_be(other.node, one, tracer.root):
+        _refuse_pair(tracer, pair, other.node)
+
+
+_UNKNOWN: Any = object()
+
+
+def _is_ours(value: Any, tracer: Any) -> bool:
+    return isinstance(value, Proxy) and value.tracer is tracer
+
+
+def _may_be(node: Node, value: Any, root: Any) -> bool:
+    """Return whether the value of a node may be an object that is no traced value."""
+    kind = kind_of_node(node, root)
+    if kind is None:
+        return may_be_none(node, root)
+    return isinstance(value, kind.cls) and not issubclass(kind.cls, torch.Tensor)
+
+
+def _compare(tracer: Any, pair: Pair, one: Any, other: Any) -> None:
+    """Record that two values are two objects, as Python finds them to be while they are traced."""
+    if one is other:
+        return
+    nodes = (one.node, other.node)
+    if nodes[0] is nodes[1] or are_one_object(*nodes, tracer.root):
+        _refuse_pair(tracer, pair, one.node)
+    tell_apart(tracer, one, other, f" at {pair.line} ({pair.line.text!r})")
+
+
+def _compare_parts(tracer: Any, pair: Pair, candidates: Iterable[tuple[Node, Node]]) -> None:
+    """Look at a comparison of parts of what a function is called with: of which ones is not known.
+
+    Raises:
+        TraceError: Two of them may be one object.
+    """
+    for first, second in candidates:
+        if first is not second and may_be_one_object(first, second, tracer.root):
+            _refuse_pair(tracer, pair, first)
+
+
+def _traced_parts(tracer: Any, value: Any) -> list[Node]:
+    found = [part.node for part in iterate_parts(value) if _is_ours(part, tracer)]
+    return list(dict.fromkeys(found))
+
+
+def _refuse_pair(tracer: Any, pair: Pair, node: Node) -> None:
+    error = TraceError(
+        f"Cannot trace: whether two values are the same object is asked at {pair.line} ({pair.line.text!r}), and what "
+        f"{node.name!r} is, is unknown. Compare what is in them (torch.equal), or make the enclosing module a leaf, or "
+        "give example inputs: fxplug.trace(root, example_inputs).",
+        code="FXP-T041",
+    )
+    tracer.note_refusal(error)
+    raise error
 
 
 def _is_certain(node: Node, root: Any, test: Test) -> bool:

@@ -1,27 +1,51 @@
-"""Lists, dicts and the like that modules hold: what they contain is as it was when a trace ends."""
+"""Lists, dicts, plain objects and the like that modules hold: what they contain is as it was when a trace ends."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import argparse
+import sys
+import weakref
+from collections import OrderedDict, UserDict, UserList, deque
+from dataclasses import dataclass, field
 from operator import is_
+from types import FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["OWN_TABLES", "Containers"]
+__all__ = ["OWN_TABLES", "Change", "Containers", "is_object"]
 
 _KINDS = (list, dict, set, deque)
 OWN_TABLES = frozenset(vars(nn.Module()))
 """The tables that every module has."""
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
+_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Tensor, nn.Parameter})
+"""Classes of values that hold nothing, met more often than any others."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was found in an attribute that held something else before."""
+
+    path: str
+    """Of the module."""
+    name: str
+    """Of the attribute."""
+    contents: list[Any] = field(default_factory=list[Any])
+    """What the containers held that have changed."""
+    replaced: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
+    """What stood in a place of one of them, and what took its place."""
+    fields: list[tuple[Any, str, Any, Any]] = field(default_factory=list[tuple[Any, str, Any, Any]])
+    """Object, name of its attribute, what it held, and what it holds, for each attribute of an object that was set."""
 
 
 class Containers:
-    """Remembers what containers hold, to put it back."""
+    """Remembers what containers and plain objects hold, to put it back."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[str, str, Any, Any]] = {}
@@ -32,7 +56,7 @@ class Containers:
             return
         for name in attributes.keys() - OWN_TABLES:
             value = attributes[name]
-            if isinstance(value, _KINDS):
+            if type(value) not in _PLAIN and _holds_others(value):
                 self._add(path, name, value)
 
     def _add(self, path: str, name: str, container: Any) -> None:
@@ -43,33 +67,62 @@ class Containers:
                 continue
             before = _copy_of(value)
             self._held[id(value)] = (path, name, value, before)
-            if len(value) <= _MOST:
-                inner: Iterable[Any] = value.values() if isinstance(value, dict) else value
-                pending.extend(part for part in inner if isinstance(part, _KINDS))
+            if len(before) <= _MOST:
+                pending.extend(part for part in _parts_of(value, before) if _holds_others(part))
 
-    def restore(self, *, again: bool = False) -> list[tuple[str, str, list[Any]]]:
+    def restore(self, *, again: bool = False) -> list[Change]:
         """Put everything back.
 
         Args:
             again: Whether it is to be put back once more, later.
 
         Returns:
-            Of the attributes that held something else: path of the module, name, what they held.
+            What was found in the attributes that held something else.
         """
-        changed: dict[tuple[str, str], list[Any]] = {}
+        changed: dict[tuple[str, str], Change] = {}
         for path, name, container, before in self._held.values():
             if not _is_unchanged(container, before):
-                changed.setdefault((path, name), []).extend(_copy_of(container))
+                change = changed.setdefault((path, name), Change(path, name))
+                _describe(change, container, before)
                 _fill(container, before)
         if not again:
             self._held.clear()
-        return [(*key, contents) for key, contents in changed.items()]
+        return list(changed.values())
 
 
-def _copy_of(container: Any) -> Any:
+def _describe(change: Change, container: Any, before: list[Any]) -> None:
+    found = _copy_of(container)
+    if is_object(container):
+        former, current = dict(before), dict(found)
+        change.fields.extend(
+            (container, name, former.get(name), current.get(name))
+            for name in {**former, **current}
+            if former.get(name) is not current.get(name)
+        )
+        return
+    change.contents.extend(found)
+    if isinstance(container, dict):
+        former = {id(key): value for key, value in before}
+        change.replaced.extend((former[id(key)], value) for key, value in found if id(key) in former)
+    elif not isinstance(container, set):
+        change.replaced.extend(zip(before, found, strict=False))
+
+
+def _holds_others(value: Any) -> bool:
+    return isinstance(value, (*_KINDS, tuple)) or is_object(value)
+
+
+def _parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:
+    is_pairs = isinstance(value, dict) or is_object(value)
+    return (part for _, part in contents) if is_pairs else contents
+
+
+def _copy_of(container: Any) -> list[Any]:
     """Return what a container holds; a container of a class of its own is read as Python's own class reads it."""
     if isinstance(container, dict):
         return _items_of(cast("dict[Any, Any]", container))
+    if is_object(container):
+        return list(_fields_of(container))
     return list(cast("list[Any]", container))
 
 
@@ -81,12 +134,15 @@ def _items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 def _is_unchanged(container: Any, before: list[Any]) -> bool:
-    if len(container) != len(before):
+    if isinstance(container, tuple):
+        return True
+    is_pairs = isinstance(container, dict) or is_object(container)
+    found = _copy_of(container) if is_pairs else container
+    if len(found) != len(before):
         return False
-    if isinstance(container, dict):
-        items = _items_of(cast("dict[Any, Any]", container))
+    if is_pairs:
         return all(
-            key is known and value is held for (key, value), (known, held) in zip(items, before, strict=True)
+            key is known and value is held for (key, value), (known, held) in zip(found, before, strict=True)
         )
     # By identity: values may define any == of their own. A set that nobody has changed has kept its order.
     return all(map(is_, container, before))
@@ -96,8 +152,72 @@ def _fill(container: Any, before: list[Any]) -> None:
     if isinstance(container, list):
         cast("list[Any]", container)[:] = before
         return
+    if is_object(container):
+        _set_fields(container, dict(before))
+        return
     container.clear()
     if isinstance(container, deque):
         cast("deque[Any]", container).extend(before)
     else:
         container.update(before)
+
+
+# -- plain objects
+
+_KNOWN_KINDS = (SimpleNamespace, argparse.Namespace, UserDict, UserList)
+"""Classes of Python whose instances hold what a program gives them."""
+_FOREIGN = frozenset({*sys.stdlib_module_names, "fxplug", "numpy", "torch"}) - {"__main__"}
+"""Top-level modules whose objects are their own affair."""
+_OTHERS = (*_KINDS, tuple, nn.Module, torch.Tensor, type, FunctionType, MethodType, BaseException)
+_is_object: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def is_object(value: Any) -> bool:
+    """Return whether a value is an instance of a class of a program, or of one that holds attributes alone."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return False
+    known = _is_object.get(kind)
+    if known is None:
+        is_own = str(kind.__module__).partition(".")[0] not in _FOREIGN and not issubclass(kind, _OTHERS)
+        known = _is_object[kind] = is_own or issubclass(kind, _KNOWN_KINDS)
+    return known
+
+
+def _slots_of(kind: type) -> Iterator[tuple[str, MemberDescriptorType]]:
+    for base in kind.__mro__:
+        if "__slots__" in vars(base):
+            for name, member in vars(base).items():
+                if isinstance(member, MemberDescriptorType):
+                    yield name, member
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:  # It has slots alone.
+        return {}
+
+
+def _fields_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object as they are stored, past properties and the like."""
+    yield from _attributes_of(value).items()
+    for name, member in _slots_of(type(value)):
+        try:
+            yield name, member.__get__(value)
+        except AttributeError:  # Nothing is there.
+            continue
+
+
+def _set_fields(value: Any, fields: dict[str, Any]) -> None:
+    for name, member in _slots_of(type(value)):
+        if name in fields:
+            member.__set__(value, fields.pop(name))
+        else:
+            try:
+                member.__delete__(value)
+            except AttributeError:
+                continue
+    held = _attributes_of(value)
+    held.clear()
+    held.update(fields)

@@ -1,9 +1,9 @@
 """Questions that no traced value hears, found in the bytecode of the functions that a trace enters.
 
 ``mask is None`` asks nothing of ``mask``: Python compares two addresses. Where a function compares one of its
-parameters with a constant so, it is looked at with what it is called; what the comparison hangs on is then known to be
-a traced value, or not. ``type(x)``, ``callable(x)`` and ``id(x)`` ask nothing of ``x`` either; whether a function calls
-them is all that is found out here.
+parameters so, with a constant or with another value, it is looked at with what it is called; what the comparison hangs
+on is then known to be a traced value, or not. ``type(x)``, ``callable(x)`` and ``id(x)`` ask nothing of ``x`` either;
+whether a function calls them is all that is found out here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.capture.identity import Test, tests_in
+from fxplug.capture.identity import Pair, Test, pairs_in, tests_in
 from fxplug.capture.sources import is_standard, passes_calls_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of"]
+__all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of", "values_by_name"]
 
 ASKED_BY_NAME = frozenset({"callable", "getattr", "hasattr", "id", "type"})
 """Functions of Python whose calls no traced value hears."""
@@ -36,7 +36,9 @@ class Scan:
     asks: frozenset[str]
     """Those of `ASKED_BY_NAME` among them."""
     tests: Mapping[str, Test]
-    """Parameter -> the comparison of it."""
+    """Parameter -> the comparison of it with a constant."""
+    pairs: tuple[Pair, ...]
+    """The comparisons of parameters with other values."""
 
 
 _scans: dict[int, tuple[weakref.ref[CodeType], Scan]] = {}
@@ -50,7 +52,7 @@ def scan_of(code: CodeType) -> Scan:
     if known is None:
         inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         names = frozenset(code.co_names).union(*(scan_of(part).names for part in inner))
-        scan = Scan(names, names & ASKED_BY_NAME, tests_in(code))
+        scan = Scan(names, names & ASKED_BY_NAME, tests_in(code), pairs_in(code))
         known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
     return known[1]
 
@@ -59,14 +61,19 @@ def arguments_under_test(
     function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[Any, str, Test]]:
     """Yield each value that a function is called with and compares, the name of its parameter, and the comparison."""
-    code = function.__code__
-    tests = scan_of(code).tests
-    for position, name in enumerate(code.co_varnames[: code.co_argcount]):
-        if name in tests and position < len(args):
-            yield args[position], name, tests[name]
-    for name, value in kwargs.items():
+    tests = scan_of(function.__code__).tests
+    for name, value in values_by_name(function, args, kwargs):
         if name in tests:
             yield value, name, tests[name]
+
+
+def values_by_name(
+    function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters that a call gives a value, with their values, those behind stars left out."""
+    code = function.__code__
+    yield from zip(code.co_varnames[: code.co_argcount], args, strict=False)
+    yield from kwargs.items()
 
 
 # -- what a function can reach

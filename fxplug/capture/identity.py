@@ -9,10 +9,11 @@ import dis
 import inspect
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 from fxplug.ir import SourceLine
 
-__all__ = ["Test", "tests_in"]
+__all__ = ["Pair", "Test", "pairs_in", "tests_in"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,24 @@ class Test:
     """Whether a function inside compares a parameter of its own, for which this one may be handed over."""
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A comparison of a parameter, or of a part of one, by identity with something that is no constant."""
+
+    line: SourceLine
+    """Where it stands."""
+    one: str
+    """The parameter; ``""`` for the parameters of a function inside, for which any of these may be handed over."""
+    other: str
+    """The parameter that it is compared with; ``""`` where it is anything else."""
+    one_is_part: bool = False
+    """Whether something is compared that was taken out of the parameter."""
+    other_is_part: bool = False
+    """The same for the other one."""
+    name: str = ""
+    """The global that it is compared with."""
+
+
 _ELEMENT = "<element>"
 """Stands for the parameter of which a variable of a loop may be a part."""
 _SINGLETONS = (None, True, False, Ellipsis)
@@ -42,9 +61,7 @@ _SKIPPED = frozenset({"CACHE", "COPY", "DUP_TOP", "EXTENDED_ARG", "NOP", "NOT_TA
 
 def tests_in(code: CodeType) -> dict[str, Test]:
     """Return which parameters are compared by identity, in the function itself or in one inside of it."""
-    count = code.co_argcount + code.co_kwonlyargcount
-    count += sum(bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
-    parameters = frozenset(code.co_varnames[:count])
+    parameters = _parameters_of(code)
     if not parameters:
         return {}
     found = _tests_of(code, {name: (name, True) for name in parameters})
@@ -59,6 +76,12 @@ def tests_in(code: CodeType) -> dict[str, Test]:
         indirect = Test(tests[0].line, question, is_for_none=True, is_indirect=True)
         found = {**dict.fromkeys(parameters, indirect), **found}
     return found
+
+
+def _parameters_of(code: CodeType) -> frozenset[str]:
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += sum(bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+    return frozenset(code.co_varnames[:count])
 
 
 def _tests_of(code: CodeType, known: dict[str, tuple[str, bool]]) -> dict[str, Test]:
@@ -124,23 +147,90 @@ def _loaded(entries: list[tuple[dis.Instruction, int]], index: int) -> str | Non
 def _tested(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[str | None, str, bool]:
     """Return which variable an instruction compares, with what, as messages call it, and whether all of it."""
     entry = entries[index][0]
+    right = _operand(entries, index - 1)
     if entry.opname != "IS_OP":
-        name, is_whole = _compared(entries, index - 1)
-        return name, "a mapping" if entry.opname == "MATCH_MAPPING" else "None", is_whole
-    for constant, variable in ((index - 1, index - 2), (index - 2, index - 1)):
-        if constant < 0 or not entries[constant][0].opname.startswith("LOAD_CONST"):
-            continue
-        name, is_whole = _compared(entries, variable)
-        value = entries[constant][0].argval
-        if name is not None and any(value is known for known in _SINGLETONS):
-            return name, repr(value), is_whole
+        return right.name, "a mapping" if entry.opname == "MATCH_MAPPING" else "None", right.is_whole
+    left = _left_of(entries, right)
+    for constant, variable in ((right, left), (left, right)):
+        if variable.name is not None and constant.is_constant and _is_singleton(constant.value):
+            return variable.name, repr(constant.value), variable.is_whole
     return None, "", True
 
 
-def _compared(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[str | None, bool]:
-    """Return the variable that an instruction reads, or looks something up in, and whether it is the former."""
+def _is_singleton(value: Any) -> bool:
+    return any(value is known for known in _SINGLETONS)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What an instruction has found on the stack."""
+
+    start: int
+    """Index of the first instruction of the expression."""
+    name: str | None = None
+    """The variable that it reads, or in which it looks something up; None for anything else."""
+    is_whole: bool = True
+    """Whether it is the variable itself."""
+    is_constant: bool = False
+    value: Any = None
+    """The constant."""
+    global_name: str = ""
+    """The global that it reads."""
+
+
+def _operand(entries: list[tuple[dis.Instruction, int]], index: int) -> _Operand:
+    """Return the expression that ends at an index."""
     name = _loaded(entries, index)
-    return (name, True) if name is not None or index < 0 else (_looked_up(entries, index), False)
+    if name is not None or index < 0:
+        return _Operand(index, name)
+    entry = entries[index][0]
+    if entry.opname.startswith("LOAD_CONST"):
+        return _Operand(index, is_constant=True, value=entry.argval)
+    if entry.opname == "LOAD_GLOBAL":
+        return _Operand(index, global_name=entry.argval)
+    inner = _looked_up(entries, index)
+    if inner is None:
+        return _Operand(_start_of(entries, index))
+    return _Operand(inner.start, inner.name, is_whole=False)
+
+
+def _start_of(entries: list[tuple[dis.Instruction, int]], index: int) -> int:
+    """Return where the expression that ends at an index begins, -1 where that is not plain to see."""
+    missing = 1
+    for start in range(index, -1, -1):
+        entry = entries[start][0]
+        if entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs:
+            return -1
+        missing -= _pushed(entry)
+        if missing <= 0:
+            return start if missing == 0 or _reads_two(entry) else -1
+    return -1
+
+
+def _reads_two(entry: dis.Instruction) -> bool:
+    """Return whether an instruction reads two variables, as newer Pythons do."""
+    return isinstance(entry.argval, tuple) and entry.opname.startswith("LOAD_FAST")
+
+
+def _pushed(entry: dis.Instruction) -> int:
+    """Return by how many values an instruction makes the stack higher, without what goes with a callee."""
+    count = entry.arg or 0
+    if entry.opname.startswith(("LOAD_GLOBAL", "LOAD_ATTR")):
+        return int(entry.opname.startswith("LOAD_GLOBAL"))
+    if entry.opname in {"LOAD_METHOD", "KW_NAMES"}:
+        return 0
+    if entry.opname in {"CALL", "CALL_FUNCTION", "CALL_METHOD"}:
+        return -count
+    if entry.opname in {"CALL_KW", "CALL_FUNCTION_KW"}:
+        return -count - 1
+    return dis.stack_effect(entry.opcode, entry.arg, jump=False)
+
+
+def _left_of(entries: list[tuple[dis.Instruction, int]], right: _Operand) -> _Operand:
+    """Return the expression in front of another one."""
+    if right.start >= 0 and _reads_two(first := entries[right.start][0]):
+        return _Operand(right.start, first.argval[0])
+    return _operand(entries, right.start - 1)
 
 
 def _with_aliases(
@@ -158,24 +248,23 @@ def _with_aliases(
         if entries[index - 1][0].opname == "FOR_ITER":
             found[name] = (_ELEMENT, True)
             continue
-        source, is_whole = _loaded(entries, index - 1), True
-        if source is None:
-            source, is_whole = _looked_up(entries, index - 1), False
-        if source in found:
-            parameter, was_whole = found[source]
-            found[name] = (parameter, is_whole and was_whole)
+        source = _operand(entries, index - 1)
+        if source.name in found:
+            parameter, was_whole = found[source.name]
+            found[name] = (parameter, source.is_whole and was_whole)
     return found
 
 
-def _looked_up(entries: list[tuple[dis.Instruction, int]], index: int) -> str | None:
-    """Return the variable in which the value that an instruction leaves was looked up, by a constant key or a name."""
+def _looked_up(entries: list[tuple[dis.Instruction, int]], index: int) -> _Operand | None:
+    """Return in what the value that an instruction leaves was looked up, by a constant key or a name."""
     entry = entries[index][0]
     if entry.opname.startswith("LOAD_ATTR"):
-        name = _loaded(entries, index - 1)
-        return None if name == "self" else name  # What a module holds is no value of the program.
+        holder = _operand(entries, index - 1)
+        # What a module holds is no value of the program.
+        return None if holder.name == "self" and holder.is_whole else _known(holder)
     if entry.opname.startswith(("BINARY_SUBSCR", "BINARY_OP")) and entry.argrepr in {"", "[]"}:
-        is_constant = index > 0 and entries[index - 1][0].opname.startswith("LOAD_CONST")
-        return _loaded(entries, index - 2) if is_constant else None
+        key = _operand(entries, index - 1)
+        return _known(_left_of(entries, key)) if key.is_constant else None
     if not entry.opname.startswith("CALL"):
         return None
     start = index - 1
@@ -183,4 +272,79 @@ def _looked_up(entries: list[tuple[dis.Instruction, int]], index: int) -> str | 
         start -= 1
     callee = entries[start][0]
     is_lookup = callee.opname.startswith(("LOAD_METHOD", "LOAD_ATTR")) and callee.argval in {"get", "pop"}
-    return _loaded(entries, start - 1) if is_lookup else None
+    return _known(_operand(entries, start - 1)) if is_lookup else None
+
+
+def _known(operand: _Operand) -> _Operand | None:
+    return None if operand.name is None else operand
+
+
+# -- comparisons of two values
+
+
+def pairs_in(code: CodeType) -> tuple[Pair, ...]:
+    """Return the comparisons of parameters with anything but constants, also those in functions inside."""
+    parameters = _parameters_of(code)
+    if not parameters:
+        return ()
+    found = _pairs_of(code, {name: (name, True) for name in parameters})
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            found += [Pair(pair.line, "", "") for pair in pairs_in(part)]
+    return tuple(found)
+
+
+def _pairs_of(code: CodeType, known: dict[str, tuple[str, bool]]) -> list[Pair]:
+    found: list[Pair] = []
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    if inner or _IS in code.co_code[::2]:
+        entries = _entries(code)
+        known = _with_aliases(entries, known)
+        for index, (entry, line) in enumerate(entries):
+            if entry.opcode == _IS:
+                pair = _pair_at(entries, index, known, SourceLine(code.co_filename, line, code.co_name))
+                found += [] if pair is None else [pair]
+    for part in inner:
+        found += _pairs_of(part, {name: known[name] for name in part.co_freevars if name in known})
+    return found
+
+
+_IS = dis.opmap["IS_OP"]
+
+
+def _pair_at(
+    entries: list[tuple[dis.Instruction, int]],
+    index: int,
+    known: dict[str, tuple[str, bool]],
+    line: SourceLine,
+) -> Pair | None:
+    right = _operand(entries, index - 1)
+    left = _left_of(entries, right)
+    if right.is_constant or left.is_constant:
+        return None
+    if any(_reads_metadata(entries[side][0]) for side in (index - 1, right.start - 1) if side >= 0):
+        return None
+    one, other = sorted((_source(left, known), _source(right, known)), key=lambda source: source[0] == "")
+    if one[0] == "":
+        return None
+    if _ELEMENT in {one[0], other[0]}:  # Of which parameter it is an element is not known.
+        named = one if other[0] == _ELEMENT else other
+        name, is_part = ("", False) if named[0] == _ELEMENT else named
+        return Pair(line, name, "", is_part)
+    return Pair(line, one[0], other[0], one[1], other[1], left.global_name or right.global_name)
+
+
+def _source(operand: _Operand, known: dict[str, tuple[str, bool]]) -> tuple[str, bool]:
+    """Return of which parameter an operand is, and whether it is a part of it."""
+    if operand.name is None or operand.name not in known:
+        return "", False
+    parameter, is_whole = known[operand.name]
+    return parameter, not (is_whole and operand.is_whole)
+
+
+def _reads_metadata(entry: dis.Instruction) -> bool:
+    """Return whether an instruction reads what a tensor says of itself: that is heard when it is read."""
+    return entry.opname.startswith("LOAD_ATTR") and entry.argval in _METADATA
+
+
+_METADATA = frozenset({"__class__", "device", "dtype", "grad", "grad_fn", "layout", "shape"})

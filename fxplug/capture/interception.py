@@ -15,12 +15,15 @@ The list:
   those that set the random numbers of torch.
 - ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
 - The flag by which torch.fx says that it traces: libraries that ask hear yes inside a trace, and no elsewhere.
+- The methods of ``random.Random`` by which generators of a program's own draw: they would be constants.
+- ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
 - Calls of torch in this thread that hold a traced value where torch expects a number (see `fxplug.capture.calls`).
 """
 
 from __future__ import annotations
 
+import random
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -182,6 +185,24 @@ def _seeding(*args: Any, **kwargs: Any) -> Any:
     return interceptor.on_seeding(original, args, kwargs)
 
 
+def _random(self: Any, *args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is not None and (interceptor := session.interceptor) is not None:
+        interceptor.on_random("<kind>", self, args, kwargs)
+    return original(self, *args, **kwargs)
+
+
+def _hash(self: Any) -> int:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is not None and (interceptor := session.interceptor) is not None:
+        interceptor.on_hash(self)
+    return original(self)
+
+
 def _trace(*args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     outside: Any = "<outside>"
@@ -240,6 +261,7 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (nn.Module, "__call__", _call, _CONSTANTS),
     (nn.Module, "__getattr__", _getattr, _CONSTANTS),
     (nn.Module, "__setattr__", _setattr, _CONSTANTS),
+    (torch.Tensor, "__hash__", _hash, _CONSTANTS),
     (TorchFxTracer, "trace", _trace, {"<outside>": _outside}),
 )
 
@@ -250,6 +272,16 @@ _CONTEXT_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
 )
 
+_RANDOM_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = tuple(
+    (kind, name, _random, {**_CONSTANTS, "<kind>": heard})
+    for kind, heard, names in (
+        (random.Random, "made", ("__init__",)),
+        (random.Random, "seed", ("seed", "setstate")),
+        (random.Random, "draw", ("gauss", "getrandbits", "random")),
+        (random.SystemRandom, "draw", ("getrandbits", "randbytes", "random")),
+    )
+    for name in names
+)
 _SEEDING = (torch.manual_seed, torch.seed, torch.set_rng_state)
 
 
@@ -276,7 +308,7 @@ def _methods_patch(methods: Iterable[tuple[type, str, Any, dict[str, Any]]]) -> 
     if group is None or not group.fits():
         group = PatchGroup(
             [
-                _patch(owner, name, template, constants, vars(owner)[name])
+                _patch(owner, name, template, constants, vars(owner).get(name))
                 for owner, name, template, constants in methods
             ]
         )
@@ -332,6 +364,7 @@ def _install(interceptor: ModuleInterceptor) -> None:
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
     _patches.hold(_EVERY_TRACE, "functions", _functions_patch)
     _patches.hold(_EVERY_TRACE, "contexts", partial(_methods_patch, _CONTEXT_METHODS))
+    _patches.hold(_EVERY_TRACE, "random numbers", partial(_methods_patch, _RANDOM_METHODS))
     hold_wrapped(_patches, _EVERY_TRACE)
 
 

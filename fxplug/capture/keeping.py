@@ -12,7 +12,10 @@ from fxplug.capture.randomness import seeding_error
 from fxplug.ir import Graph, Node, effects
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fxplug.capture.policy import TraceContext
+    from fxplug.capture.randomness import RandomStates
     from fxplug.errors import TraceError
 
 __all__ = ["StateKeeper"]
@@ -25,6 +28,9 @@ class StateKeeper:
     root: nn.Module
     context: TraceContext
     _paths: dict[int, str]
+    _draws: RandomStates | None = None
+    paused: int = 0
+    """Above zero while nothing is to be heard."""
 
     def holds_traced_values(self, value: Any) -> bool:
         """Return whether a value is, or holds, one that another call may find to be another one."""
@@ -53,6 +59,26 @@ class StateKeeper:
         """
         self.note_refusal(error := seeding_error(original.__name__))
         raise error
+
+    def on_random(self, kind: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hear that a generator of Python is made or seeded, or draws."""
+        draws = self._draws
+        if draws is None or self.paused:
+            return
+        if kind == "made":
+            draws.on_made(generator)
+        elif kind == "seed":
+            draws.on_seed(generator, next(iter((*args, *kwargs.values())), None))
+        else:
+            draws.on_draw(generator)
+
+    def on_function_reached(self, function: Any, names: Iterable[str]) -> None:
+        """Hear of a function that the program may call, and of the names in it."""
+        if self._draws is not None:
+            self._draws.note_function(function, names)
+
+    def on_hash(self, value: Any) -> None:
+        """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""
 
     def _note_training(self) -> None:
         """Take note that the program asks whether it is being trained."""

@@ -31,7 +31,7 @@ from fxplug.semantics.kinds import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["declare", "fails_on_none", "held_value", "kind_of_node", "may_be_none"]
+__all__ = ["declare", "fails_on_none", "held_value", "is_torchs", "kind_of_node", "may_be_none", "module_at"]
 
 _Known = MutableMapping[Node, Kind | None]
 _known: _Known = weakref.WeakKeyDictionary()
@@ -78,7 +78,7 @@ def _kind(node: Node, root: nn.Module | None, known: _Known) -> Kind | None:
         value = held_value(node, root)
         return None if value is None else kind_of_value(value)
     if node.op == "call_module":
-        module = _find(root, str(target))
+        module = module_at(root, str(target))
         if type(module) is nn.Identity and args:
             return _of(args[0], known)
         return module_kind(module)
@@ -135,10 +135,10 @@ def held_value(node: Node, root: nn.Module | None) -> Any:
     """Return what a node that reads the root reads, None where nothing is there."""
     path = str(node.target)
     lifted: Mapping[str, Any] = getattr(node.graph, "lifted", {})
-    return lifted[path] if path in lifted else _find(root, path)
+    return lifted[path] if path in lifted else module_at(root, path)
 
 
-def _find(root: nn.Module | None, path: str) -> Any:
+def module_at(root: nn.Module | None, path: str) -> Any:
     """Return what is at a path; by the tables of modules, since reading an attribute is recorded."""
     holder: Any = root
     for name in path.split("."):
@@ -156,16 +156,16 @@ def may_be_none(node: Node, root: nn.Module | None) -> bool:
     if node.op == "call_method":
         return node.target in _GIVING_NONE
     if node.op == "call_module":
-        return not _is_torchs(type(_find(root, str(node.target))))
+        return not is_torchs(type(module_at(root, str(node.target))))
     if node.op != "call_function":
         return node.op == "placeholder"
     if node.target is getattr or node.target is operator.getitem:
         whole = node.all_input_nodes[0]
         returns_none = (
-            whole.op == "call_module" and type(_find(root, str(whole.target))) is nn.MultiheadAttention
+            whole.op == "call_module" and type(module_at(root, str(whole.target))) is nn.MultiheadAttention
         )
         return returns_none or may_be_none(whole, root)
-    return bool(node.meta.get("is_wrapped")) or not _is_torchs(node.target)
+    return bool(node.meta.get("is_wrapped")) or not is_torchs(node.target)
 
 
 _GIVING_NONE = frozenset({"get", "pop", "setdefault"})
@@ -174,7 +174,8 @@ _SOUND = frozenset({"torch", "operator", "_operator", "math", "builtins"})
 """Modules whose functions do not give None where they are called with a traced value."""
 
 
-def _is_torchs(target: Any) -> bool:
+def is_torchs(target: Any) -> bool:
+    """Return whether a function or class is of torch, or of Python and known alike."""
     return str(getattr(target, "__module__", "")).partition(".")[0] in _SOUND
 
 
@@ -194,7 +195,7 @@ _TAKE_NONE = frozenset((operator.getitem, operator.setitem, operator.contains))
 
 def _refuses_none(user: Node, node: Node) -> bool:
     target, is_first = user.target, bool(user.args) and user.args[0] is node
-    if user.op == "call_function" and _is_torchs(target) and not user.meta.get("is_wrapped"):
+    if user.op == "call_function" and is_torchs(target) and not user.meta.get("is_wrapped"):
         if target is getattr:
             return is_first and not str(user.args[1]).startswith("__")
         is_operator = "operator" in str(getattr(target, "__module__", "")) and target not in _TAKE_NONE

@@ -1,33 +1,166 @@
-"""The states of the random numbers of Python, numpy and torch around a trace."""
+"""The states of the random numbers of Python, numpy and torch around a trace, and who draws of them."""
 
 from __future__ import annotations
 
+import random
+import secrets
+import sys
 import threading
 import warnings
+from typing import TYPE_CHECKING, Any
 
-from fxplug.capture.sources import caller_level, place_in_program
+from fxplug.capture.callsites import called_name, last_argument
+from fxplug.capture.containers import OWN_TABLES, is_object
+from fxplug.capture.sources import caller_level, is_standard, passes_calls_on, place_in_program
 from fxplug.errors import TraceError, TraceWarning
-from fxplug.semantics.random_sources import RandomSources
+from fxplug.semantics.random_sources import GLOBAL_GENERATOR, HeldGenerator, RandomSources, held_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import FrameType, FunctionType
 
 __all__ = ["RandomStates", "refuse_draws", "seeding_error"]
 
+_FILES = frozenset({random.__file__, secrets.__file__})
+_MOST = 100
+"""Containers and objects are looked into for generators if they hold at most so many things."""
+
 
 class RandomStates:
-    """Takes note of the states of Python and numpy when it is made; torch tells of its own draws."""
+    """Takes note of the states of Python and numpy when it is made; torch tells of its own draws.
+
+    Generators of a program's own are heard of when they draw, if Python has made them, or noted when the functions and
+    modules that hold them are entered, if NumPy has.
+    """
 
     def __init__(self) -> None:
         self._sources = RandomSources()
+        self._made: dict[int, random.Random] = {}
+        self._seeded: set[int] = set()
+        self._drawn: dict[int, tuple[random.Random, Any]] = {}
+        self._held: dict[int, tuple[str, HeldGenerator]] = {}
+        self._error: TraceError | None = None
 
     def restore(self) -> list[str]:
         """Put back what has changed, unless other threads run, which may be those that have drawn.
 
         Returns:
-            Whose random numbers had been drawn or seeded: ``"random"`` (of Python), ``"numpy"``.
+            Whose random numbers had been drawn or seeded: ``"random"`` (of Python), ``"numpy"``, or the name of a
+            generator of NumPy that the program holds.
         """
+        for generator, state in self._drawn.values():
+            generator.setstate(state)
         changed = self._sources.changed()
         if changed and threading.active_count() == 1:
             self._sources.restore(changed)
+        changed += [name for name, generator in self._held.values() if generator.restore()]
+        self._drawn.clear()
+        self._made.clear()
+        self._held.clear()
         return changed
+
+    def refuse(self) -> None:
+        """Refuse a program that has drawn of a generator of its own.
+
+        Raises:
+            TraceError: It has, and the generator was not made and seeded by the program itself.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def on_made(self, generator: random.Random) -> None:
+        """Hear that a generator is made."""
+        self._made[id(generator)] = generator
+
+    def on_seed(self, generator: random.Random, seed: Any) -> None:
+        """Hear that a generator is seeded, or given a state."""
+        if id(generator) not in self._made:
+            self.on_draw(generator)
+        elif seed is None:
+            self._seeded.discard(id(generator))
+        else:
+            self._seeded.add(id(generator))
+
+    def on_draw(self, generator: random.Random) -> None:
+        """Hear that a number is drawn of a generator: one that the program has seeded gives the same in every call."""
+        key = id(generator)
+        frame = _drawing_frame()
+        if generator is GLOBAL_GENERATOR or key in self._seeded or frame is None:
+            return
+        # A RandomState of NumPy is made with random numbers of the system, and takes the seed that it is given then.
+        if called_name(frame) == "RandomState" and type(last_argument(frame)) is int:
+            return
+        is_system = isinstance(generator, random.SystemRandom)
+        if key not in self._drawn and key not in self._made and not is_system:
+            self._drawn[key] = (generator, generator.getstate())
+        if self._error is None:
+            what = (
+                "the system (secrets, random.SystemRandom, or a generator of NumPy that was given no seed)"
+                if is_system
+                else f"a generator of its own ({type(generator).__module__}.{type(generator).__qualname__})"
+            )
+            self._error = _error(f"{what}{place_in_program()}")
+
+    def note_held(self, path: str, attributes: Mapping[str, Any]) -> None:
+        """Take note of the generators of NumPy among attributes, and in what they hold.
+
+        Args:
+            path: What has the attributes; empty for a root.
+            attributes: By name.
+        """
+        if "numpy.random" in sys.modules:
+            prefix = f"{path}." if path else ""
+            for name in attributes.keys() - OWN_TABLES:
+                self._note(prefix + name, attributes[name])
+
+    def note_function(self, function: FunctionType, names: Iterable[str]) -> None:
+        """Take note of the generators of NumPy that a function finds by its names."""
+        if "numpy.random" not in sys.modules:
+            return
+        code, namespace = function.__code__, function.__globals__
+        for name in namespace.keys() & names:
+            self._note(name, namespace[name])
+        defaults = function.__defaults__ or ()
+        for name, value in zip(code.co_varnames[code.co_argcount - len(defaults) :], defaults, strict=False):
+            self._note(name, value)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            try:
+                self._note(name, cell.cell_contents)
+            except ValueError:  # It has no value yet.
+                continue
+
+    def _note(self, path: str, value: Any) -> None:
+        seen: set[int] = set()
+        pending = [value]
+        while pending:
+            part = pending.pop()
+            held = held_generator(part)
+            if held is not None:
+                self._held.setdefault(id(part), (path, held))
+            elif id(part) not in seen and len(seen) < _MOST:
+                seen.add(id(part))
+                pending.extend(_inside(part))
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        found = list(value.values())
+    elif isinstance(value, (list, tuple)):
+        found = list(value)
+    else:
+        found = list(getattr(value, "__dict__", {}).values()) if is_object(value) else []
+    return iter(found if len(found) <= _MOST else ())
+
+
+def _drawing_frame() -> FrameType | None:
+    """Return the frame that draws, None where a library of Python does for itself, as for the name of a file."""
+    frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name not in _FILES and not passes_calls_on(name):
+            return None if is_standard(name) else frame
+        frame = frame.f_back
+    return None
 
 
 def refuse_draws(generators: list[str]) -> None:
@@ -41,7 +174,8 @@ def refuse_draws(generators: list[str]) -> None:
     """
     if not generators:
         return
-    source = {"random": "Python's random module", "numpy": "numpy.random"}[generators[0]]
+    known = {"random": "Python's random module", "numpy": "numpy.random"}
+    source = known.get(generators[0], f"{generators[0]!r}, a generator of NumPy that it holds")
     if threading.active_count() > 1:
         warnings.warn(
             f"While tracing, random numbers were drawn from {source}, by the program or by another thread. If it was "
@@ -50,12 +184,18 @@ def refuse_draws(generators: list[str]) -> None:
             stacklevel=caller_level(),
         )
         return
-    raise TraceError(
+    raise _error(source)
+
+
+def _error(source: str) -> TraceError:
+    error = TraceError(
         f"Cannot trace: the program drew random numbers from {source}, or seeded it. That cannot be recorded, and in "
         "the captured program they would be the same in every call. Draw them with functions of torch (torch.rand, "
         "torch.randint), pass them as inputs, or keep the function that draws them as a call (fxplug.wrap).",
         code="FXP-T053",
     )
+    error.stands_on_examples = True
+    return error
 
 
 def seeding_error(name: str) -> TraceError:

@@ -19,7 +19,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["count_accesses", "reads_training"]
+__all__ = ["count_accesses", "reads_contents", "reads_training"]
 
 _TRAINING = "training"
 _known: dict[int, tuple[weakref.ref[type], bool]] = {}
@@ -42,17 +42,89 @@ def reads_training(module: nn.Module) -> bool:
     return known[1]
 
 
-def count_accesses(module: nn.Module, name: str) -> tuple[int, int]:
-    """Return how often the code that the forward of a module reaches reads an attribute, and how often it sets it."""
-    kind = type(module)
-    forward = module.forward if "forward" in vars(module) else inspect.getattr_static(kind, "forward")
+def count_accesses(module: nn.Module, name: str, holder: type | None = None) -> tuple[int, int]:
+    """Return how often the code that the forward of a module reaches reads an attribute, and how often it sets it.
+
+    Args:
+        module: The module.
+        name: Of the attribute.
+        holder: The class that has the attribute, where it is not that of the module: its methods count, too.
+    """
+    codes = list(_codes_of(module))
+    if holder is not None:
+        codes.extend(_methods_named(holder, {named for code in codes for named in code.co_names}))
     reads = sets = 0
-    for code in _reached_by(forward, kind):
+    for code in codes:
         for instruction in dis.get_instructions(code) if name in code.co_names else ():
             if instruction.argval == name:
                 reads += instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"}
                 sets += instruction.opname == "STORE_ATTR"
     return reads, sets
+
+
+def reads_contents(module: nn.Module, name: str) -> bool:
+    """Return whether the code that the forward of a module reaches looks into what an attribute holds.
+
+    Changing it in place is no such look: ``self.counts["calls"] += 1``, ``self.seen.append(x)``; nor is the only
+    read, if nothing but a call follows it.
+    """
+    is_read_again = count_accesses(module, name)[0] > 1
+    for code in _codes_of(module):
+        if name not in code.co_names:
+            continue
+        entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _NOTHING]
+        for index, entry in enumerate(entries):
+            if entry.opname != "LOAD_ATTR" or entry.argval != name:
+                continue
+            following = entries[index + 1]
+            if following.opname == "STORE_FAST":
+                if _is_looked_at(entries, following.argval):
+                    return True
+            elif is_read_again and _is_look(entries, index + 1):
+                return True
+    return False
+
+
+_NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL"})
+_CHANGING = frozenset({"COPY", "DELETE_SUBSCR", "DUP_TOP_TWO", "STORE_ATTR", "STORE_SUBSCR"})
+_ADDING = frozenset({"add", "append", "appendleft", "clear", "extend", "insert", "update"})
+_ON_THE_WAY = ("BINARY_SUBSCR", "LOAD_ATTR", "LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT")
+
+
+def _is_looked_at(entries: list[dis.Instruction], variable: str) -> bool:
+    """Return whether what a variable holds is looked into."""
+    return any(
+        entry.opname.startswith("LOAD_FAST") and entry.argval == variable and _is_look(entries, index + 1)
+        for index, entry in enumerate(entries)
+    )
+
+
+def _is_look(entries: list[dis.Instruction], index: int) -> bool:
+    """Return whether what stands on the stack is read by the instructions from an index on."""
+    for entry in entries[index:]:
+        if entry.opname in _CHANGING:
+            return False
+        if entry.opname in {"LOAD_ATTR", "LOAD_METHOD"} and entry.argval in _ADDING:
+            return False
+        if not entry.opname.startswith(_ON_THE_WAY):
+            return True
+    return False
+
+
+def _codes_of(module: nn.Module) -> Iterator[CodeType]:
+    kind = type(module)
+    forward = module.forward if "forward" in vars(module) else inspect.getattr_static(kind, "forward")
+    return _reached_by(forward, kind)
+
+
+def _methods_named(kind: type, names: set[str]) -> Iterator[CodeType]:
+    """Yield the code of those methods and properties of a class that have one of some names, or are called without."""
+    for base in kind.__mro__:
+        for name, value in vars(base).items():
+            function = getattr(value, "fget", getattr(value, "__func__", value))
+            is_called = name in names or (name.startswith("__") and name != "__init__")
+            if is_called and isinstance(function, FunctionType):
+                yield from _with_inner(function.__code__)
 
 
 def _reached_by(function: Any, kind: type[nn.Module]) -> Iterator[CodeType]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fxplug.semantics.internals import DISABLED_DISPATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from torch import nn
@@ -71,6 +71,18 @@ class ModuleInterceptor(Protocol):
 
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear that the random numbers of torch are set."""
+        ...
+
+    def on_random(self, kind: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Hear that a generator of Python is made (``"made"``) or seeded (``"seed"``), or draws (``"draw"``)."""
+        ...
+
+    def on_function_reached(self, function: Any, names: Iterable[str]) -> None:
+        """Hear of a function that the program may call, and of the names in it."""
+        ...
+
+    def on_hash(self, value: Any) -> None:
+        """Hear that the program asks a tensor for its hash."""
         ...
 
     def on_context_enter(self, enter: Callable[[Any], Any], context: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fxplug.capture.containers import Containers
-from fxplug.capture.reached import count_accesses
+from fxplug.capture.reached import count_accesses, reads_contents
 from fxplug.capture.sources import caller_level, user_line
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fxplug.capture.containers import Change
     from fxplug.ir import Node
 
 __all__ = ["ModuleStates", "assignment_error", "training_error", "updates_in_place"]
@@ -117,12 +118,12 @@ class ModuleStates:
             table.clear()
             table.update(before)
         self._tables.clear()
-        for prefix, name, contents in self._containers.restore():
-            is_read = count_accesses(self._modules[prefix], name)[0] > 1
-            kind = "carried over" if is_read and self._holds_traced(contents) else "contents"
-            if kind == "carried over":
-                self._note_forward(self._modules[prefix])
-            changes.append((f"{prefix}.{name}" if prefix else name, kind))
+        for change in self._containers.restore():
+            name = f"{change.path}.{change.name}" if change.path else change.name
+            is_read = self._is_read_again(self._modules[change.path], change)
+            if is_read:
+                self._note_forward(self._modules[change.path])
+            changes.append((name, "carried over" if is_read else "contents"))
         self._modules.clear()
         self._holds_traced = _nothing  # The tracer's own method would keep the tracer alive.
         return changes
@@ -139,6 +140,21 @@ class ModuleStates:
         if reads > sets:
             self._note_forward(module)
         return reads > sets
+
+    def _is_read_again(self, module: nn.Module, change: Change) -> bool:
+        """Return whether later calls would have answered by what containers and objects were filled with."""
+        is_counted = any(
+            value is not former and former is not None and type(value) in _NUMBERS
+            for former, value in change.replaced
+        )
+        if (is_counted or self._holds_traced(change.contents)) and reads_contents(module, change.name):
+            return True
+        for holder, name, former, value in change.fields:
+            if self._holds_traced(value) or (former is not None and type(value) in _NUMBERS):
+                reads, sets = count_accesses(module, name, type(holder))
+                if reads > sets:
+                    return True
+        return False
 
     def _note_forward(self, module: nn.Module) -> None:
         """Remember the place of the first forward that is to be refused."""

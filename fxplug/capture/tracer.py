@@ -135,6 +135,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._assumptions: list[tuple[Node, TraceError]] = []
         self.given: set[Node] = set()
         """Placeholders of which the caller says that they always have a value."""
+        self.told_apart: set[tuple[Node, Node]] = set()
+        """Pairs of nodes that the graph checks to be two objects."""
+        self.hashed: list[Proxy] = []
+        """Values that the program has used as keys."""
 
     def _replaced_methods(self) -> set[str]:
         """Return which of the methods that a trace may do without are not those that this class was made with."""
@@ -192,6 +196,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
+            self.hashed = []
             self._constants = Constants()
             self.new_constants.clear()
             self._ended = True
@@ -255,11 +260,12 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         """Run the program with proxies and leave the user's modules as they were."""
         states = self._states = ModuleStates(self.holds_traced_values)
         self._regions = RegionStack()
-        draws = RandomStates()
+        draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         try:
             if isinstance(self.context.root, nn.Module):
                 states.remember(self.context.root, "")
+                draws.note_held("", vars(self.context.root))
                 if reads_training(self.context.root):
                     self._note_training()
             result = run(*values)
@@ -270,9 +276,13 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             states.restore()
             draws.restore()
             raise
+        finally:
+            self._draws = None
         kept = variables.restore()
         states.restore_and_report(warns=self.on_mutation == "keep")
-        refuse_draws(draws.restore())
+        changed = draws.restore()
+        draws.refuse()
+        refuse_draws(changed)
         if kept is not None:
             raise kept
         if self._refusals and self.problems is None:
@@ -607,6 +617,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if has_backward_hooks(m):
             refuse_backward_hooks(m, f"module {path!r}")
         self._states.remember(m, path)
+        if self._draws is not None:
+            self._draws.note_held(path, vars(m))
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))

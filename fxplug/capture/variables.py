@@ -102,7 +102,7 @@ class Variables:
         changed = [name for name, cell, before in self._cells if _contents(cell) is not before]
         for _, cell, before in self._cells:
             cell.cell_contents = before
-        changed += [name for _, name, _ in self._containers.restore()]
+        changed += [change.name for change in self._containers.restore()]
         changed += [name for name, value, before in self._iterators if _position(value) != before]
         self._cells.clear()
         if not changed:

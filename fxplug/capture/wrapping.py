@@ -360,12 +360,14 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
     for found, scan in reachable(function, receiver, session.reached, partial(body_of, patches)):
         namespace = found.__globals__
+        if session.interceptor is not None:
+            session.interceptor.on_function_reached(found, scan.names)
         # Examples answer all questions but that for the class of a number, which stands for one.
         for name in scan.asks & {"type"} if runs_on_examples else scan.asks:
             value = getattr(builtins, name)
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
-        if scan.tests and not runs_on_examples:
+        if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
 

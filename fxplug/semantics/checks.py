@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKS",
+    "are_distinct",
     "check_equal",
     "check_length",
     "check_raises",
@@ -73,6 +74,11 @@ def same_value(value: Any, expected: Any) -> bool:
     if isinstance(value, float):
         return value.hex() == expected.hex()
     return bool(value == expected)
+
+
+def are_distinct(*values: Any) -> bool:
+    """Return whether no two of the values are the same object."""
+    return len(set(map(id, values))) == len(values)
 
 
 def share_memory(first: Any, second: Any) -> bool:
@@ -164,6 +170,7 @@ def check_raises(
 CHECKS = (check_equal, check_length, check_raises, check_true)
 """The functions that graphs call."""
 
+effects.register_target(are_distinct, PURE)
 effects.register_target(class_of, PURE)
 effects.register_target(same_value, PURE)
 effects.register_target(share_memory, PURE)

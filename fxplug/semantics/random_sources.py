@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RandomSources"]
+__all__ = ["GLOBAL_GENERATOR", "HeldGenerator", "RandomSources", "held_generator"]
 
 _WORDS = 624
 """Of the state of a Mersenne twister, beside its position."""
@@ -72,6 +72,10 @@ def _twister_of_python() -> int | None:
 
 _ADDRESS = _twister_of_python()
 _generator: Any = getattr(random, "_inst", None)
+
+
+GLOBAL_GENERATOR = _generator
+"""Behind the functions of Python's module `random`."""
 
 
 def _read_python() -> Any:
@@ -130,6 +134,47 @@ def _restore_numpy(bits: Any, state: Any) -> None:
         return
     *words, position = _words.unpack(state[0])
     generator.set_state(("MT19937", words, position, *_second.unpack(state[1])))
+
+
+class HeldGenerator:
+    """A generator of NumPy that somebody keeps, with its state when this was made.
+
+    Args:
+        generator: A ``Generator``, ``RandomState`` or ``BitGenerator``.
+    """
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self._before = self._read()
+
+    def _read(self) -> _State:
+        generator = self._generator
+        if hasattr(generator, "get_state"):
+            told = generator.get_state(legacy=False)
+        else:
+            told = getattr(generator, "bit_generator", generator).state
+        return _State(_plain(told), told)
+
+    def restore(self) -> bool:
+        """Put the state back; return whether it had changed."""
+        if self._read() == self._before:
+            return False
+        generator, told = self._generator, self._before.told
+        if hasattr(generator, "set_state"):
+            generator.set_state(told)
+        else:
+            getattr(generator, "bit_generator", generator).state = told
+        return True
+
+
+def held_generator(value: Any) -> HeldGenerator | None:
+    """Return what takes note of a generator of NumPy, None for anything else and for the global one."""
+    if not type(value).__module__.startswith("numpy.random"):
+        return None
+    numpy: Any = sys.modules.get("numpy.random")
+    if numpy is None or not isinstance(value, (numpy.Generator, numpy.RandomState, numpy.BitGenerator)):
+        return None
+    return None if value is _global_generator() else HeldGenerator(value)
 
 
 @dataclass

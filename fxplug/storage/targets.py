@@ -64,6 +64,7 @@ _COLLECTIONS: dict[str, Any] = {"Counter": Counter, "OrderedDict": OrderedDict}
 _CHECKS: dict[str, Any] = {
     function.__name__: function
     for function in (
+        checks.are_distinct,
         checks.check_equal,
         checks.check_length,
         checks.check_true,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import random
 import subprocess
 import sys
 import warnings
@@ -611,3 +612,18 @@ def test_what_a_program_keeps_for_others_to_look_at_is_no_state():
 
     with pytest.raises(fxplug.FxplugError, match="seen"):
         run(Counts().eval(), x)
+
+
+def test_a_model_that_no_mode_captures_is_run_no_more_than_is_needed():
+    class Drawing(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            Drawing.calls += 1
+            return x * random.random()
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.optimize(Drawing(), (torch.ones(2),), measure=False)
+
+    assert refused.value.code == "FXP-T053"
+    assert Drawing.calls == 2  # As it is, and for the symbolic capture.

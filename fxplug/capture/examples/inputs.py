@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
-from fxplug.capture.examples.kinds import ASKS_FOR_NONE, COMPARES, asks_for_kinds
+from fxplug.capture.examples.kinds import ASKS_FOR_NONE, asks_for_identity, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
 from fxplug.capture.examples.structures import (
     Whole,
@@ -25,9 +26,10 @@ from fxplug.capture.examples.structures import (
 from fxplug.capture.examples.values import ValueKeeper
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.inputs import Given
+from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import class_of, same_value
+from fxplug.semantics.checks import are_distinct, class_of, same_value
 from fxplug.semantics.internals import can_be_rebuilt
 
 if TYPE_CHECKING:
@@ -61,6 +63,8 @@ class InputReceiver(ValueKeeper):
     _names_inputs_by_path = True
     keeps_structures: bool = False
     """Whether inputs that hold others are one input each, because the program changes them."""
+    keeps_identities: bool = False
+    """Whether a tensor that is given twice is one tensor for the program, too, because it asks."""
     _examples: tuple[tuple[Any, ...], Mapping[str, Any]]
 
     def _reset(self) -> None:
@@ -74,6 +78,8 @@ class InputReceiver(ValueKeeper):
         self._compared_inputs: set[Node] = set()
         self._around = {name: ask() for name, ask in _SURROUNDINGS.items()}
         self._wholes: list[tuple[Node, Any, Any]] = []
+        self._is_split = False
+        self._hash_is_asked = False
 
     def _how_given(self) -> Given:
         args, kwargs = self._examples
@@ -104,9 +110,10 @@ class InputReceiver(ValueKeeper):
         if entry.input.name in self._compared:
             self._compared_inputs.add(node)
         if isinstance(value, torch.Tensor):
-            if id(value) in self._known:
+            if id(value) in self._known and not self._tells_apart():
                 value = value.view_as(value)  # Given twice: in the graph they are two.
-            self._known[id(value)] = (value, node)
+                self._is_split = True
+            self._known.setdefault(id(value), (value, node))
             self._snapshots.add(value)
             self._tensor_inputs.append((node, value))
             self._receive_attributes(value, node, entry.path)
@@ -153,7 +160,7 @@ class InputReceiver(ValueKeeper):
             TraceError: The input is of a kind whose parts are not known.
         """
         if isinstance(value, torch.Tensor):
-            self._known[id(value)] = (value, source)
+            self._known.setdefault(id(value), (value, source))
             self._snapshots.add(value)
             self._tensor_inputs.append((source, value))
             return
@@ -189,7 +196,7 @@ class InputReceiver(ValueKeeper):
             if asks_for_kinds(self._names):
                 for node, kind in self._number_inputs:
                     self._guard_kind(node, kind)
-            if COMPARES in self._names:
+            if self._tells_apart():
                 self._guard_identities()
             self._guard_surroundings()
             asked = self._rank_asked
@@ -243,11 +250,44 @@ class InputReceiver(ValueKeeper):
         self._add_entry_guard(operator.is_, (found, kind))
 
     def _guard_identities(self) -> None:
-        """Guard that no two inputs are one tensor: the program may compare them."""
-        sources = [source for source, _ in self._tensor_inputs][:_MOST_COMPARED]
-        for number, one in enumerate(sources):
-            for other in sources[:number]:
-                self._add_entry_guard(operator.is_not, (self._entry_node(one), self._entry_node(other)))
+        """Guard which inputs are one tensor: the program may compare them."""
+        first: dict[int, Node] = {}
+        for source, value in self._tensor_inputs:
+            node = self._entry_node(source)
+            known = first.setdefault(id(value), node)
+            if known is not node:
+                self._add_entry_guard(operator.is_, (node, known))
+        nodes = list(first.values())
+        if len(nodes) > _MOST_COMPARED:
+            self._add_entry_guard(are_distinct, tuple(nodes))
+            return
+        for number, node in enumerate(nodes):
+            for other in nodes[:number]:
+                self._add_entry_guard(operator.is_not, (node, other))
+
+    def _tells_apart(self) -> bool:
+        """Return whether the program may ask whether two of its inputs are one tensor."""
+        return self.keeps_identities or self._hash_is_asked or asks_for_identity(self._names)
+
+    def on_hash(self, value: torch.Tensor) -> None:
+        """Hear that the program uses a tensor as a key, or puts it into a set.
+
+        Raises:
+            TraceError: It was given twice, and the program has received two.
+        """
+        caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+        if self._hash_is_asked or passes_calls_on(caller.f_code.co_filename):
+            return
+        if not any(value is given for _, given in self._tensor_inputs):
+            return
+        self._hash_is_asked = True
+        if self._is_split:
+            error = TraceError(
+                f"Cannot trace: a tensor that was given as two inputs is used as a key{place_in_program()}.",
+                code="FXP-T043",
+            )
+            self.note_refusal(error)
+            raise error
 
     def _guard_surroundings(self) -> None:
         """Guard the modes that are on around the program, and that it may ask for."""

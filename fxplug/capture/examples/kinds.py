@@ -15,7 +15,14 @@ from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
 from fxplug.semantics.internals import every_module
 
-__all__ = ["ASKS_FOR_NONE", "COMPARES", "asks_for_kinds", "kind_may_differ", "names_reached"]
+__all__ = [
+    "ASKS_FOR_NONE",
+    "COMPARES",
+    "asks_for_identity",
+    "asks_for_kinds",
+    "kind_may_differ",
+    "names_reached",
+]
 
 _ASKING = frozenset(
     {
@@ -55,6 +62,11 @@ _FAR = 3
 def asks_for_kinds(names: frozenset[str]) -> bool:
     """Return whether one of the names asks for the class of a value."""
     return not _ASKING.isdisjoint(names)
+
+
+def asks_for_identity(names: frozenset[str]) -> bool:
+    """Return whether one of the names tells two tensors apart that have the same values."""
+    return COMPARES in names or "id" in names
 
 
 def kind_may_differ(node: Node) -> bool:

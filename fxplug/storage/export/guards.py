@@ -57,6 +57,11 @@ def check_raises(function, kind, text, _, args, kwargs):
     fail(text, "now it does not")
 
 
+def are_distinct(*values):
+    """Return whether no two of the values are the same object."""
+    return len(set(map(id, values))) == len(values)
+
+
 def same_value(value, expected):
     """Return whether two plain values are the same, with the same sign of zero."""
     if type(value) is not type(expected):

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["Names", "UnreachableError"]
 
 _OWN = "fxplug"
-_CHECKS = {function: function.__name__ for function in (*checks.CHECKS, checks.same_value)}
+_CHECKS = {
+    function: function.__name__ for function in (*checks.CHECKS, checks.are_distinct, checks.same_value)
+}
 _ORIGINS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict", set: "set"}
 _DEEPEST = 50
 _WIDTH = 88

@@ -206,7 +206,22 @@ def listed_attributes(x):
 
 @program(two, others=(lambda: one() * 2,))
 def identity_of_two_inputs(x, y):
-    return x * 2 if x is y else x + y
+    return x * 5 if x is y else x + y
+
+
+@program(
+    lambda: ({"x": one()[0], "mask": None},),
+    others=(lambda: ({"x": one()[0], "mask": two()[1]},),),
+    symbolic="FXP-T041",
+)
+def none_on_the_left(batch):
+    return batch["x"] * 5 if None is batch["mask"] else batch["x"]
+
+
+@program(one, symbolic="FXP-T041")
+def identity_of_a_result(x):
+    y = torch.nn.functional.dropout(x, training=False)
+    return x * 5 if x is y else x + y
 
 
 @program(one)
@@ -276,6 +291,7 @@ class _Reduction(enum.Enum):
     kwargs=lambda: {"kind": _Reduction.SUM},
     other_kwargs=(lambda: {"kind": _Reduction.MEAN},),
     rows=(31,),
+    symbolic="FXP-T041",
 )
 def member_of_an_enumeration(x, kind=_Reduction.MEAN):
     return x.mean() if kind is _Reduction.MEAN else x.sum()

@@ -6,6 +6,7 @@ import bisect
 import concurrent.futures
 import contextlib
 import copy
+import enum
 import functools
 import itertools
 import math
@@ -260,3 +261,71 @@ def descriptor_and_slots(x):
             return self.value * 2
 
     return Box(x).doubled
+
+
+@program(one, others=larger, symbolic="FXP-T001")
+def walrus_in_a_condition(x):
+    return x * rows if (rows := x.shape[0]) > 3 else x - rows
+
+
+@program(two, others=lambda: (two()[1], two()[0]), symbolic="FXP-T001", shape="FXP-T066")
+def sorted_by_a_value(x, y):
+    return sorted([x, y], key=lambda value: value.sum())[0]
+
+
+@program(two, symbolic="FXP-T043")
+def inputs_in_a_set(x, y):
+    return x * len({x, y})
+
+
+@program(one, symbolic="FXP-T043")
+def results_as_keys(x):
+    weights = {x: 1}
+    weights[x + 1] = 2
+    return x * len(weights) * weights[x]
+
+
+@program(one)
+def written_behind_a_return(x):
+    made = []
+    try:
+        made.append(x * 2)
+        return made[0]
+    finally:
+        made[0].add_(1)
+
+
+@program(one, others=larger, symbolic="FXP-T042")
+def text_of_a_size(x):
+    return x * len("%s" % x.shape[0])  # noqa: UP031 - the operator is what is captured
+
+
+class _Rows(enum.IntEnum):
+    FEW = 1
+    MANY = 2
+
+
+@program(one, others=larger, symbolic="FXP-T001")
+def member_found_by_a_size(x):
+    return x * (3 if _Rows(min(x.shape[0], 2)) is _Rows.MANY else 4)
+
+
+@program(one, others=positive, symbolic="FXP-T001", shape="FXP-T066")
+def raised_out_of_a_loop(x):
+    class Enough(Exception):  # noqa: N818 - it is no error
+        pass
+
+    try:
+        for _ in range(3):
+            x = x * 2
+            if x.sum() > 20:
+                raise Enough  # noqa: TRY301 - it is what is captured
+    except Enough:
+        return x + 100
+    else:
+        return x - 100
+
+
+@program(one, others=larger, symbolic="FXP-T005")
+def stacked_out_of_a_generator(x):
+    return torch.stack([row * 2 for row in x]).sum()

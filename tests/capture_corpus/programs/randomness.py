@@ -46,6 +46,19 @@ def layer_drop(x):
     return x
 
 
+_generator = random.Random(3)
+
+
+@program(one, symbolic="FXP-T053", shape="FXP-T053", value="FXP-T053")
+def generator_of_a_module(x):
+    return x * _generator.uniform(1, 2)
+
+
+@program(one)
+def generator_with_a_seed(x):
+    return x * random.Random(5).uniform(1, 2)
+
+
 @program(one, rows=(12,), needs="numpy", symbolic="FXP-T053", shape="FXP-T053", value="FXP-T053")
 def random_of_numpy(x):
     import numpy as np

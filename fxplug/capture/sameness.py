@@ -1,0 +1,120 @@
+"""Whether two values of a graph may be one object, as far as that can be known without values."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fxplug.capture.kinds import held_value, is_torchs, kind_of_node, module_at
+from fxplug.codegen import AUGMENTED
+from fxplug.ir import effects
+from fxplug.semantics.checks import check_true
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fxplug.ir import Node
+
+__all__ = ["are_one_object", "may_be_one_object", "passes_on", "tell_apart"]
+
+_INPUT = "input"
+"""Stands for anything that a caller may hand over: two inputs may be one tensor, and that one a parameter."""
+_CASTS = frozenset(
+    {
+        "bfloat16",
+        "bool",
+        "byte",
+        "char",
+        "double",
+        "float",
+        "half",
+        "int",
+        "long",
+        "short",
+        "to",
+        "type",
+        "type_as",
+    }
+)
+_PASSING = _CASTS | frozenset(
+    {
+        *("alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"),
+        *("asarray", "as_tensor", "coalesce", "contiguous", "cpu", "cuda", "dequantize", "pin_memory"),
+        *("atleast_1d", "atleast_2d", "atleast_3d", "conj", "flatten", "positive", "ravel", "real"),
+        *("getattr", "resolve_conj", "resolve_neg", "to_dense", "get", "pop", "setdefault"),
+    }
+)
+"""Functions and methods that return what they are given where nothing is to be done."""
+
+
+def are_one_object(one: Node, other: Node, root: nn.Module | None) -> bool:
+    """Return whether two nodes read the same object of the root, under one path or two."""
+    if one.op != "get_attr" or other.op != "get_attr":
+        return False
+    held = held_value(one, root)
+    return held is not None and held is held_value(other, root)
+
+
+def may_be_one_object(one: Node, other: Node, root: nn.Module | None) -> bool:
+    """Return whether the values of two nodes may be the same object."""
+    return not _sources(one, root).isdisjoint(_sources(other, root))
+
+
+def tell_apart(tracer: Any, one: Any, other: Any, place: str) -> None:
+    """Record that two values must not be the same object, unless they cannot be.
+
+    Args:
+        tracer: The trace.
+        one: A proxy.
+        other: Another one.
+        place: Where the program asks, for the message.
+    """
+    nodes = (one.node, other.node)
+    if nodes in tracer.told_apart or not may_be_one_object(*nodes, tracer.root):
+        return
+    tracer.told_apart.update((nodes, nodes[::-1]))
+    differ = tracer.create_proxy("call_function", operator.is_not, (one, other), {})
+    nothing_written = all(effects.effect_of(node, tracer.root).is_pure for node in tracer.graph.nodes)
+    text = f"{one.node.name} is not {other.node.name}{place}"
+    tracer.create_proxy("call_function", check_true, (differ, text, nothing_written), {})
+
+
+def _sources(node: Node, root: nn.Module | None) -> set[Any]:
+    """Return the nodes that have made what the value of a node may be; `_INPUT` for what comes from outside."""
+    found: set[Any] = set()
+    waiting, seen = [node], {node}
+    while waiting:
+        current = waiting.pop()
+        if current.op in {"placeholder", "get_attr"}:
+            found.add(_INPUT)
+        if current.op == "placeholder" or not passes_on(current, root):
+            found.add(current)
+            continue
+        found.add(current)
+        waiting.extend(used for used in current.all_input_nodes if used not in seen)
+        seen.update(current.all_input_nodes)
+    return found
+
+
+def passes_on(node: Node, root: nn.Module | None) -> bool:
+    """Return whether a call may return one of its arguments, or a part of one."""
+    target: Any = node.target
+    if node.op == "call_module":
+        return _is_passing_layer(module_at(root, str(target)))
+    if node.op not in {"call_function", "call_method"}:
+        return False
+    if target is operator.getitem or target is getattr:
+        kind = kind_of_node(node.all_input_nodes[0], root)
+        return kind is None or not issubclass(kind.cls, torch.Tensor) or target is getattr
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+    is_known = node.op == "call_method" or (is_torchs(target) and not node.meta.get("is_wrapped"))
+    writes = name.endswith("_") or target in AUGMENTED or "out" in node.kwargs or "inplace" in node.kwargs
+    return not is_known or writes or name in _PASSING
+
+
+def _is_passing_layer(module: Any) -> bool:
+    kind = type(module)
+    is_passing = kind.__name__ in {"Identity", "Flatten"} or "Dropout" in kind.__name__
+    return is_passing or bool(getattr(module, "inplace", False)) or not is_torchs(kind)

@@ -1,0 +1,181 @@
+"""Comparisons of two values by identity, and tensors as keys, are answered rightly, checked or refused."""
+
+from __future__ import annotations
+
+import enum
+
+import pytest
+import torch
+
+import fxplug
+from fxplug.errors import GuardError, TraceError
+
+ONE, TWO = torch.ones(2, 3), torch.full((2, 3), 2.0)
+
+
+class Kind(enum.Enum):
+    MEAN = 1
+    SUM = 2
+
+
+def compared(x, y):
+    return x * 5 if x is y else x + y
+
+
+def as_keys(x: torch.Tensor, y: torch.Tensor):
+    return x * len({x, y})
+
+
+def by_id(x, y):
+    return x * 5 if id(x) == id(y) else x + y
+
+
+@pytest.mark.parametrize("program", [compared, as_keys])
+def test_two_inputs_are_checked_to_be_two(program):
+    captured = fxplug.symbolic_trace(program)
+
+    assert torch.equal(captured(ONE, TWO), program(ONE, TWO))
+    with pytest.raises(GuardError, match="is not"):
+        captured(ONE, ONE)
+
+
+@pytest.mark.parametrize("program", [compared, as_keys, by_id])
+def test_on_examples_it_is_guarded_which_inputs_are_one(program):
+    one = fxplug.trace(program, (ONE, ONE))
+    two = fxplug.trace(program, (ONE, TWO))
+
+    assert torch.equal(one(TWO, TWO), program(TWO, TWO))
+    assert torch.equal(two(TWO, ONE), program(TWO, ONE))
+    with pytest.raises(GuardError):
+        one(ONE, TWO)
+    with pytest.raises(GuardError):
+        two(ONE, ONE)
+
+
+def test_a_tensor_that_is_given_twice_is_two_where_nobody_asks():
+    captured = fxplug.trace(lambda x, y: x + y, (ONE, ONE))
+
+    assert not captured.guards
+    assert torch.equal(captured(ONE, TWO), ONE + TWO)
+
+
+def test_many_inputs_are_guarded_by_one_guard():
+    def program(*parts):
+        return parts[0] * 5 if parts[0] is parts[8] else parts[0] + parts[8]
+
+    inputs = [ONE + number for number in range(9)]
+    captured = fxplug.trace(program, tuple(inputs))
+
+    assert torch.equal(captured(*inputs), program(*inputs))
+    with pytest.raises(GuardError):
+        captured(*inputs[:8], inputs[0])
+
+
+def with_a_global(x, kind=Kind.MEAN):
+    return x.mean() if kind is Kind.MEAN else x.sum()
+
+
+def of_parts(batch):
+    return batch["x"] if batch["x"] is batch["y"] else batch["y"]
+
+
+def of_a_result(x):
+    y = torch.nn.functional.dropout(x, training=False)
+    return x * 2 if x is y else x
+
+
+def none_on_the_left(batch):
+    return batch["x"] if None is batch["mask"] else batch["y"]
+
+
+def none_deep_inside(batch):
+    return batch["x"] if batch["masks"]["x"] is None else batch["y"]
+
+
+def in_a_function_inside(x, y):
+    def same(a, b):
+        return a is b
+
+    return x * 5 if same(x, y) else x
+
+
+@pytest.mark.parametrize(
+    "program",
+    [with_a_global, of_parts, of_a_result, none_on_the_left, none_deep_inside, in_a_function_inside],
+)
+def test_what_cannot_be_known_is_refused(program):
+    with pytest.raises(TraceError) as refused:
+        fxplug.symbolic_trace(program)
+
+    assert refused.value.code == "FXP-T041"
+
+
+def _same(a, b):
+    return a is b
+
+
+def _itself(x):
+    return x
+
+
+@pytest.mark.parametrize("make", [torch.neg, torch.relu, _itself])
+def test_what_is_certain_is_answered_without_a_check(make):
+    def program(x):
+        return x * 5 if _same(x, make(x)) else x
+
+    captured = fxplug.symbolic_trace(program)
+
+    assert not captured.guards
+    assert torch.equal(captured(ONE), program(ONE))
+
+
+def test_weights_that_are_one_are_not_said_to_be_two():
+    class Tied(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return x * 5 if _same(self.a.weight, self.b.weight) else x
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.symbolic_trace(Tied())
+
+    assert refused.value.code == "FXP-T041"
+
+
+@pytest.mark.parametrize("policy", ["eager", "recapture"])
+def test_nested_inputs_of_another_structure_run_as_told(policy):
+    def program(parts):
+        return sum(parts)
+
+    captured = fxplug.trace(program, ([ONE, TWO],), on_guard_failure=policy)
+
+    for count in (3, 2, 3, 1):
+        assert torch.equal(captured([ONE] * count), ONE * count)
+
+
+def cast_or_not(x):
+    y = x.float()
+    return x * 2 if y is x else x * 3
+
+
+def dropped_or_not(x):
+    y = torch.nn.functional.dropout(x, training=False)
+    return x * 5 if x is y else x + y
+
+
+def test_on_examples_what_a_call_returns_as_it_was_given_is_one_with_it():
+    captured = fxplug.trace(dropped_or_not, (ONE,))
+
+    assert torch.equal(captured(TWO), dropped_or_not(TWO))
+
+
+@pytest.mark.parametrize(("example", "other"), [(ONE, ONE.double()), (ONE.double(), ONE)])
+def test_on_examples_it_is_guarded_whether_a_call_returns_what_it_was_given(example, other):
+    captured = fxplug.trace(cast_or_not, (example,))
+
+    assert torch.equal(captured(example), cast_or_not(example))
+    with pytest.raises(GuardError, match="is"):
+        captured(other)
