@@ -45,9 +45,14 @@ class Change:
 
 
 class Containers:
-    """Remembers what containers and plain objects hold, to put it back."""
+    """Remembers what containers and plain objects hold, to put it back.
 
-    def __init__(self) -> None:
+    Args:
+        objects: Whether objects count; else containers alone.
+    """
+
+    def __init__(self, *, objects: bool = True) -> None:
+        self._objects = objects
         self._held: dict[int, tuple[str, str, Any, Any]] = {}
 
     def remember(self, path: str, attributes: Mapping[str, Any]) -> None:
@@ -56,7 +61,7 @@ class Containers:
             return
         for name in attributes.keys() - OWN_TABLES:
             value = attributes[name]
-            if type(value) not in _PLAIN and _holds_others(value):
+            if type(value) not in _PLAIN and self._holds_others(value):
                 self._add(path, name, value)
 
     def _add(self, path: str, name: str, container: Any) -> None:
@@ -68,7 +73,10 @@ class Containers:
             before = _copy_of(value)
             self._held[id(value)] = (path, name, value, before)
             if len(before) <= _MOST:
-                pending.extend(part for part in _parts_of(value, before) if _holds_others(part))
+                pending.extend(part for part in _parts_of(value, before) if self._holds_others(part))
+
+    def _holds_others(self, value: Any) -> bool:
+        return isinstance(value, (*_KINDS, tuple)) or (self._objects and is_object(value))
 
     def restore(self, *, again: bool = False) -> list[Change]:
         """Put everything back.
@@ -106,10 +114,6 @@ def _describe(change: Change, container: Any, before: list[Any]) -> None:
         change.replaced.extend((former[id(key)], value) for key, value in found if id(key) in former)
     elif not isinstance(container, set):
         change.replaced.extend(zip(before, found, strict=False))
-
-
-def _holds_others(value: Any) -> bool:
-    return isinstance(value, (*_KINDS, tuple)) or is_object(value)
 
 
 def _parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:

@@ -68,7 +68,8 @@ class Variables:
     def __init__(self, root: Any) -> None:
         function = root.__func__ if isinstance(root, MethodType) else root
         self._cells: list[tuple[str, CellType, Any]] = []
-        self._containers = Containers()
+        # Objects are not looked into: a function may close over anything that has a life of its own.
+        self._containers = Containers(objects=False)
         self._function = function if isinstance(function, FunctionType) else None
         if self._function is None:
             return
