@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,9 @@ def _trace_with(hooks: Callable[[str], Mapping[str, Callable[..., Any]]] | None)
         for hook, function in hooks(name).items() if hooks is not None else ():
             setattr(plugin, hook, hookimpl(specname=hook)(function))
         candidates.append(PluginCandidate.of_module(plugin, name))
-    manager = PluginManager(candidates=candidates, environ={}, strict=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*argument node of fxplug_create_proxy", DeprecationWarning)
+        manager = PluginManager(candidates=candidates, environ={}, strict=True)
     model = resnet50()
     return lambda: fxplug.Tracer(policy=manager.trace_policy()).trace(model)
 

@@ -326,9 +326,18 @@ def test_pickle_warns_of_nothing(module):
         pickle.loads(pickle.dumps(module))
 
 
-def test_files_refuse_the_structure_and_take_the_graph_without_it(module, tmp_path):
-    with pytest.raises(StorageError, match=r"PyTreeCodeGen.*set_codegen"):
+def test_files_hold_the_structure_where_its_classes_are_allowed(module, tmp_path):
+    with pytest.raises(
+        StorageError, match=r"the structure of the input 'x': .*:Point' is not among .*FXP-S012"
+    ):
         fxplug.save(module, tmp_path / "module.fxp")
+    allow = [f"{__name__}:Point"]
+    fxplug.save(module, tmp_path / "module.fxp", allow=allow)
+    loaded = fxplug.load(tmp_path / "module.fxp", allow=allow)
+    assert_same(loaded(*inputs())["sum"], nested(*inputs())["sum"])
+
+
+def test_files_take_the_graph_without_the_structure(module, tmp_path):
     module.graph.set_codegen(CodeGen())
     fxplug.save(module, tmp_path / "module.fxp")
     loaded = fxplug.load(tmp_path / "module.fxp")
