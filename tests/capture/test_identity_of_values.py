@@ -154,28 +154,3 @@ def test_nested_inputs_of_another_structure_run_as_told(policy):
 
     for count in (3, 2, 3, 1):
         assert torch.equal(captured([ONE] * count), ONE * count)
-
-
-def cast_or_not(x):
-    y = x.float()
-    return x * 2 if y is x else x * 3
-
-
-def dropped_or_not(x):
-    y = torch.nn.functional.dropout(x, training=False)
-    return x * 5 if x is y else x + y
-
-
-def test_on_examples_what_a_call_returns_as_it_was_given_is_one_with_it():
-    captured = fxplug.trace(dropped_or_not, (ONE,))
-
-    assert torch.equal(captured(TWO), dropped_or_not(TWO))
-
-
-@pytest.mark.parametrize(("example", "other"), [(ONE, ONE.double()), (ONE.double(), ONE)])
-def test_on_examples_it_is_guarded_whether_a_call_returns_what_it_was_given(example, other):
-    captured = fxplug.trace(cast_or_not, (example,))
-
-    assert torch.equal(captured(example), cast_or_not(example))
-    with pytest.raises(GuardError, match="is"):
-        captured(other)

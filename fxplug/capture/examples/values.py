@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from operator import is_, is_not
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -11,13 +10,12 @@ from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.examples.asking import Answerer
-from fxplug.capture.examples.kinds import asks_for_identity, asks_for_kinds, kind_may_differ
+from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import Snapshots
 from fxplug.capture.examples.structures import is_field
-from fxplug.capture.sameness import passes_on
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
@@ -42,9 +40,6 @@ PLAIN = frozenset(
     {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device}
 )
 """Exact types of values that are what they are, and stand for nothing."""
-
-_MOST_COMPARED = 8
-"""With so many of its arguments the result of a call is compared."""
 
 
 def _node_behind(source: Node | Part) -> Node:
@@ -193,10 +188,6 @@ class ValueKeeper(Answerer):
         """Let a tensor be known as the value of a node."""
         value = self._with_data.get(id(value), value)
         known = self._known.get(id(value))
-        if not writes and isinstance(source, Node) and asks_for_identity(self._names):
-            whole = None if known is None else known[1]
-            if self._guard_passing(source, self.node_of_part(whole) if isinstance(whole, Part) else whole):
-                return value
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
@@ -207,23 +198,6 @@ class ValueKeeper(Answerer):
             self.values[source.name] = value.detach().clone()
             self.paused -= 1
         return value
-
-    def _guard_passing(self, node: Node, known: Node | None) -> bool:
-        """Guard whether a call returns the very tensor that it was given, which the program may ask.
-
-        Args:
-            node: The call.
-            known: What has made the tensor that it has returned, None where it is new.
-
-        Returns:
-            Whether it has returned one that it was given.
-        """
-        if not passes_on(node, self.root):
-            return False
-        given = node.all_input_nodes[:_MOST_COMPARED]
-        for used in given:
-            self._guard(self._aside("call_function", is_ if used is known else is_not, (node, used)))
-        return known in given
 
     def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for a tensor with data where none is computed with, so that it is not written to."""

@@ -218,12 +218,6 @@ def none_on_the_left(batch):
     return batch["x"] * 5 if None is batch["mask"] else batch["x"]
 
 
-@program(one, symbolic="FXP-T041")
-def identity_of_a_result(x):
-    y = torch.nn.functional.dropout(x, training=False)
-    return x * 5 if x is y else x + y
-
-
 @program(one)
 def identity_with_a_constant(x):
     parts = [x if part is None else 0.5 for part in (None, True)]
