@@ -517,14 +517,21 @@ def root_being_traced(kind: type[nn.Module]) -> nn.Module | None:
 
 def remove_mode(mode: TorchFunctionMode) -> None:
     """Take a mode that this thread has entered away, wherever in the stack of modes it is."""
+    _take_out(mode)
+
+
+def _take_out(mode: TorchFunctionMode) -> tuple[bool, list[TorchFunctionMode]]:
+    """Take a mode away; return whether it was there, and the modes above it, the first of them first."""
     above: list[Any] = []
     while (top := overrides._get_current_function_mode()) is not None:
         overrides._pop_mode()
         if top is mode:
             break
         above.append(top)
-    for other in reversed(above):
+    above.reverse()
+    for other in above:
         overrides._push_mode(other)
+    return top is not None, above
 
 
 @contextmanager
@@ -533,22 +540,13 @@ def beneath(mode: TorchFunctionMode) -> Generator[list[TorchFunctionMode]]:
 
     Gives the modes that this thread has entered after it, which stay, the first of them first.
     """
-    above: list[Any] = []
-    while (top := overrides._get_current_function_mode()) is not None:
-        overrides._pop_mode()
-        if top is mode:
-            break
-        above.append(top)
-    is_entered = top is not None
-    above.reverse()
-    for other in above:
-        overrides._push_mode(other)
+    was_entered, above = _take_out(mode)
     try:
-        yield above if is_entered else []
+        yield above if was_entered else []
     finally:
-        for _ in above if is_entered else ():
+        for _ in above if was_entered else ():
             overrides._pop_mode()
-        if is_entered:
+        if was_entered:
             for other in (mode, *above):
                 overrides._push_mode(other)
 
