@@ -68,6 +68,19 @@ def test_both_ways_give_the_same(kind, post, bias, monkeypatch):
         assert torch.equal(result, expected)
 
 
+@pytest.mark.parametrize("factor", [0.0, 1e-30, 1e-9, 1e-3, 1e-2, 1.0, 1e28, 1e31])
+@pytest.mark.parametrize("rows", [4, 16])
+def test_both_ways_find_the_same_steps_for_values_of_every_size(factor, rows):
+    features = 4096  # 16 rows of it are too many elements to be read twice.
+    layer = DynamicInt8Linear.from_float(nn.Linear(features, 16))
+    given = torch.randn(rows, features, generator=torch.Generator().manual_seed(1))
+    layer(given)
+    assert layer._shortcut is not None
+    given = given.add(0.5).mul(factor)
+
+    assert torch.equal(layer(given), fresh(layer)(given))
+
+
 @both
 @pytest.mark.parametrize("name", ["int_weight", "weight_scale", "bias", "input_scale", "input_zero_point"])
 @pytest.mark.parametrize("way", ["in place", "anew"])

@@ -31,6 +31,7 @@ __all__ = [
     "Weights",
     "activation_levels",
     "check_engine",
+    "choose_steps",
     "has_fbgemm",
     "pack_conv",
     "pack_conv_transpose",
@@ -50,6 +51,13 @@ ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 """Where linear layers are computed: the faster one for each call, or always the same. Convolutions: oneDNN."""
 _PARTS_OF_TORCH = frozenset({"fbgemm", "qnnpack"})
 """Engines that a build of PyTorch has or lacks; the others need oneDNN alone, as convolutions do."""
+
+# The overload below `torch.ops` would be a function of Python, which takes a fifth of the time.
+choose_steps = torch._choose_qparams_per_tensor  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+"""From a tensor, return the scale and the zero point of its 256 steps.
+
+A scale is never below 6.1e-5. RuntimeError says that a value is NaN, or that there is none.
+"""
 
 _ENGINE_LOCK = threading.Lock()
 """torch packs for the engine that a global variable names."""

@@ -110,7 +110,7 @@ class PackingModule(nn.Module):
     """A module whose buffers are its state, and what engines read is a cache that is never copied or stored."""
 
     _shortcut: Any = None
-    """A `Shortcut`, once the layer was run with an input that it is for."""
+    """A `Shortcut` beside what else the short way needs, once the layer was run with an input that it is for."""
 
     def __init__(self) -> None:
         super().__init__()
