@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.capture.examples.guarding import GuardCollector, expression, guard_at, guard_of
+from fxplug.capture.examples.known import KnownTensors
 from fxplug.capture.examples.numbers import Part
 from fxplug.capture.examples.parts import nodes_in, numbers_in
 from fxplug.capture.sessions import active
@@ -64,7 +65,7 @@ class Answerer(Tracer):
         self.paused = 0
         self.guard_graph = None
         self.guards = ()
-        self._known: dict[int, tuple[torch.Tensor, Node | Part]] = {}
+        self._known = KnownTensors()
         self._constant: set[Node] = set()
         self._asides: list[Node] = []
         self._guards = GuardCollector(self.graph)
@@ -158,7 +159,7 @@ class Answerer(Tracer):
 
     def _fix_sizes(self, args: Any) -> None:
         """Take it that the tensors among the arguments of a call have the sizes that they have now."""
-        for tensor, source in list(self._known.values()):
+        for tensor, source in self._known.living():
             node = source if isinstance(source, Node) else source.node
             if node is not None and node in nodes_in(args):
                 shape = self._aside_of("call_function", getattr, (node, "shape"))

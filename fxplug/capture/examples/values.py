@@ -192,7 +192,7 @@ class ValueKeeper(Answerer):
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
             value = self._aloof(value.view_as, value)
-        self._known[id(value)] = (value, source)
+        self._known.add_result(value, self._aloof(storage_of, value), source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1
             self.values[source.name] = value.detach().clone()
@@ -290,8 +290,7 @@ class ValueKeeper(Answerer):
         return error
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
-        storage = storage_of(tensor)
-        return storage is not None and any(storage_of(known) == storage for known, _ in self._known.values())
+        return self._known.have_had(storage_of(tensor))
 
     def _is_traced(self, value: Any) -> bool:
         if isinstance(value, torch.Tensor):
