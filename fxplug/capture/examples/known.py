@@ -12,7 +12,7 @@ from fxplug.semantics.internals import storage_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fxplug.capture.examples.parts import Part
+    from fxplug.capture.examples.numbers import Part
     from fxplug.ir import Node
 
 __all__ = ["KnownTensors"]
@@ -62,13 +62,15 @@ class _Watch(weakref.ref[torch.Tensor]):
     key: int
 
 
+_NOTHING = (None, None)
+
+
 def _forgetter(known: KnownTensors) -> Any:
     of = weakref.ref(known)
 
     def forget(watch: _Watch) -> None:
         tensors = of()
-        entry = None if tensors is None else tensors.get(watch.key)
-        if entry is not None and entry[0] is watch:
+        if tensors is not None and tensors.get(watch.key, _NOTHING)[0] is watch:
             del tensors[watch.key]
 
     return forget
