@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import weakref
+from collections import deque
 from functools import partial
 
 import pytest
@@ -206,10 +208,83 @@ def with_a_module(x, y):
     return torch.func.vmap(lambda row: layer(row) + y)(x)
 
 
+def with_a_counter_inside(x, y):
+    count = 0
+
+    def function(row):
+        def counted():
+            nonlocal count
+            count += 1
+            return count
+
+        return row * y * counted()
+
+    return torch.func.vmap(function)(x)
+
+
+def with_an_attribute_of_the_function(x, y):
+    def function(row):
+        return row * function.scale
+
+    function.scale = y
+    return torch.func.vmap(function)(x)
+
+
+def with_a_method_of_a_tensor(x, y):
+    return torch.func.vmap((y + 1).__getitem__)(torch.tensor([0, 1]))
+
+
+def with_a_deque(x, y):
+    values = deque([y])
+    return torch.func.vmap(lambda row: row * values[0])(x)
+
+
+def with_an_iterator(x, y):
+    values = iter([y])
+    return torch.func.vmap(lambda row: row * next(values))(x)
+
+
+def with_a_generator(x, y):
+    values = (value + 1 for value in [y])
+    return torch.func.vmap(lambda row: row * next(values))(x)
+
+
+def with_a_weak_reference(x, y):
+    value = weakref.ref(y)
+    return torch.func.vmap(lambda row: row * value())(x)
+
+
+def with_a_class_inside(x, y):
+    class Scale:
+        @staticmethod
+        def of(row):
+            return row * y
+
+    return torch.func.vmap(lambda row: Scale.of(row))(x)  # noqa: PLW0108 - as programs have it
+
+
+def with_a_callable_of_a_class_inside(x, y):
+    class Scale:
+        def __call__(self, row):
+            return row * y
+
+    return torch.func.vmap(Scale())(x)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
 @pytest.mark.parametrize(
     "program",
     [
         with_a_counter,
+        with_a_counter_inside,
+        with_an_attribute_of_the_function,
+        with_a_method_of_a_tensor,
+        with_a_deque,
+        with_an_iterator,
+        with_a_generator,
+        with_a_weak_reference,
+        with_a_class_inside,
+        with_a_callable_of_a_class_inside,
         with_itself,
         with_a_list,
         with_a_list_beside_a_tensor,
@@ -219,9 +294,23 @@ def with_a_module(x, y):
         with_a_module,
     ],
 )
-def test_functions_that_cannot_be_made_again_are_refused(program):
+def test_functions_that_cannot_be_made_again_are_refused(program, mode):
     with pytest.raises(TraceError, match=r"Cannot record a call of torch\.func\.vmap.*\[FXP-T05[47]\]$"):
-        fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)))
+        fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)), mode=mode, check=False)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        with_an_attribute_of_the_function,
+        with_a_deque,
+        with_a_weak_reference,
+        with_a_callable_of_a_class_inside,
+    ],
+)
+def test_functions_that_hold_traced_values_are_refused_in_symbolic_captures(program):
+    with pytest.raises(TraceError, match=r"holds a traced value"):
+        fxplug.symbolic_trace(program)
 
 
 def test_a_function_that_is_made_again_is_like_the_first():
