@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from fxplug_quant import activations
@@ -85,3 +87,37 @@ class TestSelu:
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(selu_in_place, values))
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=2e-6)
+
+    @pytest.mark.parametrize("surrounding", ["device", "dtype"])
+    def test_does_not_hang_on_what_the_caller_makes_tensors_of(self, surrounding, monkeypatch):
+        monkeypatch.setattr(activations, "_HAS_FAST_SIGMOID", True)
+        monkeypatch.setattr(activations, "_of_thread", threading.local())
+        values = self.large([])
+        if surrounding == "device":
+            with torch.device("meta"):
+                found = selu_in_place(values.clone())
+        else:
+            torch.set_default_dtype(torch.float64)
+            try:
+                found = selu_in_place(values.clone())
+            finally:
+                torch.set_default_dtype(torch.float32)
+        torch.testing.assert_close(found, functional.selu(values), rtol=1e-6, atol=2e-6)
+        assert {constant.dtype for constant in activations._of_thread.constants} == {torch.float32}
+
+    def test_of_tensors_without_data_leaves_nothing_behind(self, monkeypatch):
+        monkeypatch.setattr(activations, "_HAS_FAST_SIGMOID", True)
+        monkeypatch.setattr(activations, "_of_thread", threading.local())
+        values = self.large([])
+        with FakeTensorMode() as mode:
+            assert selu_in_place(mode.from_tensor(values)).shape == values.shape
+        torch.testing.assert_close(
+            selu_in_place(values.clone()), functional.selu(values), rtol=1e-6, atol=2e-6
+        )
+
+    def test_gradients_flow(self, monkeypatch):
+        monkeypatch.setattr(activations, "_HAS_FAST_SIGMOID", True)
+        values, others = self.large([]).requires_grad_(), self.large([]).requires_grad_()
+        selu_in_place(values * 1).sum().backward()
+        functional.selu(others).sum().backward()
+        torch.testing.assert_close(values.grad, others.grad, rtol=1e-5, atol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -30,7 +31,9 @@ def selu_in_place(values: Tensor) -> Tensor:
     It is as exact as ``torch.selu``: off by some units of float32's rounding next to 1. Of a wide layer it is a sixth
     of the time, and nearly all of that is the exponential; the one inside torch's sigmoid is three times as fast.
     """
-    is_usual = values.dtype is torch.float32 and values.is_cpu and values.is_contiguous()
+    # A tensor without data, which is of a class of its own, must not get into what is kept for later calls.
+    is_plain = type(values) is Tensor and not values.requires_grad
+    is_usual = is_plain and values.dtype is torch.float32 and values.is_cpu and values.is_contiguous()
     if not _HAS_FAST_SIGMOID or values.numel() < _LARGE or not is_usual:
         return torch.selu_(values)
     constants = _constants()
@@ -49,7 +52,10 @@ def _constants() -> _Constants:
     except AttributeError:
         # The caller may be in inference mode; others that are not use them too.
         with torch.inference_mode(mode=False):
-            found = _Constants(torch.ones(1), torch.tensor(-2 * _SCALED_ALPHA), torch.empty(_CHUNK))
+            made = partial(
+                torch.full, dtype=torch.float32, device="cpu"
+            )  # Whatever the defaults of the caller are.
+            found = _Constants(made((1,), 1.0), made((), -2 * _SCALED_ALPHA), made((_CHUNK,), 0.0))
         _of_thread.constants = found
         return found
 
