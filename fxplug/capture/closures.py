@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from fxplug.capture.proxy import Proxy
-from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,9 +51,8 @@ def held_by(functions: tuple[Any, ...]) -> Iterator[Any]:
 
 def _inside(part: Any) -> Iterable[Any]:
     if isinstance(part, FunctionType):
-        own = [value for name, value in vars(part).items() if name != DYNAMO_INLINE]
         named = (part.__kwdefaults__ or {}).values()
-        return (*_cells(part), *(part.__defaults__ or ()), *named, *own)
+        return (*_cells(part), *(part.__defaults__ or ()), *named, *vars(part).values())
     if isinstance(part, type):
         # Classes that a function has made may have methods with closures.
         return vars(part).values() if "<locals>" in part.__qualname__ else ()

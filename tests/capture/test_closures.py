@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections import deque
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -166,6 +167,16 @@ def with_itself(x, y):
     return torch.func.vmap(function)(x)
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def with_a_named_tuple(x, y):
+    pair = Pair(y, 2)
+    return torch.func.vmap(lambda row: row * pair.first)(x)
+
+
 def with_a_list(x, y):
     values = [y]
     return torch.func.vmap(lambda row: row * values[0])(x)
@@ -287,6 +298,7 @@ def with_a_callable_of_a_class_inside(x, y):
         with_a_callable_of_a_class_inside,
         with_itself,
         with_a_list,
+        with_a_named_tuple,
         with_a_list_beside_a_tensor,
         with_a_method,
         with_an_object,
@@ -328,3 +340,29 @@ def test_a_function_that_is_made_again_is_like_the_first():
     assert (made.__name__, made.__doc__, made.note) == ("function", "Shift.", "kept")
     assert made(torch.ones(3)).tolist() == [2, 2, 2]
     assert function(torch.ones(3)).tolist() == [4, 4, 4]
+
+
+def test_what_is_no_value_of_the_program_stays_shared_with_others():
+    y, factor = torch.ones(3), 1
+
+    def change(value):
+        nonlocal factor
+        factor = value
+
+    def function(row):
+        return row * factor + y
+
+    made = opened(function, torch.is_tensor).make([torch.zeros(3)])
+    change(3)
+
+    assert made(torch.ones(3)).tolist() == [3, 3, 3]
+
+
+def test_copies_of_a_graph_call_the_same_function():
+    module = fxplug.trace(of_a_closure, (torch.randn(4, 3), torch.randn(3)))
+
+    targets = [
+        [node.target for node in one.graph.nodes if node.op == "call_function"]
+        for one in (module, copy.deepcopy(module))
+    ]
+    assert targets[0][0] is targets[1][0]

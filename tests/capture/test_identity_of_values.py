@@ -142,6 +142,11 @@ PASSING_CALLS = {
     "conj_physical": torch.conj_physical,
     "an operator": lambda x: torch.ops.aten.to.dtype(x, torch.float32),
     "a checkpoint": _in_a_checkpoint,
+    "dropout": lambda x: torch.nn.functional.dropout(x, training=False),
+    "out": lambda x: torch.abs(x, out=x),
+    "inplace": lambda x: torch.nn.functional.relu(x, inplace=True),
+    "an augmented operator": lambda x: operator.imul(x, 1),
+    "an underscore": lambda x: x.abs_(),
     "a method that no tensor has": lambda x: x.itself(),
 }
 
@@ -159,7 +164,7 @@ def test_calls_that_may_return_what_they_are_given_are_checked(name):
     captured = fxplug.symbolic_trace(program)
 
     with pytest.raises(GuardError, match="is not"):
-        captured(ONE.as_subclass(Named) if name == "a method that no tensor has" else ONE)
+        captured(ONE.clone().as_subclass(Named) if name == "a method that no tensor has" else ONE.clone())
 
 
 def _with_a_hook():
@@ -175,6 +180,10 @@ def _with_a_forward():
 
 
 PASSING_LAYERS = {
+    "an identity": torch.nn.Identity,
+    "a flattening": lambda: torch.nn.Flatten(1),
+    "a dropout": lambda: torch.nn.Dropout().eval(),
+    "in place": lambda: torch.nn.ReLU(inplace=True),
     "compiled by TorchScript": lambda: torch.jit.script(torch.nn.Identity()),
     "a container": lambda: torch.nn.Sequential(torch.nn.Identity()),
     "a hook": _with_a_hook,
@@ -197,10 +206,32 @@ def test_layers_that_may_return_what_they_are_given_are_checked(name):
         def is_leaf_module(self, m, module_qualified_name):
             return True
 
-    captured = fxplug.GraphModule(root := Program(), AllLeaves().trace(root))
+    captured = fxplug.GraphModule(root := Program().eval(), AllLeaves().trace(root))
 
     with pytest.raises(GuardError, match="is not"):
-        captured(ONE)
+        captured(ONE.clone())
+
+
+def test_two_inputs_that_are_compared_twice_are_checked_once():
+    def program(x, y):
+        return x * 5 if _same(x, y) or _same(y, x) else x + y
+
+    graph = fxplug.symbolic_trace(program).graph
+
+    assert len(graph.find_nodes(op="call_function", target=operator.is_not)) == 1
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_program_is_not_run_again_when_a_check_stands_behind_a_write(writes):
+    def program(x, y):
+        z = x.add_(1) if writes else x + 1
+        return x * 5 if _same(x, y) else z
+
+    captured = fxplug.symbolic_trace(program)
+
+    with pytest.raises(GuardError) as refused:
+        captured(given := ONE.clone(), given)
+    assert refused.value.can_run_again is not writes
 
 
 def test_a_plain_layer_is_not_checked():
