@@ -23,6 +23,12 @@ def made(x):
     return x * random.Random().random()
 
 
+def seeded_by_the_system(x):
+    generator = random.Random(3)
+    generator.seed()
+    return x * generator.random()
+
+
 def held(x):
     return x * HELD.choice([1.0, 2.0, 3.0])
 
@@ -54,7 +60,9 @@ class Module(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["symbolic", "value"])
-@pytest.mark.parametrize("program", [made, held, pair, of_the_system, secret, seeded_again, Module()])
+@pytest.mark.parametrize(
+    "program", [made, seeded_by_the_system, held, pair, of_the_system, secret, seeded_again, Module()]
+)
 def test_draws_are_refused_with_their_line(program, mode):
     state = HELD.getstate()
     with pytest.raises(TraceError, match="test_generators") as refused:
@@ -220,3 +228,16 @@ def test_generators_of_numpy(mode):
         lambda x: x * numpy.random.RandomState(3).rand(),
     ):
         assert torch.equal(fxplug.trace(program, (X,), mode=mode)(X), program(X))
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value"])
+def test_states_of_the_generators_behind_modules_are_put_back(mode):
+    numpy = pytest.importorskip("numpy")
+    for program, state in (
+        (lambda x: x * random.random(), random.getstate),
+        (lambda x: x * numpy.random.rand(), lambda: str(numpy.random.get_state())),
+    ):
+        before = state()
+        with pytest.raises(TraceError):
+            fxplug.trace(program, (X,), mode=mode)
+        assert state() == before
