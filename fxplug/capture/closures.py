@@ -8,9 +8,11 @@ again around it in each call.
 from __future__ import annotations
 
 import dis
+import gc
+import weakref
 from contextlib import ExitStack
 from functools import partial
-from types import CellType, FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,19 +21,22 @@ from torch import nn
 from fxplug.capture.proxy import Proxy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.overrides import TorchFunctionMode
 
 __all__ = ["Closure", "ClosureCall", "held_by", "opened"]
 
-_CLOSED = (torch.Tensor, nn.Module, ModuleType, type)
+_CLOSED = (Proxy, torch.Tensor, nn.Module, ModuleType, CodeType, FrameType, str, int, float, type(None))
 """What is itself what was looked for, or holds nothing of a program."""
 _WRITES = frozenset({"STORE_DEREF", "DELETE_DEREF"})
 
 
 def held_by(functions: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield what functions hold besides their code, at any depth of functions, lists, dicts and attributes."""
+    """Yield what functions hold besides their code, at any depth: closures, defaults, containers, attributes, methods.
+
+    What a function finds by a global name is none of it.
+    """
     pending: list[Any] = list(functions)
     seen: set[int] = set()
     while pending:
@@ -39,34 +44,26 @@ def held_by(functions: tuple[Any, ...]) -> Iterator[Any]:
         if id(part) in seen:
             continue
         seen.add(id(part))
-        if isinstance(part, Proxy):
+        if not isinstance(part, (FunctionType, MethodType, partial, list, tuple, set, dict)):
             yield part
-        elif isinstance(part, FunctionType):
-            pending.extend(_cells(part))
-            pending.extend((*(part.__defaults__ or ()), *(part.__kwdefaults__ or {}).values()))
-        elif isinstance(part, MethodType):
-            pending.extend((part.__self__, part.__func__))
-        elif isinstance(part, partial):
-            pending.extend((part.func, *part.args, *part.keywords.values()))
-        elif isinstance(part, (list, tuple, set)):
-            pending.extend(part)
-        elif isinstance(part, dict):
-            pending.extend(part.values())
-        else:
-            yield part
-            if not isinstance(part, _CLOSED):
-                pending.extend(_attributes(part))
+        pending.extend(_inside(part))
 
 
-def _attributes(value: Any) -> Iterator[Any]:
-    yield from getattr(value, "__dict__", {}).values()
-    for kind in type(value).__mro__:
-        for slot in vars(kind).values():
-            if isinstance(slot, MemberDescriptorType):
-                try:
-                    yield slot.__get__(value)
-                except AttributeError:  # Not filled.
-                    continue
+def _inside(part: Any) -> Iterable[Any]:
+    if isinstance(part, FunctionType):
+        named = (part.__kwdefaults__ or {}).values()
+        return (*_cells(part), *(part.__defaults__ or ()), *named, *vars(part).values())
+    if isinstance(part, type):
+        # Classes that a function has made may have methods with closures.
+        return vars(part).values() if "<locals>" in part.__qualname__ else ()
+    if isinstance(part, _CLOSED):
+        return ()
+    if isinstance(part, GeneratorType):
+        return () if part.gi_frame is None else part.gi_frame.f_locals.values()
+    if isinstance(part, weakref.ReferenceType):
+        return (cast("weakref.ReferenceType[Any]", part)(),)
+    # Whatever it is: a deque, an iterator, a method of a tensor, an object with slots.
+    return gc.get_referents(part)
 
 
 def _cells(function: FunctionType) -> Iterator[Any]:
@@ -208,7 +205,7 @@ class _Opening:
         recipes = [self.recipe(part) for part in parts]
         if not any(recipes):
             return None
-        if _writes_to_cells(function):
+        if _writes_to_cells(function.__code__, frozenset(function.__code__.co_freevars)):
             raise _CannotOpenError
         first, last = len(cells), len(cells) + len(defaults)
 
@@ -236,10 +233,9 @@ def _made(recipes: Sequence[Any], parts: Sequence[Any], held: Sequence[Any]) -> 
     return [part if recipe is None else recipe(held) for recipe, part in zip(recipes, parts, strict=True)]
 
 
-def _writes_to_cells(function: FunctionType) -> bool:
-    """Return whether a function writes to what it has from around it."""
-    around = function.__code__.co_freevars
-    return any(
-        instruction.opname in _WRITES and instruction.argval in around
-        for instruction in dis.get_instructions(function.__code__)
-    )
+def _writes_to_cells(code: CodeType, around: frozenset[str]) -> bool:
+    """Return whether a function, or one inside of it, writes to what it has from around it."""
+    if any(entry.opname in _WRITES and entry.argval in around for entry in dis.get_instructions(code)):
+        return True
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return any(_writes_to_cells(part, around.intersection(part.co_freevars)) for part in inner)

@@ -17,7 +17,7 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["OWN_TABLES", "Change", "Containers", "is_object"]
+__all__ = ["OWN_TABLES", "Change", "Containers", "is_foreign", "is_object"]
 
 _KINDS = (list, dict, set, deque)
 OWN_TABLES = frozenset(vars(nn.Module()))
@@ -176,6 +176,11 @@ _OTHERS = (*_KINDS, tuple, nn.Module, torch.Tensor, type, FunctionType, MethodTy
 _is_object: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
+def is_foreign(module: str) -> bool:
+    """Return whether a module, by its name, is one of Python, torch, NumPy or fxplug."""
+    return module.partition(".")[0] in _FOREIGN
+
+
 def is_object(value: Any) -> bool:
     """Return whether a value is an instance of a class of a program, or of one that holds attributes alone."""
     kind = type(value)
@@ -183,7 +188,7 @@ def is_object(value: Any) -> bool:
         return False
     known = _is_object.get(kind)
     if known is None:
-        is_own = str(kind.__module__).partition(".")[0] not in _FOREIGN and not issubclass(kind, _OTHERS)
+        is_own = not is_foreign(str(kind.__module__)) and not issubclass(kind, _OTHERS)
         known = _is_object[kind] = is_own or issubclass(kind, _KNOWN_KINDS)
     return known
 

@@ -276,7 +276,8 @@ _RANDOM_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = tuple(
     (kind, name, _random, {**_CONSTANTS, "<kind>": heard})
     for kind, heard, names in (
         (random.Random, "made", ("__init__",)),
-        (random.Random, "seed", ("seed", "setstate")),
+        (random.Random, "seed", ("seed",)),
+        (random.Random, "state", ("setstate",)),
         (random.Random, "draw", ("gauss", "getrandbits", "random")),
         (random.SystemRandom, "draw", ("getrandbits", "randbytes", "random")),
     )

@@ -61,7 +61,7 @@ class StateKeeper:
         raise error
 
     def on_random(self, kind: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Hear that a generator of Python is made or seeded, or draws."""
+        """Hear that a generator of Python is made, seeded or given a state, or draws."""
         draws = self._draws
         if draws is None or self.paused:
             return
@@ -69,6 +69,8 @@ class StateKeeper:
             draws.on_made(generator)
         elif kind == "seed":
             draws.on_seed(generator, next(iter((*args, *kwargs.values())), None))
+        elif kind == "state":
+            draws.on_state(generator)
         else:
             draws.on_draw(generator)
 

@@ -145,11 +145,15 @@ class InputTrees:
             try:
                 leaves += spec.flatten_up_to(_aligned(self.skeletons[name], value))
             except (ValueError, TypeError, KeyError) as error:
+                difference = _difference(self.skeletons[name], value, "") or str(error)
+                reason = (
+                    f"the value of {name!r} has another structure than the one that was traced: {difference}"
+                )
                 raise GraphError(
-                    f"Cannot run the captured program: the value of {name!r} has another structure than the one that "
-                    f"was traced ({error}). Pass the same structure, or trace the program again with this one.",
+                    f"Cannot run the captured program: {reason}. Pass the same structure, or trace the program again "
+                    "with this one.",
                     code="FXP-G020",
-                ) from error
+                ) from ValueError(reason)
         return leaves
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -218,13 +222,45 @@ def _aligned_dict(skeleton: dict[Any, Any], value: dict[Any, Any]) -> dict[Any, 
     if skeleton.keys() != value.keys():
         return value  # Which keys are wrong is said when it is taken apart.
     if list(skeleton) != list(value):
-        raise ValueError(f"its keys stand in the order {list(value)}, and were traced as {list(skeleton)}")
+        raise ValueError("its keys stand in another order")
     changed = {key: _aligned(skeleton[key], part) for key, part in value.items()}
     if all(changed[key] is part for key, part in value.items()):
         return value
     aligned = copy.copy(value)
     aligned.update(changed)
     return aligned
+
+
+def _difference(skeleton: Any, value: Any, place: str) -> str:
+    """Return where a value has another structure, "" where that is not plain to see."""
+    where = f"its part {place}" if place else "it"
+    if type(value) is not type(skeleton):
+        found, traced = type(value).__name__, type(skeleton).__name__
+        return "" if skeleton is LEAF else f"{where} is a {found}, and was traced as a {traced}"
+    if isinstance(skeleton, dict):
+        return _difference_of_dicts(cast("dict[Any, Any]", skeleton), cast("dict[Any, Any]", value), place)
+    if not isinstance(skeleton, (list, tuple)):
+        return ""
+    parts: list[Any] = list(cast("list[Any]", skeleton))
+    if len(value) != len(parts):
+        return f"{where} has {len(value)} parts, and was traced with {len(parts)}"
+    found = (_difference(part, value[index], f"{place}[{index}]") for index, part in enumerate(parts))
+    return next(filter(None, found), "")
+
+
+def _difference_of_dicts(skeleton: dict[Any, Any], value: dict[Any, Any], place: str) -> str:
+    where = f"its part {place}" if place else "it"
+    missing = [key for key in skeleton if key not in value]
+    unknown = [key for key in value if key not in skeleton]
+    if missing or unknown:
+        lacks = f"has no {', '.join(map(repr, missing))}" if missing else ""
+        holds = f"has {', '.join(map(repr, unknown))}, which the traced one had not" if unknown else ""
+        return f"{where} {' and '.join(filter(None, (lacks, holds)))}"
+    if list(skeleton) != list(value):
+        whose = f"in its part {place} the" if place else "its"
+        return f"{whose} keys stand in the order {list(value)}, and were traced as {list(skeleton)}"
+    found = (_difference(part, value[key], f"{place}[{key!r}]") for key, part in skeleton.items())
+    return next(filter(None, found), "")
 
 
 def _skeleton(spec: TreeSpec) -> Any:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import secrets
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from functools import partial
+from types import BuiltinMethodType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.capture.callsites import called_name, last_argument
-from fxplug.capture.containers import OWN_TABLES, is_object
+from fxplug.capture.containers import OWN_TABLES, is_foreign, is_object
 from fxplug.capture.sources import caller_level, is_standard, passes_calls_on, place_in_program
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.semantics.random_sources import GLOBAL_GENERATOR, HeldGenerator, RandomSources, held_generator
@@ -18,6 +22,8 @@ from fxplug.semantics.random_sources import GLOBAL_GENERATOR, HeldGenerator, Ran
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import FrameType, FunctionType
+
+    from torch import nn
 
 __all__ = ["RandomStates", "refuse_draws", "seeding_error"]
 
@@ -39,6 +45,7 @@ class RandomStates:
         self._seeded: set[int] = set()
         self._drawn: dict[int, tuple[random.Random, Any]] = {}
         self._held: dict[int, tuple[str, HeldGenerator]] = {}
+        self._classes: set[type] = set()
         self._error: TraceError | None = None
 
     def restore(self) -> list[str]:
@@ -57,6 +64,7 @@ class RandomStates:
         self._drawn.clear()
         self._made.clear()
         self._held.clear()
+        self._classes.clear()
         return changed
 
     def refuse(self) -> None:
@@ -73,13 +81,20 @@ class RandomStates:
         self._made[id(generator)] = generator
 
     def on_seed(self, generator: random.Random, seed: Any) -> None:
-        """Hear that a generator is seeded, or given a state."""
+        """Hear that a generator is seeded."""
         if id(generator) not in self._made:
             self.on_draw(generator)
         elif seed is None:
             self._seeded.discard(id(generator))
         else:
             self._seeded.add(id(generator))
+
+    def on_state(self, generator: random.Random) -> None:
+        """Hear that a generator is given a state: that may be the one of another generator."""
+        if id(generator) in self._made:
+            self._seeded.discard(id(generator))
+        else:
+            self.on_draw(generator)
 
     def on_draw(self, generator: random.Random) -> None:
         """Hear that a number is drawn of a generator: one that the program has seeded gives the same in every call."""
@@ -101,33 +116,49 @@ class RandomStates:
             )
             self._error = _error(f"{what}{place_in_program()}")
 
-    def note_held(self, path: str, attributes: Mapping[str, Any]) -> None:
-        """Take note of the generators of NumPy among attributes, and in what they hold.
+    def note_held(self, path: str, module: nn.Module) -> None:
+        """Take note of the generators of NumPy that a module or its class has as attributes, or in them.
 
         Args:
-            path: What has the attributes; empty for a root.
-            attributes: By name.
+            path: Of the module; empty for a root.
+            module: Not changed.
         """
-        if "numpy.random" in sys.modules:
-            prefix = f"{path}." if path else ""
-            for name in attributes.keys() - OWN_TABLES:
-                self._note(prefix + name, attributes[name])
+        if "numpy.random" not in sys.modules:
+            return
+        prefix = f"{path}." if path else ""
+        attributes = vars(module)
+        for name in attributes.keys() - OWN_TABLES:
+            self._note(prefix + name, attributes[name])
+        for kind in () if type(module) in self._classes else type(module).__mro__:
+            for name, value in vars(kind).items() if _is_own(kind) else ():
+                self._note(prefix + name, value)
+        self._classes.add(type(module))
 
     def note_function(self, function: FunctionType, names: Iterable[str]) -> None:
         """Take note of the generators of NumPy that a function finds by its names."""
         if "numpy.random" not in sys.modules:
             return
-        code, namespace = function.__code__, function.__globals__
-        for name in namespace.keys() & names:
-            self._note(name, namespace[name])
+        code = function.__code__
+        self._note_names("", function.__globals__, frozenset(names))
         defaults = function.__defaults__ or ()
         for name, value in zip(code.co_varnames[code.co_argcount - len(defaults) :], defaults, strict=False):
+            self._note(name, value)
+        for name, value in (function.__kwdefaults__ or {}).items():
             self._note(name, value)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             try:
                 self._note(name, cell.cell_contents)
             except ValueError:  # It has no value yet.
                 continue
+
+    def _note_names(self, prefix: str, namespace: Mapping[str, Any], names: frozenset[str]) -> None:
+        for name in namespace.keys() & names:
+            value = namespace[name]
+            if not isinstance(value, ModuleType):
+                self._note(prefix + name, value)
+            elif not is_foreign(value.__name__) and vars(value) is not namespace:
+                # In a module of the program, what stands behind its name.
+                self._note_names(f"{prefix}{name}.", vars(value), names - {name})
 
     def _note(self, path: str, value: Any) -> None:
         seen: set[int] = set()
@@ -142,14 +173,29 @@ class RandomStates:
                 pending.extend(_inside(part))
 
 
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_METHODS = (MethodType, BuiltinMethodType, partial)
+
+
+def _is_own(kind: Any) -> bool:
+    """Return whether something is a class of a program."""
+    return isinstance(kind, type) and not is_foreign(str(kind.__module__))
+
+
 def _inside(value: Any) -> Iterator[Any]:
+    """Yield what may be, or may hold, a generator."""
     if isinstance(value, dict):
-        found = list(value.values())
-    elif isinstance(value, (list, tuple)):
-        found = list(value)
+        found = list(cast("dict[Any, Any]", value).values())
+    elif isinstance(value, _CONTAINERS):
+        found = list(cast("list[Any]", value))
+    elif _is_own(value):
+        found = list(vars(value).values())
     else:
-        found = list(getattr(value, "__dict__", {}).values()) if is_object(value) else []
-    return iter(found if len(found) <= _MOST else ())
+        found = gc.get_referents(value) if isinstance(value, _METHODS) or is_object(value) else []
+    for part in found if len(found) <= _MOST else ():
+        is_numpys = type(part).__module__.startswith("numpy.random")
+        if is_numpys or isinstance(part, (*_CONTAINERS, *_METHODS)) or _is_own(part) or is_object(part):
+            yield part
 
 
 def _drawing_frame() -> FrameType | None:
@@ -175,7 +221,7 @@ def refuse_draws(generators: list[str]) -> None:
     if not generators:
         return
     known = {"random": "Python's random module", "numpy": "numpy.random"}
-    source = known.get(generators[0], f"{generators[0]!r}, a generator of NumPy that it holds")
+    source = known.get(generators[0], f"{generators[0]!r}, which is or holds a generator of NumPy")
     if threading.active_count() > 1:
         warnings.warn(
             f"While tracing, random numbers were drawn from {source}, by the program or by another thread. If it was "

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import operator
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.capture.kinds import held_value, is_torchs, kind_of_node, module_at
+from fxplug.capture.kinds import held_value, kind_of_node, module_at
 from fxplug.codegen import AUGMENTED
 from fxplug.ir import effects
 from fxplug.semantics.checks import check_true
+from fxplug.semantics.internals import has_forward_hooks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,32 +23,28 @@ __all__ = ["are_one_object", "may_be_one_object", "tell_apart"]
 
 _INPUT = "input"
 """Stands for anything that a caller may hand over: two inputs may be one tensor, and that one a parameter."""
-_CASTS = frozenset(
-    {
-        "bfloat16",
-        "bool",
-        "byte",
-        "char",
-        "double",
-        "float",
-        "half",
-        "int",
-        "long",
-        "short",
-        "to",
-        "type",
-        "type_as",
-    }
-)
-_PASSING = _CASTS | frozenset(
-    {
-        *("alpha_dropout", "dropout", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"),
-        *("asarray", "as_tensor", "coalesce", "contiguous", "cpu", "cuda", "dequantize", "pin_memory"),
-        *("atleast_1d", "atleast_2d", "atleast_3d", "conj", "flatten", "positive", "ravel", "real"),
-        *("getattr", "resolve_conj", "resolve_neg", "to_dense", "get", "pop", "setdefault"),
-    }
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PASSING = _words(
+    """
+    bfloat16 bool byte cdouble cfloat chalf char double float half int long short to type type_as
+    alpha_dropout dropout dropout1d dropout2d dropout3d feature_alpha_dropout feature_dropout
+    asarray as_tensor coalesce contiguous cpu cuda dequantize pin_memory to_dense
+    atleast_1d atleast_2d atleast_3d broadcast_tensors flatten ravel sum_to_size
+    __pos__ __reversed__ adjoint conj conj_physical pos positive real resolve_conj resolve_neg
+    lift_fresh _autocast_to_full_precision _autocast_to_reduced_precision
+    get getattr pop setdefault values
+    """
 )
 """Functions and methods that return what they are given where nothing is to be done."""
+_IN_C = ("_operator", "math", "torch", "torch._ops.aten")
+_IN_PYTHON = ("torch._tensor", "torch.functional", "torch.nn.functional")
+"""Modules of functions that compute by themselves; others of torch, as `checkpoint`, run what they are given."""
+_LAYERS = "torch.nn.modules."
 
 
 def are_one_object(one: Node, other: Node, root: nn.Module | None) -> bool:
@@ -108,13 +106,23 @@ def _passes_on(node: Node, root: nn.Module | None) -> bool:
     if target is operator.getitem or target is getattr:
         kind = kind_of_node(node.all_input_nodes[0], root)
         return kind is None or not issubclass(kind.cls, torch.Tensor) or target is getattr
-    name = target if isinstance(target, str) else str(getattr(target, "__name__", ""))
-    is_known = node.op == "call_method" or (is_torchs(target) and not node.meta.get("is_wrapped"))
+    name = target if isinstance(target, str) else str(getattr(target, "__name__", "")).partition(".")[0]
+    is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else _is_known(target)
     writes = name.endswith("_") or target in AUGMENTED or "out" in node.kwargs or "inplace" in node.kwargs
-    return not is_known or writes or name in _PASSING
+    return not is_known or bool(node.meta.get("is_wrapped")) or writes or name in _PASSING
+
+
+def _is_known(target: Any) -> bool:
+    home = str(getattr(target, "__module__", ""))
+    if isinstance(target, FunctionType):
+        return home in _IN_PYTHON
+    return home in _IN_C or home.startswith("torch._C.")
 
 
 def _is_passing_layer(module: Any) -> bool:
     kind = type(module)
+    is_sound = kind.__module__.startswith(_LAYERS) and not any(module.children())
+    if not is_sound or "forward" in vars(module) or has_forward_hooks(module):
+        return True
     is_passing = kind.__name__ in {"Identity", "Flatten"} or "Dropout" in kind.__name__
-    return is_passing or bool(getattr(module, "inplace", False)) or not is_torchs(kind)
+    return is_passing or bool(getattr(module, "inplace", False))

@@ -74,7 +74,7 @@ class ModuleInterceptor(Protocol):
         ...
 
     def on_random(self, kind: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Hear that a generator of Python is made (``"made"``) or seeded (``"seed"``), or draws (``"draw"``)."""
+        """Hear that a generator of Python is ``"made"``, gets a ``"seed"`` or a ``"state"``, or does ``"draw"``."""
         ...
 
     def on_function_reached(self, function: Any, names: Iterable[str]) -> None:

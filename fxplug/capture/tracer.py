@@ -265,7 +265,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         try:
             if isinstance(self.context.root, nn.Module):
                 states.remember(self.context.root, "")
-                draws.note_held("", vars(self.context.root))
+                draws.note_held("", self.context.root)
                 if reads_training(self.context.root):
                     self._note_training()
             result = run(*values)
@@ -618,7 +618,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             refuse_backward_hooks(m, f"module {path!r}")
         self._states.remember(m, path)
         if self._draws is not None:
-            self._draws.note_held(path, vars(m))
+            self._draws.note_held(path, m)
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.codegen import CompiledFunction, compile_code
-from fxplug.errors import GuardError
+from fxplug.errors import GraphError, GuardError
 from fxplug.semantics.checks import guard_failed, warning_only
 from fxplug.semantics.internals import flatten_tree, is_fake
 
@@ -70,6 +70,8 @@ class GuardSet:
                 signature.bind(*args, **kwargs)
             except TypeError:
                 return None  # The program itself says best what it is called with.
+            if isinstance(error, GraphError) and error.code == "FXP-G020":
+                return f"other inputs: {error.__cause__}"
             return f"inputs of other kinds ({type(error).__name__}: {error})"
         for answer, guard in zip(answers, self.guards, strict=False):
             if not answer:

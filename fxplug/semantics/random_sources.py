@@ -146,6 +146,12 @@ class HeldGenerator:
     def __init__(self, generator: Any) -> None:
         self._generator = generator
         self._before = self._read()
+        self._children = self._count_children()
+
+    def _count_children(self) -> int:
+        """Return how many generators this one has made, each with a seed of its own."""
+        bits = getattr(self._generator, "bit_generator", self._generator)
+        return getattr(getattr(bits, "seed_seq", None), "n_children_spawned", 0)
 
     def _read(self) -> _State:
         generator = self._generator
@@ -156,9 +162,9 @@ class HeldGenerator:
         return _State(_plain(told), told)
 
     def restore(self) -> bool:
-        """Put the state back; return whether it had changed."""
+        """Put the state back, but for the number of generators made; return whether something had changed."""
         if self._read() == self._before:
-            return False
+            return self._count_children() != self._children
         generator, told = self._generator, self._before.told
         if hasattr(generator, "set_state"):
             generator.set_state(told)

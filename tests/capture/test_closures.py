@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import weakref
+from collections import deque
 from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -164,6 +167,16 @@ def with_itself(x, y):
     return torch.func.vmap(function)(x)
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def with_a_named_tuple(x, y):
+    pair = Pair(y, 2)
+    return torch.func.vmap(lambda row: row * pair.first)(x)
+
+
 def with_a_list(x, y):
     values = [y]
     return torch.func.vmap(lambda row: row * values[0])(x)
@@ -206,12 +219,86 @@ def with_a_module(x, y):
     return torch.func.vmap(lambda row: layer(row) + y)(x)
 
 
+def with_a_counter_inside(x, y):
+    count = 0
+
+    def function(row):
+        def counted():
+            nonlocal count
+            count += 1
+            return count
+
+        return row * y * counted()
+
+    return torch.func.vmap(function)(x)
+
+
+def with_an_attribute_of_the_function(x, y):
+    def function(row):
+        return row * function.scale
+
+    function.scale = y
+    return torch.func.vmap(function)(x)
+
+
+def with_a_method_of_a_tensor(x, y):
+    return torch.func.vmap((y + 1).__getitem__)(torch.tensor([0, 1]))
+
+
+def with_a_deque(x, y):
+    values = deque([y])
+    return torch.func.vmap(lambda row: row * values[0])(x)
+
+
+def with_an_iterator(x, y):
+    values = iter([y])
+    return torch.func.vmap(lambda row: row * next(values))(x)
+
+
+def with_a_generator(x, y):
+    values = (value + 1 for value in [y])
+    return torch.func.vmap(lambda row: row * next(values))(x)
+
+
+def with_a_weak_reference(x, y):
+    value = weakref.ref(y)
+    return torch.func.vmap(lambda row: row * value())(x)
+
+
+def with_a_class_inside(x, y):
+    class Scale:
+        @staticmethod
+        def of(row):
+            return row * y
+
+    return torch.func.vmap(lambda row: Scale.of(row))(x)  # noqa: PLW0108 - as programs have it
+
+
+def with_a_callable_of_a_class_inside(x, y):
+    class Scale:
+        def __call__(self, row):
+            return row * y
+
+    return torch.func.vmap(Scale())(x)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
 @pytest.mark.parametrize(
     "program",
     [
         with_a_counter,
+        with_a_counter_inside,
+        with_an_attribute_of_the_function,
+        with_a_method_of_a_tensor,
+        with_a_deque,
+        with_an_iterator,
+        with_a_generator,
+        with_a_weak_reference,
+        with_a_class_inside,
+        with_a_callable_of_a_class_inside,
         with_itself,
         with_a_list,
+        with_a_named_tuple,
         with_a_list_beside_a_tensor,
         with_a_method,
         with_an_object,
@@ -219,9 +306,23 @@ def with_a_module(x, y):
         with_a_module,
     ],
 )
-def test_functions_that_cannot_be_made_again_are_refused(program):
+def test_functions_that_cannot_be_made_again_are_refused(program, mode):
     with pytest.raises(TraceError, match=r"Cannot record a call of torch\.func\.vmap.*\[FXP-T05[47]\]$"):
-        fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)))
+        fxplug.trace(program, (torch.randn(4, 3), torch.randn(3)), mode=mode, check=False)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        with_an_attribute_of_the_function,
+        with_a_deque,
+        with_a_weak_reference,
+        with_a_callable_of_a_class_inside,
+    ],
+)
+def test_functions_that_hold_traced_values_are_refused_in_symbolic_captures(program):
+    with pytest.raises(TraceError, match=r"holds a traced value"):
+        fxplug.symbolic_trace(program)
 
 
 def test_a_function_that_is_made_again_is_like_the_first():
@@ -239,3 +340,29 @@ def test_a_function_that_is_made_again_is_like_the_first():
     assert (made.__name__, made.__doc__, made.note) == ("function", "Shift.", "kept")
     assert made(torch.ones(3)).tolist() == [2, 2, 2]
     assert function(torch.ones(3)).tolist() == [4, 4, 4]
+
+
+def test_what_is_no_value_of_the_program_stays_shared_with_others():
+    y, factor = torch.ones(3), 1
+
+    def change(value):
+        nonlocal factor
+        factor = value
+
+    def function(row):
+        return row * factor + y
+
+    made = opened(function, torch.is_tensor).make([torch.zeros(3)])
+    change(3)
+
+    assert made(torch.ones(3)).tolist() == [3, 3, 3]
+
+
+def test_copies_of_a_graph_call_the_same_function():
+    module = fxplug.trace(of_a_closure, (torch.randn(4, 3), torch.randn(3)))
+
+    targets = [
+        [node.target for node in one.graph.nodes if node.op == "call_function"]
+        for one in (module, copy.deepcopy(module))
+    ]
+    assert targets[0][0] is targets[1][0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import secrets
 import tempfile
+import types
+from collections import deque
 
 import pytest
 import torch
@@ -19,6 +21,12 @@ HELD = random.Random(3)
 
 def made(x):
     return x * random.Random().random()
+
+
+def seeded_by_the_system(x):
+    generator = random.Random(3)
+    generator.seed()
+    return x * generator.random()
 
 
 def held(x):
@@ -52,7 +60,9 @@ class Module(nn.Module):
 
 
 @pytest.mark.parametrize("mode", ["symbolic", "value"])
-@pytest.mark.parametrize("program", [made, held, pair, of_the_system, secret, seeded_again, Module()])
+@pytest.mark.parametrize(
+    "program", [made, seeded_by_the_system, held, pair, of_the_system, secret, seeded_again, Module()]
+)
 def test_draws_are_refused_with_their_line(program, mode):
     state = HELD.getstate()
     with pytest.raises(TraceError, match="test_generators") as refused:
@@ -86,6 +96,103 @@ def test_methods_of_generators_are_as_before():
     assert dict(vars(random.Random)) == before
 
 
+def in_a_class(generator):
+    kind = type("Generators", (), {"__module__": __name__, "generator": generator})
+    return lambda x: x * kind.generator.random()
+
+
+def in_the_class_of_an_object(generator):
+    held = type("Generators", (), {"__module__": __name__, "generator": generator})()
+    return lambda x: x * held.generator.random()
+
+
+class Slots:
+    __slots__ = ("generator",)
+
+
+def in_slots(generator):
+    held = Slots()
+    held.generator = generator
+    return lambda x: x * held.generator.random()
+
+
+def in_a_method(generator):
+    draw = generator.random
+    return lambda x: x * draw()
+
+
+def in_a_deque(generator):
+    generators = deque([generator])
+    return lambda x: x * generators[0].random()
+
+
+def in_a_default_that_is_named(generator):
+    def draw(*, generator=generator):
+        return generator.random()
+
+    return lambda x: x * draw()
+
+
+def in_a_module(generator):
+    settings = types.ModuleType("settings")
+    settings.inner = types.ModuleType("settings.inner")
+    settings.inner.generator = generator
+    body = "lambda x: x * settings.inner.generator.random()"
+    return eval(body, {"settings": settings})  # noqa: S307 - a function with globals of its own
+
+
+class HoldsInItsClass(nn.Module):
+    """Not read past the class: a subclass is made for each."""
+
+    def __new__(cls, generator):
+        return super().__new__(type("Subclass", (cls,), {"__module__": __name__, "generator": generator}))
+
+    def __init__(self, generator):
+        super().__init__()
+
+    def forward(self, x):
+        return x * self.generator.random()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        in_a_class,
+        in_the_class_of_an_object,
+        in_slots,
+        in_a_method,
+        in_a_deque,
+        in_a_default_that_is_named,
+        in_a_module,
+        HoldsInItsClass,
+    ],
+)
+def test_generators_of_numpy_are_found_where_programs_keep_them(make):
+    numpy = pytest.importorskip("numpy")
+    generator = numpy.random.default_rng(3)
+    before = generator.bit_generator.state
+
+    with pytest.raises(
+        TraceError, match="', which is or holds a generator of NumPy, or seeded it"
+    ) as refused:
+        fxplug.symbolic_trace(make(generator))
+
+    assert refused.value.code == "FXP-T053"
+    assert generator.bit_generator.state == before
+
+
+def test_a_generator_with_the_state_of_another_one_gives_no_constants():
+    def program(x):
+        generator = random.Random(1)
+        generator.setstate(HELD.getstate())
+        return x * generator.random()
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.symbolic_trace(program)
+
+    assert refused.value.code == "FXP-T053"
+
+
 @pytest.mark.parametrize("mode", ["symbolic", "value"])
 def test_generators_of_numpy(mode):
     numpy = pytest.importorskip("numpy")
@@ -109,6 +216,7 @@ def test_generators_of_numpy(mode):
         lambda x: x * old.rand(),
         lambda x: x * inside["generators"][0].random(),
         Holder(),
+        lambda x: x * held_here.spawn(1)[0].random(),
     ]
     for program in programs:
         with pytest.raises(TraceError) as refused:
@@ -120,3 +228,16 @@ def test_generators_of_numpy(mode):
         lambda x: x * numpy.random.RandomState(3).rand(),
     ):
         assert torch.equal(fxplug.trace(program, (X,), mode=mode)(X), program(X))
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value"])
+def test_states_of_the_generators_behind_modules_are_put_back(mode):
+    numpy = pytest.importorskip("numpy")
+    for program, state in (
+        (lambda x: x * random.random(), random.getstate),
+        (lambda x: x * numpy.random.rand(), lambda: str(numpy.random.get_state())),
+    ):
+        before = state()
+        with pytest.raises(TraceError):
+            fxplug.trace(program, (X,), mode=mode)
+        assert state() == before

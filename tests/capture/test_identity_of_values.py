@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import operator
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import fxplug
 from fxplug.errors import GuardError, TraceError
@@ -127,6 +129,125 @@ def test_what_is_certain_is_answered_without_a_check(make):
 
     assert not captured.guards
     assert torch.equal(captured(ONE), program(ONE))
+
+
+def _in_a_checkpoint(x):
+    return checkpoint(_itself, x, use_reentrant=False)
+
+
+PASSING_CALLS = {
+    "pos": operator.pos,
+    "sum_to_size": lambda x: x.sum_to_size(2, 3),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x)[0],
+    "conj_physical": torch.conj_physical,
+    "an operator": lambda x: torch.ops.aten.to.dtype(x, torch.float32),
+    "a checkpoint": _in_a_checkpoint,
+    "dropout": lambda x: torch.nn.functional.dropout(x, training=False),
+    "out": lambda x: torch.abs(x, out=x),
+    "inplace": lambda x: torch.nn.functional.relu(x, inplace=True),
+    "an augmented operator": lambda x: operator.imul(x, 1),
+    "an underscore": lambda x: x.abs_(),
+    "a method that no tensor has": lambda x: x.itself(),
+}
+
+
+class Named(torch.Tensor):
+    def itself(self):
+        return self
+
+
+@pytest.mark.parametrize("name", PASSING_CALLS)
+def test_calls_that_may_return_what_they_are_given_are_checked(name):
+    def program(x):
+        return x * 5 if _same(x, PASSING_CALLS[name](x)) else x
+
+    captured = fxplug.symbolic_trace(program)
+
+    with pytest.raises(GuardError, match="is not"):
+        captured(ONE.clone().as_subclass(Named) if name == "a method that no tensor has" else ONE.clone())
+
+
+def _with_a_hook():
+    layer = torch.nn.ReLU()
+    layer.register_forward_hook(lambda module, args, output: args[0])
+    return layer
+
+
+def _with_a_forward():
+    layer = torch.nn.ReLU()
+    layer.forward = _itself
+    return layer
+
+
+PASSING_LAYERS = {
+    "an identity": torch.nn.Identity,
+    "a flattening": lambda: torch.nn.Flatten(1),
+    "a dropout": lambda: torch.nn.Dropout().eval(),
+    "in place": lambda: torch.nn.ReLU(inplace=True),
+    "compiled by TorchScript": lambda: torch.jit.script(torch.nn.Identity()),
+    "a container": lambda: torch.nn.Sequential(torch.nn.Identity()),
+    "a hook": _with_a_hook,
+    "a forward of its own": _with_a_forward,
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.parametrize("name", PASSING_LAYERS)
+def test_layers_that_may_return_what_they_are_given_are_checked(name):
+    class Program(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = PASSING_LAYERS[name]()
+
+        def forward(self, x):
+            return x * 5 if _same(x, self.layer(x)) else x
+
+    class AllLeaves(fxplug.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return True
+
+    captured = fxplug.GraphModule(root := Program().eval(), AllLeaves().trace(root))
+
+    with pytest.raises(GuardError, match="is not"):
+        captured(ONE.clone())
+
+
+def test_two_inputs_that_are_compared_twice_are_checked_once():
+    def program(x, y):
+        return x * 5 if _same(x, y) or _same(y, x) else x + y
+
+    graph = fxplug.symbolic_trace(program).graph
+
+    assert len(graph.find_nodes(op="call_function", target=operator.is_not)) == 1
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_program_is_not_run_again_when_a_check_stands_behind_a_write(writes):
+    def program(x, y):
+        z = x.add_(1) if writes else x + 1
+        return x * 5 if _same(x, y) else z
+
+    captured = fxplug.symbolic_trace(program)
+
+    with pytest.raises(GuardError) as refused:
+        captured(given := ONE.clone(), given)
+    assert refused.value.can_run_again is not writes
+
+
+def test_a_plain_layer_is_not_checked():
+    captured = fxplug.symbolic_trace(torch.nn.Sequential(Plain()))
+
+    assert torch.equal(captured(ONE), ONE)
+    assert all(node.target is not operator.is_not for node in captured.graph.nodes)
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.ReLU()
+
+    def forward(self, x):
+        return x * 5 if _same(x, self.layer(x)) else x
 
 
 def test_weights_that_are_one_are_not_said_to_be_two():

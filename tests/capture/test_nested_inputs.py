@@ -18,8 +18,10 @@ import fxplug
 import fxplug.fx
 from fxplug.capture import PH, PHBase, PHWithMeta, Tracer, Transformer
 from fxplug.codegen import CodeGen
-from fxplug.errors import CodegenError, GraphError, StorageError, TraceError
+from fxplug.errors import CodegenError, GraphError, GuardError, StorageError, TraceError
 from fxplug.execute import GraphModule, Interpreter
+
+X = torch.ones(2)
 
 Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024
 
@@ -113,6 +115,37 @@ def test_another_structure_is_refused(wrong):
     for run in (module, Interpreter(module).run):
         with pytest.raises(GraphError, match=r"the value of 'values' has another structure.*\[FXP-G020\]"):
             run(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"ids": 1, "pair": [2, 3]}, "it has no 'mask'"),
+        ({"ids": 1, "pair": [2, 3], "mask": 4, "more": 5}, "it has 'more', which the traced one had not"),
+        (
+            {"ids": 1, "pair": [2, 3], "masks": 4},
+            "it has no 'mask' and has 'masks', which the traced one had not",
+        ),
+        ({"ids": 1, "pair": [2], "mask": 4}, "its part ['pair'] has 1 parts, and was traced with 2"),
+        ({"ids": 1, "pair": (2, 3), "mask": 4}, "its part ['pair'] is a tuple, and was traced as a list"),
+        ([1, 2, 3], "it is a list, and was traced as a dict"),
+    ],
+)
+def test_messages_say_where_a_value_has_another_structure(wrong, text):
+    def program(batch):
+        return batch["ids"] + batch["pair"][0] * batch["mask"] + 0 * batch["pair"][1]
+
+    examples = ({"ids": X, "pair": [X, X], "mask": X},)
+    symbolic = fxplug.symbolic_trace(program, {"batch": {"ids": PH, "pair": [PH, PH], "mask": PH}})
+    guarded = fxplug.trace(lambda batch: program(batch) if len(batch["ids"]) > 1 else X, examples)
+
+    with pytest.raises(GraphError) as refused:
+        symbolic(wrong)
+    with pytest.raises(GuardError) as refused_by_guards:
+        guarded(wrong)
+    reason = f"the value of 'batch' has another structure than the one that was traced: {text}."
+    assert str(refused.value).startswith(f"Cannot run the captured program: {reason} Pass ")
+    assert f"it was captured for other inputs: {reason} Capture it again" in str(refused_by_guards.value)
 
 
 def test_torch_fx_cannot_have_defaults_beside_a_structure():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import pickle
 import zipfile
@@ -15,6 +16,7 @@ import torch
 from torch.utils import _pytree
 
 import fxplug
+from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import StorageError
 from fxplug.storage import load, save
 
@@ -87,6 +89,29 @@ def test_files_of_loaded_programs_are_the_same(tmp_path):
     assert first == second
 
 
+def test_defaults_and_names_of_nested_parameters_come_back(tmp_path):
+    def with_defaults(x, *, pair=(1.0, 2.0)):
+        return x * pair[0] + pair[1]
+
+    module = fxplug.symbolic_trace(with_defaults, {"pair": (fxplug.PH, fxplug.PH)})
+    loaded = stored(module, tmp_path)
+
+    signature = inspect.signature(loaded.forward)
+    assert signature == inspect.signature(module.forward)
+    assert signature.parameters["pair"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert loaded(torch.ones(2)).tolist() == [3, 3]
+    assert loaded(torch.ones(2), pair=(2, 5)).tolist() == [7, 7]
+
+
+def test_functions_of_ones_own_around_a_graph_are_refused(tmp_path):
+    module = captured()
+    own = module.graph._codegen
+    module.graph.set_codegen(PyTreeCodeGen(own.parameters, own.flatten, lambda leaves: leaves))
+
+    with pytest.raises(StorageError, match=r"a code generator of its own \(PyTreeCodeGen\)"):
+        save(module, tmp_path / "module.fxplug")
+
+
 @dataclass
 class Output(OrderedDict):
     """As those of the library transformers: a dict of those of its fields that are there."""
@@ -122,6 +147,56 @@ def test_dataclasses_that_are_dicts_come_back(way, tmp_path):
     result = loaded(torch.zeros(2))
     assert type(result) is Output
     assert (list(result), result.first, result.second.tolist()) == (["second"], None, [1, 1])
+
+
+@dataclass
+class Odd(Output):
+    """Holds something else under its key than in its field."""
+
+
+@dataclass
+class Loud(Output):
+    """Does something when a key is set."""
+
+    def __setitem__(self, key, value):
+        SET.append(key)
+        super().__setitem__(key, value)
+
+
+SET: list[str] = []
+
+
+def _odd(values, keys):
+    made = Odd(**dict(zip(keys, values, strict=True)))
+    dict.__setitem__(made, "second", [*values])
+    return made
+
+
+for _kind, _make in ((Odd, _odd), (Loud, lambda values, keys: Loud(**dict(zip(keys, values, strict=True))))):
+    _pytree.register_pytree_node(
+        _kind,
+        lambda output: (list(output.values()), list(output)),
+        _make,
+        serialized_type_name=f"{__name__}.{_kind.__name__}",
+    )
+
+
+def test_dicts_whose_fields_are_others_are_refused(tmp_path):
+    module = fxplug.trace(lambda *values: Odd(second=values[0] + 1), (torch.ones(2),), check=False)
+
+    with pytest.raises(StorageError, match="other values under its keys than in its fields"):
+        save(module, tmp_path / "module.fxplug", allow=[f"{__name__}:Odd"])
+
+
+def test_nothing_of_a_class_runs_when_its_keys_are_restored(tmp_path):
+    module = fxplug.trace(lambda *values: Loud(second=values[0] + 1), (torch.ones(2),))
+    save(module, tmp_path / "module.fxplug", allow=[f"{__name__}:Loud"])
+    SET.clear()
+
+    loaded = load(tmp_path / "module.fxplug", allow=[f"{__name__}:Loud"])
+
+    assert SET == []
+    assert loaded(torch.zeros(2)).second.tolist() == [1, 1]
 
 
 def test_classes_of_structures_have_to_be_allowed(tmp_path):
