@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import math
@@ -403,3 +404,28 @@ save(module, path)
 assert equal(load(path).linear.weight, module.linear.weight)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_parameters_are_leaves_with_memory_of_their_own(tmp_path, device, lazy):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(device)
+    model[1].weight.requires_grad_(False)
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_module("1", (graph.call_module("0", (x,)),)))
+    save(GraphModule(model, graph), tmp_path / "model.fxplug")
+    loaded = load(tmp_path / "model.fxplug", lazy=lazy)
+    found = dict(loaded.named_parameters())
+    assert {name: one.requires_grad for name, one in found.items()} == {
+        "0.weight": True,
+        "0.bias": True,
+        "1.weight": False,
+        "1.bias": True,
+    }
+    assert all(type(one) is nn.Parameter and one.is_leaf for one in found.values())
+    if device == "cpu":
+        assert len({one.untyped_storage().data_ptr() for one in found.values()}) == len(found)
+    loaded(torch.ones(1, 2, device=device)).sum().backward()
+    assert {name for name, one in found.items() if one.grad is not None} == found.keys() - {"1.weight"}
+    assert all(type(one) is nn.Parameter for one in copy.deepcopy(loaded).parameters())
