@@ -420,6 +420,7 @@ def intercept(
     finally:
         session.interceptor = None
         active.reset(token)
+        session.caches.restore()
         with _patches.lock:
             _patches.release(session)
             _running.discard(session)
