@@ -97,6 +97,7 @@ __all__ = [
     "is_functional",
     "is_implicit",
     "is_listening",
+    "is_registered",
     "memory_of",
     "modules_below",
     "modules_of",
@@ -483,6 +484,11 @@ def flatten_tree_with_paths(value: Any) -> tuple[list[tuple[str, Any]], Any]:
 def _is_size(value: Any) -> bool:
     # Whether torch takes sizes apart depends on its version; they come back as plain tuples if it does.
     return isinstance(value, torch.Size)
+
+
+def is_registered(value: Any) -> bool:
+    """Return whether a value is of a class of which torch was told how to take it apart."""
+    return type(value) in _pytree.SUPPORTED_NODES
 
 
 def unflatten_tree(leaves: list[Any], spec: Any) -> Any:
