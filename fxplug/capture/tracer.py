@@ -15,6 +15,7 @@ from torch import nn
 from fxplug.capture.answers import MIXINS
 from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
 from fxplug.capture.arguments import is_constant
+from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
@@ -186,6 +187,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             if self.check_mutable_operations:
                 self.graph.observers.append(self._refuse_writes)
             graph = self._trace(root, concrete_args)
+            keep_attempts(graph, self.root)
         except BaseException as error:
             told = misunderstood(error) or self._first_cause(error)
             self._finish(started, None, told or error)
