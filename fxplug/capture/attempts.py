@@ -30,7 +30,7 @@ def keep_attempts(graph: Graph, root: nn.Module) -> None:
         graph: Of the whole program.
         root: What its paths refer to.
     """
-    unread = [node for node in graph.nodes if not node.users and node.op in _CALLS]
+    unread = [node for node in graph.nodes.without_users() if node.op in _CALLS]
     for node in unread:
         place = _attempt(node)
         if place is None or node.target is getattr or effects.effect_of(node, root).must_be_kept:

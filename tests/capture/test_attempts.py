@@ -98,3 +98,9 @@ def test_what_is_read_or_not_caught_needs_no_check(program):
     captured = fxplug.symbolic_trace(program)
 
     assert not captured.graph.find_nodes(op="call_function", target=check_true)
+
+
+def test_the_nodes_that_nothing_uses():
+    graph = fxplug.symbolic_trace(lambda x, y: (x.sin(), x.cos(), x * 2)[2]).graph
+
+    assert [node.name for node in graph.nodes.without_users()] == ["y", "sin", "cos", "output"]
