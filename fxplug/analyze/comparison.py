@@ -12,6 +12,7 @@ import torch
 
 from fxplug.capture.examples.structures import fields_of
 from fxplug.errors import ConfigError, VerificationError
+from fxplug.semantics.internals import flatten_tree_with_paths, is_registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -177,6 +178,8 @@ def _parts(value: Any) -> dict[str, Any] | None:
         return {f"[{index}]": element for index, element in enumerate(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    if is_registered(value):  # What it has beside that, such as a cache, is its own affair.
+        return dict(flatten_tree_with_paths(value)[0])
     if type(value).__eq__ is not object.__eq__ and not isinstance(value, SimpleNamespace):
         return None  # It says itself what it is equal to.
     fields = fields_of(value)

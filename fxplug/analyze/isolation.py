@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.containers import OWN_TABLES, Containers
+from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
 
@@ -24,7 +25,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples and dicts."""
+    """Yield the tensors in nested lists, tuples, dicts, and objects of classes of which torch knows the parts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -33,6 +34,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, (list, tuple)):
         for element in value:
             yield from tensors_in(element)
+    elif is_registered(value):
+        yield from tensors_in(flatten_tree(value)[0])
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

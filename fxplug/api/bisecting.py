@@ -14,7 +14,8 @@ from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
 from fxplug.analyze.layers import LayerComparison, compare_layers, failing_node, line_of
 from fxplug.analyze.runs import Run, observe
 from fxplug.api.judging import check_start, judge_by, judge_check, wrong_start
-from fxplug.api.optimization import DEFAULT_PIPELINE, as_inputs, example_error
+from fxplug.api.optimization import DEFAULT_PIPELINE, example_error
+from fxplug.api.positions import as_inputs
 from fxplug.api.preparing import Preparation, chosen_mode, own_copy
 from fxplug.api.reproduction import FILES, FORMAT, Failure, write_reproduction
 from fxplug.errors import AnalysisError, ConfigError
@@ -149,8 +150,9 @@ class BisectResult:
 
 def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by keyword
     module: nn.Module,
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     pipeline: str | Pipeline | None = None,
     passes: Sequence[str | Mapping[str, Any] | PipelineStep | PassRecord] | None = None,
     check: Callable[[GraphModule], bool] | None = None,
@@ -177,6 +179,7 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
     Args:
         module: The model. A graph module is taken as it is, anything else is captured.
         example_inputs: The positional arguments of one call; a single tensor stands for itself.
+        example_kwargs: Inputs by name, for parameters that take them by position, too.
         pipeline: Name of a pipeline, or a pipeline; by default ``"inference"``, unless passes are named.
         passes: Passes instead of a pipeline: names, mappings of ``name`` and options, or records and steps of passes
             that no plugin offers; with such a one among them they run in the order given.
@@ -212,8 +215,8 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
                 print(found.culprit.name, found.rewrite, found.node)
                 found.write("failure")
     """
-    inputs = as_inputs(example_inputs)
     _check_arguments(module, pipeline, passes, check, slower_than)
+    inputs = as_inputs(example_inputs, example_kwargs, module)
     plugins = default_manager() if manager is None else manager
     steps = _pipeline(plugins, pipeline, passes)
     chosen = chosen_mode(mode, plugins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -10,14 +11,15 @@ from fxplug.analyze.comparison import Tolerance
 from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
 from fxplug.analyze.layers import ModuleComparison, compare_layers
 from fxplug.analyze.runs import observe
-from fxplug.api.optimization import as_inputs, example_error
+from fxplug.api.optimization import example_error
+from fxplug.api.positions import as_inputs
 from fxplug.api.preparing import Preparation, chosen_mode
 from fxplug.errors import ConfigError
 from fxplug.execute import GraphModule
 from fxplug.plugins import PluginManager, default_manager
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
 
@@ -27,8 +29,9 @@ __all__ = ["compare"]
 def compare(  # noqa: PLR0913 - all that a user may choose, by keyword
     reference: nn.Module,
     module: nn.Module,
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
     same_dtype: bool = True,
@@ -48,6 +51,7 @@ def compare(  # noqa: PLR0913 - all that a user may choose, by keyword
         reference: The module that is right.
         module: The module that is judged.
         example_inputs: The positional arguments of one call; a single tensor stands for itself.
+        example_kwargs: Inputs by name, for parameters that take them by position, too, in both modules at the same one.
         rtol: Allowed error relative to the expected value, element by element; by default according to dtype.
         atol: Allowed error beside it.
         same_dtype: Whether values have to have the dtype that they have in the reference. Otherwise a module in half
@@ -74,17 +78,29 @@ def compare(  # noqa: PLR0913 - all that a user may choose, by keyword
             found = fx.compare(model, result.graph_module, (images,))
             print(found.passed, found.worst)
     """
-    inputs = as_inputs(example_inputs)
     for given in (reference, module):
         if not isinstance(given, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
                 f"Cannot compare {given!r}: give torch.nn.Modules, not a {type(given).__name__}."
             )
+    inputs = _inputs_of_both(reference, module, example_inputs, example_kwargs)
     tolerance = Tolerance(rtol, atol)
     plugins = default_manager() if manager is None else manager
     chosen = chosen_mode(mode, plugins)
     first, second = (_captured(given, inputs, chosen, plugins) for given in (reference, module))
     return compare_layers(first, second, inputs, tolerance=tolerance, same_dtype=same_dtype)
+
+
+def _inputs_of_both(
+    reference: nn.Module, module: nn.Module, given: Any, named: Mapping[str, Any] | None
+) -> tuple[Any, ...]:
+    inputs, others = (as_inputs(given, named, one) for one in (reference, module))
+    if len(inputs) != len(others) or not all(map(is_, inputs, others)):
+        raise ConfigError(
+            f"Cannot compare the modules on example_kwargs: {sorted(named or ())} are parameters at other positions in "
+            f"{type(module).__name__} than in {type(reference).__name__}. Give all inputs by position."
+        )
+    return inputs
 
 
 def _captured(

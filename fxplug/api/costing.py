@@ -22,13 +22,14 @@ from fxplug.analyze.parts import MemoryPropWithParts, ShapePropWithParts
 from fxplug.analyze.runs import observe
 from fxplug.api.capturing import as_args
 from fxplug.api.optimization import example_error
+from fxplug.api.positions import as_inputs
 from fxplug.api.tracing import trace
 from fxplug.errors import FxplugError
 from fxplug.execute import GraphModule
 from fxplug.plugins import PluginManager, default_manager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -37,8 +38,9 @@ __all__ = ["captured_for", "cost", "estimate"]
 
 def cost(
     module: nn.Module | Callable[..., Any],
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> CostTable:
@@ -56,6 +58,7 @@ def cost(
     Args:
         module: A graph module, or what is captured first (`trace`).
         example_inputs: The positional arguments of one call. On the meta device nothing needs to have data.
+        example_kwargs: Inputs by name, for parameters that take them by position, too.
         mode: How a program is captured; as for `trace`.
         manager: Supplies formulas; by default the installed plugins.
 
@@ -78,7 +81,7 @@ def cost(
             print(costs.peak_bytes, costs.peak_node)
     """
     plugins = default_manager() if manager is None else manager
-    args = as_args(example_inputs)
+    args = as_inputs(as_args(example_inputs), example_kwargs, module)
     captured = captured_for(module, args, plugins, mode)
     described = _described(captured, args)
     state = module if isinstance(module, nn.Module) else captured
@@ -143,6 +146,7 @@ def estimate(
     example_inputs: Sequence[Any] | torch.Tensor,
     device: str | DeviceRecord,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     mode: str | None = None,
     manager: PluginManager | None = None,
 ) -> Estimate:
@@ -155,6 +159,7 @@ def estimate(
         module: As for `cost`.
         example_inputs: As for `cost`.
         device: A device, or the name of one that fxplug or a plugin describes (`PluginManager.devices`).
+        example_kwargs: As for `cost`.
         mode: As for `cost`.
         manager: Supplies formulas and devices; by default the installed plugins.
 
@@ -173,4 +178,6 @@ def estimate(
     """
     plugins = default_manager() if manager is None else manager
     record = plugins.find_device(device).record if isinstance(device, str) else device
-    return estimate_time(cost(module, example_inputs, mode=mode, manager=plugins), record)
+    return estimate_time(
+        cost(module, example_inputs, example_kwargs=example_kwargs, mode=mode, manager=plugins), record
+    )

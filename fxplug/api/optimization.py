@@ -20,6 +20,7 @@ from fxplug.analyze.isolation import (
 from fxplug.analyze.runs import Run, compare_runs, observe
 from fxplug.api.events import OptimizationEvent, Stage, StageReporter, pass_observer
 from fxplug.api.latency import Latency, measure_latency
+from fxplug.api.positions import as_inputs
 from fxplug.api.preparing import Preparation, chosen_mode, own_copy
 from fxplug.api.user_errors import error_with_place
 from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError
@@ -40,7 +41,6 @@ __all__ = [
     "FOR_EAGER",
     "ExampleError",
     "OptimizationResult",
-    "as_inputs",
     "example_error",
     "optimize",
 ]
@@ -102,8 +102,9 @@ class OptimizationResult:
 
 def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by keyword
     module: nn.Module,
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     pipeline: str | None = None,
     passes: Sequence[str | Mapping[str, Any]] | None = None,
     backend: str | None = None,
@@ -135,6 +136,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     Args:
         module: The model. A graph module is taken as it is, in whatever mode it was captured, with its guards.
         example_inputs: The positional arguments of one call; a single tensor stands for itself.
+        example_kwargs: Inputs by name, for parameters that take them by position, too.
         pipeline: Name of a pipeline; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline, or mappings of ``name`` and options; an empty sequence
             runs none. They run in the order that they declare, else in the order given.
@@ -177,8 +179,8 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
             print(result.check.max_abs_error, result.latency.ratio)
             fx.save(result.module, "model.fxplug")
     """
-    inputs = as_inputs(example_inputs)
     _check_arguments(module, pipeline, passes)
+    inputs = as_inputs(example_inputs, example_kwargs, module)
     check_on_mismatch(on_mismatch)
     plugins = default_manager() if manager is None else manager
     chosen = plugins.resolve_pipeline(list(passes) if passes is not None else pipeline or DEFAULT_PIPELINE)
@@ -425,22 +427,6 @@ def _what_stays(report: LoweringReport) -> Iterator[str]:
 
 
 # -- arguments -----------------------------------------------------------------------------------------------------
-
-
-def as_inputs(example_inputs: Sequence[Any] | torch.Tensor) -> tuple[Any, ...]:
-    """Return the positional arguments of one call.
-
-    Raises:
-        ConfigError: Something else was given.
-    """
-    if isinstance(example_inputs, torch.Tensor):
-        return (example_inputs,)
-    if isinstance(example_inputs, (tuple, list)):
-        return tuple(example_inputs)
-    raise ConfigError(
-        f"Cannot use a {type(example_inputs).__name__} as example inputs: give a tuple with the positional arguments "
-        f"of one call."
-    )
 
 
 def _check_arguments(

@@ -8,7 +8,8 @@ import torch
 
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
 from fxplug.analyze.runs import observe
-from fxplug.api.optimization import DEFAULT_PIPELINE, FOR_EAGER, as_inputs, example_error
+from fxplug.api.optimization import DEFAULT_PIPELINE, FOR_EAGER, example_error
+from fxplug.api.positions import as_inputs
 from fxplug.api.preparing import Preparation, chosen_mode, has_data, is_ready, own_copy
 from fxplug.errors import ConfigError
 from fxplug.lower import Choices, LoweringReport, plan_lowering
@@ -26,8 +27,9 @@ __all__ = ["plan"]
 
 def plan(  # noqa: PLR0913 - all that a user may choose, by keyword
     module: nn.Module,
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     backend: str | Sequence[str],
     pipeline: str | None = None,
     passes: Sequence[str | Mapping[str, Any]] | None = None,
@@ -42,6 +44,7 @@ def plan(  # noqa: PLR0913 - all that a user may choose, by keyword
     Args:
         module: The model.
         example_inputs: The positional arguments of one call; a single tensor stands for itself.
+        example_kwargs: Inputs by name, for parameters that take them by position, too.
         backend: Name of a backend; or several, where the first that supports a call runs it.
         pipeline: Name of the pipeline that runs before; by default ``"inference"``, unless passes are named.
         passes: Names of passes instead of a pipeline; an empty sequence runs none.
@@ -62,7 +65,7 @@ def plan(  # noqa: PLR0913 - all that a user may choose, by keyword
     """
     if pipeline is not None and passes is not None:
         raise ConfigError(f"Cannot choose between pipeline {pipeline!r} and passes: give one of the two.")
-    inputs = as_inputs(example_inputs)
+    inputs = as_inputs(example_inputs, example_kwargs, module)
     plugins = default_manager() if manager is None else manager
     names = [backend] if isinstance(backend, str) else list(backend)
     if not names:

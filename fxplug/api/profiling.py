@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from fxplug.analyze.profiling import Profile, check_runs, measure_nodes
 from fxplug.api.capturing import as_args
 from fxplug.api.costing import captured_for
+from fxplug.api.positions import as_inputs
 from fxplug.plugins import PluginManager, default_manager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
     from torch import nn
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 
-def profile(
+def profile(  # noqa: PLR0913 - all that a user may choose, by keyword
     module: nn.Module | Callable[..., Any],
-    example_inputs: Sequence[Any] | torch.Tensor,
+    example_inputs: Sequence[Any] | torch.Tensor | None = None,
     *,
+    example_kwargs: Mapping[str, Any] | None = None,
     runs: int = 10,
     warm_up: int = 3,
     progress: Callable[[int, int], None] | None = None,
@@ -40,6 +42,7 @@ def profile(
     Args:
         module: A graph module, or what is captured first (`trace`).
         example_inputs: The positional arguments of one call, with data.
+        example_kwargs: Inputs by name, for parameters that take them by position, too.
         runs: How many runs of either kind are measured.
         warm_up: How many come before.
         progress: Called with (runs done, runs planned).
@@ -64,7 +67,7 @@ def profile(
                 print(row.name, row.calls, row.seconds, row.spread)
     """
     plugins = default_manager() if manager is None else manager
-    args = as_args(example_inputs)
+    args = as_inputs(as_args(example_inputs), example_kwargs, module)
     check_runs(runs, warm_up)
     captured = captured_for(module, args, plugins, mode)
     return measure_nodes(captured, args, runs=runs, warm_up=warm_up, progress=progress)

@@ -6,12 +6,20 @@ Nothing here knows torch, so that it is tested on every Python without it.
 from __future__ import annotations
 
 import dis
-from typing import TYPE_CHECKING
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = ["Assertion", "find_assertion", "unpacked_count"]
+__all__ = [
+    "Assertion",
+    "changed_parameters",
+    "find_assertion",
+    "is_caught",
+    "is_read_later",
+    "unpacked_count",
+]
 
 
 def unpacked_count(code: CodeType, offset: int) -> int | None:
@@ -104,3 +112,162 @@ def _message(instructions: list[dis.Instruction], index: int) -> str | None:
         value = following[0].argval
         return value if isinstance(value, str) else None
     return None
+
+
+# -- variables that are read later
+
+
+def is_read_later(code: CodeType, offset: int, name: str) -> bool:
+    """Return whether a variable may be read again with the value that it has at the instruction at `offset`.
+
+    That is so, too, where its value lies on the stack already, as in ``parts, total(parts)``, and wherever an error
+    may take the program.
+
+    Args:
+        code: Of the function.
+        offset: Of a call that is being made.
+        name: Of a variable of the function.
+    """
+    if name in code.co_cellvars or name in code.co_freevars:
+        return True  # Functions inside may read it at any time.
+    offset = _beyond_prefixes(code.co_code, offset)
+    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    offsets = [entry.offset for entry in entries]
+    start = bisect_right(offsets, offset)
+    # Python 3.10 has instructions for what later Pythons say in a table.
+    may_fail = getattr(code, "co_exceptiontable", b"") or any(entry.opname in _TRYING for entry in entries)
+    if may_fail and any(_use(entry, name) == "read" for entry in entries[start:]):
+        return True
+    return _is_on_stack(entries[:start], name) or _is_read_from(entries, offsets, start, name)
+
+
+def _is_read_from(entries: list[dis.Instruction], offsets: list[int], start: int, name: str) -> bool:
+    waiting, seen = [start], set[int]()
+    while waiting:
+        index = waiting.pop()
+        while index < len(entries) and index not in seen:
+            seen.add(index)
+            entry = entries[index]
+            use = _use(entry, name)
+            if use == "read":
+                return True
+            if use:
+                break
+            if entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs:
+                waiting.append(bisect_left(offsets, entry.argval))
+            if entry.opname.startswith(_LEAVING):
+                break
+            index += 1
+    return False
+
+
+def _is_on_stack(entries: list[dis.Instruction], name: str) -> bool:
+    """Return whether the statement that is being run has read a variable more than once."""
+    count = 0
+    for entry in reversed(entries):
+        if entry.opname.startswith("STORE_FAST_LOAD_FAST"):
+            return count + (entry.argval[1] == name) > 1
+        if entry.opname.startswith(_ENDING) or entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs:
+            break
+        count += _names_in(entry).count(name) if entry.opname.startswith("LOAD_") else 0
+    return count > 1
+
+
+_TRYING = frozenset({"SETUP_FINALLY", "SETUP_WITH"})
+_LEAVING = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "RAISE_VARARGS", "RERAISE", "RETURN_")
+_ENDING = ("POP_TOP", "RETURN_", "STORE_")
+
+
+def _names_in(entry: dis.Instruction) -> tuple[str, ...]:
+    # Newer Pythons use two variables in one instruction.
+    return entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+
+
+def _use(entry: dis.Instruction, name: str) -> str:
+    """Return whether an instruction has a variable ``"read"`` or ``"written"``; nothing where it leaves it alone."""
+    if name not in _names_in(entry):
+        return ""
+    words = entry.opname
+    if words.startswith("STORE_FAST_LOAD_FAST"):
+        return "written" if entry.argval[0] == name else "read"
+    if words.startswith(("STORE_FAST", "STORE_NAME", "DELETE_FAST", "DELETE_NAME")):
+        return "written"
+    return "read" if words.startswith(("LOAD_FAST", "LOAD_NAME")) else ""
+
+
+# -- parameters that are changed
+
+
+def changed_parameters(code: CodeType) -> set[str]:
+    """Return those parameters of a function whose elements it plainly assigns, deletes, adds or takes away.
+
+    That is, where it names the parameter in the same expression, and has given it no other value.
+    """
+    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    found: set[str] = set()
+    for index, entry in enumerate(entries):
+        before = [name for one in entries[max(index - 2, 0) : index] for name in _names_loaded(one)]
+        if entry.opname in {"LOAD_ATTR", "LOAD_METHOD"} and entry.argval in _ADDING:
+            found.update(_names_loaded(entries[index - 1])[-1:])
+        elif entry.opname in {"STORE_SUBSCR", "DELETE_SUBSCR"}:
+            found.update(before[-2:-1])
+    count = code.co_argcount + code.co_kwonlyargcount
+    assigned = {
+        name for entry in entries if entry.opname.startswith("STORE_FAST") for name in _names_in(entry)
+    }
+    return found & set(code.co_varnames[:count]) - assigned
+
+
+_ADDING = frozenset(
+    {
+        *("append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse", "setdefault", "sort"),
+        "update",
+    }
+)
+
+
+def _names_loaded(entry: dis.Instruction) -> list[Any]:
+    """Return the variables that an instruction puts on the stack, None for each other value."""
+    if entry.opname.startswith("LOAD_FAST"):
+        return list(_names_in(entry))
+    return [None]
+
+
+# -- errors that are caught
+
+
+def is_caught(code: CodeType, offset: int) -> bool:
+    """Return whether an ``except`` of the same function may catch what the instruction at `offset` raises.
+
+    In Python 3.10 what follows the statement in its function may count, too.
+    """
+    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    offsets = [entry.offset for entry in entries]
+    # Later Pythons have a table of what Python 3.10 says by instructions.
+    table = getattr(dis.Bytecode(code), "exception_entries", ())
+    # What says where the error was raised is the end of a handler or of a ``with``, which raises it again.
+    ranges = [(entry.start, entry.end, entry.target, not entry.lasti) for entry in table]
+    ranges += [
+        (entry.offset, entry.argval, entry.argval, True)
+        for entry in entries
+        if entry.opname == "SETUP_FINALLY"
+    ]
+    waiting, seen = [offset], set[int]()
+    while waiting:
+        current = waiting.pop()
+        seen.add(current)
+        targets = {target: may for start, end, target, may in ranges if start <= current < end}
+        if any(may and _goes_on(entries[bisect_left(offsets, target) :]) for target, may in targets.items()):
+            return True
+        waiting += [target for target in targets if target not in seen]
+    return False
+
+
+def _goes_on(handler: list[dis.Instruction]) -> bool:
+    """Return whether what runs behind an error may go on, and is no ``finally`` and no end of a ``with``."""
+    for entry in handler:
+        if entry.opname in {"CHECK_EG_MATCH", "CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH", "POP_EXCEPT"}:
+            return True
+        if entry.opname in {"RERAISE", "WITH_EXCEPT_START"}:
+            return False
+    return False

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fxplug.capture.caches import CACHED
 from fxplug.capture.identity import Pair, Test, pairs_in, tests_in
 from fxplug.capture.sources import is_standard, passes_calls_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from fxplug.capture.caches import Caches
 
 __all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of", "values_by_name"]
 
@@ -80,7 +83,11 @@ def values_by_name(
 
 
 def reachable(
-    function: Callable[..., Any], receiver: Any, seen: dict[int, Any], body_of: Callable[[Any], Any]
+    function: Callable[..., Any],
+    receiver: Any,
+    seen: dict[int, Any],
+    body_of: Callable[[Any], Any],
+    caches: Caches,
 ) -> Iterator[tuple[FunctionType, Scan]]:
     """Yield a function of a program, and those that it may call by a name that its module, object or closure has.
 
@@ -89,10 +96,13 @@ def reachable(
         receiver: The object whose method it is; None for a function.
         seen: Id -> function, of those that are known; those that are found are added.
         body_of: Returns a function with its own code for one whose code is exchanged.
+        caches: Told of functions whose results are kept (``functools.lru_cache``).
     """
     waiting: list[tuple[Any, Any]] = [(_plain(function), receiver)]
     while waiting:
         current, owner = waiting.pop()
+        if isinstance(current, CACHED):
+            current = caches.add(current)
         if not isinstance(current, FunctionType) or id(current) in seen:
             continue
         seen[id(current)] = current
@@ -130,15 +140,16 @@ def _is_foreign(filename: str) -> bool:
 def _global_functions(namespace: Mapping[str, Any], names: frozenset[str]) -> Iterator[Any]:
     for name in namespace.keys() & names:
         value = namespace.get(name)
-        if isinstance(value, FunctionType):
+        if isinstance(value, _FUNCTIONS):
             yield value
         elif isinstance(value, ModuleType) and not str(value.__name__).startswith(_LIBRARIES):
             held = vars(value)
-            yield from (held[other] for other in held.keys() & names if isinstance(held[other], FunctionType))
+            yield from (held[other] for other in held.keys() & names if isinstance(held[other], _FUNCTIONS))
         elif isinstance(value, type) and not value.__module__.startswith(_LIBRARIES):
             yield from (_plain(vars(value)[other]) for other in (*names, *_IMPLIED) if other in vars(value))
 
 
+_FUNCTIONS = (FunctionType, CACHED)
 _LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
 _IMPLIED = ("__call__", "__init__", "forward")
 """Methods that are called without being named."""

@@ -17,6 +17,7 @@ The list:
 - The flag by which torch.fx says that it traces: libraries that ask hear yes inside a trace, and no elsewhere.
 - The methods of ``random.Random`` by which generators of a program's own draw: they would be constants.
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
+- ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
 - Calls of torch in this thread that hold a traced value where torch expects a number (see `fxplug.capture.calls`).
 """
@@ -194,6 +195,16 @@ def _random(self: Any, *args: Any, **kwargs: Any) -> Any:
     return original(self, *args, **kwargs)
 
 
+def _scripted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(self, *args, **kwargs)
+    bound: Any = "<bound>"
+    return interceptor.on_function_call(self, bound(original, self), args, kwargs)
+
+
 def _hash(self: Any) -> int:
     original: Any = "<original>"
     current: Any = "<active>"
@@ -318,6 +329,18 @@ def _methods_patch(methods: Iterable[tuple[type, str, Any, dict[str, Any]]]) -> 
     return group
 
 
+_lasting_scripted: list[SlotPatch] = []
+
+
+def _scripted_patch() -> SlotPatch:
+    """Return what hears of calls of functions that TorchScript has compiled, which take no traced value."""
+    found = vars(torch.jit.ScriptFunction).get("__call__")
+    if not (_lasting_scripted and _lasting_scripted[0].fits(found)):
+        bound = {**_CONSTANTS, "<bound>": partial}
+        _lasting_scripted[:] = [SlotPatch(torch.jit.ScriptFunction, "__call__", _scripted, bound)]
+    return _lasting_scripted[0]
+
+
 _lasting_functions: list[PatchGroup] = []
 
 
@@ -364,6 +387,7 @@ def _install(interceptor: ModuleInterceptor) -> None:
             )
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
     _patches.hold(_EVERY_TRACE, "functions", _functions_patch)
+    _patches.hold(_EVERY_TRACE, "scripted functions", _scripted_patch)
     _patches.hold(_EVERY_TRACE, "contexts", partial(_methods_patch, _CONTEXT_METHODS))
     _patches.hold(_EVERY_TRACE, "random numbers", partial(_methods_patch, _RANDOM_METHODS))
     hold_wrapped(_patches, _EVERY_TRACE)
@@ -397,6 +421,7 @@ def intercept(
     finally:
         session.interceptor = None
         active.reset(token)
+        session.caches.restore()
         with _patches.lock:
             _patches.release(session)
             _running.discard(session)

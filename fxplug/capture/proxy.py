@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Argument, Graph, Node
 
 __all__ = [
+    "AS_A_RESULT",
     "Attribute",
     "GraphAppendingTracer",
     "Proxy",
@@ -69,6 +70,9 @@ __all__ = [
     "no_iteration",
     "unknown_value",
 ]
+
+AS_A_RESULT = "as a result"
+"""Where a value stands that the program has returned, in messages."""
 
 
 class ProxyFactory(Protocol):
@@ -477,9 +481,16 @@ class TracerBase:
             return self.create_node("call_function", type(a), (), named)
         if is_constant(a) or is_plain_subclass(a):
             return original_of(a)
+        where = self._where()
+        remedy = (
+            "Return tensors and plain values (models of transformers do with use_cache=False), or tell torch its parts "
+            "(torch.utils._pytree.register_pytree_node)."
+            if where == AS_A_RESULT
+            else "Convert it to tensors and plain values, or teach fxplug the type with the hook "
+            "fxplug_create_argument."
+        )
         raise TraceError(
-            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} {self._where()}. Convert it to "
-            "tensors and plain values, or teach fxplug the type with the hook fxplug_create_argument.",
+            f"Cannot record a value of type {type(a).__module__}.{type(a).__qualname__} {where}. {remedy}",
             code="FXP-T006",
         )
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.concrete import PH
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.questions import refuse_cycles
 from fxplug.codegen import PyTreeCodeGen, TreeParameter
 from fxplug.errors import GraphError, TraceError
-from fxplug.semantics.internals import flatten_tree, flatten_tree_with_paths, unflatten_tree
+from fxplug.semantics.internals import flatten_tree, flatten_tree_with_paths, is_registered, unflatten_tree
 
 if TYPE_CHECKING:
     from fxplug.capture.inputs import Input
@@ -299,6 +300,27 @@ class NestedCall:
         outputs, spec = flatten_tree(result)
         parameters = [self._parameter(entry) for entry in self._call.inputs]
         self._graph.set_codegen(PyTreeCodeGen(parameters, InputTrees(self._specs), OutputTree(spec)))
+        return outputs
+
+    @staticmethod
+    def taken_apart(call: RootCall, result: Any, graph: Graph) -> Any:
+        """Return the leaves of a result that holds objects of classes of which torch knows the parts; else the result.
+
+        The function of the graph puts them together.
+
+        Args:
+            call: Runs a root without nested inputs.
+            result: What it has returned.
+            graph: Whose function is to return the structure.
+        """
+        if not any(map(is_registered, iterate_parts(result))):
+            return result
+        if any(entry.name == "self" for entry in call.inputs):
+            return result  # The first parameter of the generated function has that name.
+        outputs, spec = flatten_tree(result)
+        nested = NestedCall(call, 0, {}, graph)
+        parameters = [nested._parameter(entry) for entry in call.inputs]
+        graph.set_codegen(PyTreeCodeGen(parameters, InputTrees({}), OutputTree(spec)))
         return outputs
 
     def _values(self, args: tuple[Any, ...]) -> tuple[list[Any], list[list[Any] | None]]:

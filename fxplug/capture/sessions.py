@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fxplug.capture.caches import Caches
 from fxplug.semantics.internals import DISABLED_DISPATCH
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class ModuleInterceptor(Protocol):
 class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
-    __slots__ = ("classes", "interceptor", "leaves", "namespaces", "probes", "reached", "watched")
+    __slots__ = ("caches", "classes", "interceptor", "leaves", "namespaces", "probes", "reached", "watched")
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
         self.interceptor: ModuleInterceptor | None = interceptor
@@ -117,6 +118,8 @@ class Session:
         """Id -> function, of those that have been looked at for questions that no traced value hears."""
         self.watched: set[int] = set()
         """Those of them that ask something about what they are called with."""
+        self.caches = Caches()
+        """The functions among them whose results are kept."""
         self.classes: set[type] = set()
         """The classes of modules whose forward needs no further look."""
         self.probes: list[tuple[Any, TraceError | None]] = []

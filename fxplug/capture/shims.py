@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
@@ -66,7 +67,14 @@ def record_call(target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[
     proxy = traced_value(args, kwargs)
     if proxy is None:
         return original(*args, **kwargs)
+    handed = hand_over(target, args, kwargs)
+    if handed is not None:
+        handed.refuse_plain_changes(proxy.tracer, target, original)
+        handed.give_names(proxy.tracer)
+        args, kwargs = handed.args, handed.kwargs
     recorded = proxy.tracer.create_proxy("call_function", target, args, kwargs)
+    if handed is not None:
+        handed.record_checks(proxy.tracer, target)
     if isinstance(recorded, Proxy):
         # As in torch.fx: what captures it again keeps it again.
         recorded.node.meta["is_wrapped"] = True

@@ -13,13 +13,14 @@ import torch
 from fxplug.ir import ModuleScope, Origin, SourceLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from types import CodeType, FrameType
 
 __all__ = [
     "Place",
     "caller_level",
     "carrier_name",
+    "frames_of_program",
     "is_standard",
     "line_of_program",
     "passes_calls_on",
@@ -166,6 +167,15 @@ def place_in_program(depth: int = 2) -> str:
         return ""
     text = f" at {line} ({line.text!r})"
     return text if inside is None else f"{text}, inside torch at {inside} ({inside.text!r})"
+
+
+def frames_of_program() -> Iterator[FrameType]:
+    """Yield the frames of the program that is being traced, from the innermost one outward."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and not (frame.f_code.co_name == "trace" and frame.f_code.co_filename == _TRACER):
+        if not passes_calls_on(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 def caller_level() -> int:

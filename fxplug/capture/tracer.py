@@ -15,6 +15,7 @@ from torch import nn
 from fxplug.capture.answers import MIXINS
 from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
 from fxplug.capture.arguments import is_constant
+from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
@@ -25,7 +26,7 @@ from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
-from fxplug.capture.proxy import Proxy
+from fxplug.capture.proxy import AS_A_RESULT, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
 from fxplug.capture.questions import misunderstood, refuse_cycles
@@ -186,6 +187,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             if self.check_mutable_operations:
                 self.graph.observers.append(self._refuse_writes)
             graph = self._trace(root, concrete_args)
+            keep_attempts(graph, self.root)
         except BaseException as error:
             told = misunderstood(error) or self._first_cause(error)
             self._finish(started, None, told or error)
@@ -235,6 +237,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         kept = (*self.autowrap_functions, *(ask() if ask is not None else ()))
         with intercept(self, self.autowrap_modules, kept), paused_collection():
             result = self._run(run, values)
+        is_nested = isinstance(run, NestedCall)
+        if isinstance(run, RootCall) and not isinstance(result, (Proxy, torch.Tensor)):
+            whole, result = result, NestedCall.taken_apart(run, result, self.graph)
+            is_nested = result is not whole
         self.keeps_sizes = True
         try:
             returned = self.create_arg(result)
@@ -248,7 +254,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         finally:
             self.keeps_sizes = False
         # The leaves of a nested result are returned as a list, whatever was said of the result.
-        annotation = None if isinstance(run, NestedCall) else annotations_of(source).get("return")
+        annotation = None if is_nested else annotations_of(source).get("return")
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
         output.origins = ()
         if self.new_constants:
@@ -549,7 +555,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def _where(self) -> str:
         # Behind the forward no line of it is on the stack any more: what is refused then is its result.
-        return super()._where() if self._states.is_watching else "as a result"
+        return super()._where() if self._states.is_watching else AS_A_RESULT
 
     # -- modules
 

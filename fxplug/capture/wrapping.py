@@ -358,7 +358,9 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
     receiver = getattr(function, "__self__", None)
     runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
-    for found, scan in reachable(function, receiver, session.reached, partial(body_of, patches)):
+    for found, scan in reachable(
+        function, receiver, session.reached, partial(body_of, patches), session.caches
+    ):
         namespace = found.__globals__
         if session.interceptor is not None:
             session.interceptor.on_function_reached(found, scan.names)

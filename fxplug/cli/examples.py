@@ -14,11 +14,14 @@ import click
 import torch
 
 from fxplug.api.capturing import MODES
+from fxplug.api.positions import as_inputs
 from fxplug.cli.references import Reference, call_reference, importable
 from fxplug.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from torch import nn
 
 __all__ = [
     "check_examples",
@@ -38,7 +41,8 @@ _GRAMMAR = "Write sizes joined by 'x', and a dtype if it is not float32: 1x3x224
 example_from_option = click.option(
     "--example-from",
     metavar="REFERENCE",
-    help="path.py:callable or package.module:callable that returns the inputs of one call.",
+    help="path.py:callable or package.module:callable that returns the inputs of one call: a tuple, or, for commands "
+    "that run models, a dict by name.",
 )
 """Gives a command the option that names a callable for the inputs."""
 
@@ -174,11 +178,15 @@ def _draw(shape: list[int], dtype: torch.dtype, bound: int, generator: torch.Gen
     return torch.randint(bound, shape, generator=generator).to(dtype)
 
 
-def read_examples(reference: Reference) -> tuple[Any, ...]:
+def read_examples(reference: Reference, model: nn.Module | None = None) -> tuple[Any, ...]:
     """Return the arguments of one call that the user's function gives.
 
+    Args:
+        reference: Of the function.
+        model: Which is called with them, so that a dict can give them by name.
+
     Raises:
-        ConfigError: It gives something else than a tuple, a list or a tensor.
+        ConfigError: It gives something else than a tuple, a list, a tensor, or names that the model knows.
         UnresolvedReferenceError: The reference leads nowhere.
         UserProgramError: The function fails.
     """
@@ -187,6 +195,8 @@ def read_examples(reference: Reference) -> tuple[Any, ...]:
         return (given,)
     if isinstance(given, (tuple, list)):
         return tuple(given)
+    if isinstance(given, dict) and model is not None:
+        return as_inputs(None, given, model)
     raise ConfigError(
         f"Cannot use {reference.text!r} as example inputs: it gives a {type(given).__name__}. Return a tuple with the "
         f"positional arguments of one call."

@@ -152,7 +152,7 @@ def models_and_inputs(  # noqa: PLR0913 - options of commands
     if inputs is None:
         source = Reference.parse(str(example_from), "example")
         context.with_resource(importable(source.folder))
-        inputs = read_examples(source)
+        inputs = read_examples(source, models[0])
     if device is None:
         return models, inputs
     return [_put_on(model, device) for model in models], _put_on(inputs, device)

@@ -271,7 +271,7 @@ def _load(context: click.Context, wanted: _Options) -> tuple[nn.Module, tuple[An
     context.with_resource(importable(source.folder))
     context.with_resource(importable(reference.folder))
     model = build_model(reference)
-    return model, read_examples(source)
+    return model, read_examples(source, model)
 
 
 def _title(job: Job, *, changed_mode: bool) -> Iterator[str]:

@@ -82,6 +82,8 @@ class PyTreeCodeGen(CodeGen):
                 parts += [_bare_name(next(given)) for _ in range(parameter.leaves)]
         text = super().gen_fn_def(head, maybe_return_annotation, expanded_def=expanded_def)
         nested = [parameter.name for parameter in self.parameters if parameter.leaves is not None]
+        if not nested:
+            return text  # The result alone is put together.
         values = "".join(f"{name}, " for name in nested).rstrip()
         # Without any leaf the structure is checked all the same.
         target = f"{', '.join(parts)}, = " if parts else ""

@@ -21,10 +21,12 @@ __all__ = [
     "check_length",
     "check_raises",
     "check_true",
+    "check_unchanged",
     "class_of",
     "guard_failed",
     "same_value",
     "share_memory",
+    "the_same",
     "warning_only",
 ]
 
@@ -167,12 +169,49 @@ def check_raises(
     guard_failed(text, "now it does not", can_run_again=can_run_again)
 
 
-CHECKS = (check_equal, check_length, check_raises, check_true)
+def the_same(value: Any) -> Any:
+    """Return what is given: in a graph it gives a name to a list that several calls are to receive."""
+    return value
+
+
+def check_unchanged(value: Any, expected: Any, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Check that a list, dict or another container holds the very values that it held before a call.
+
+    Args:
+        value: The container, which the call has received.
+        expected: Another one that holds what it held.
+        text: The guard, with the line of the call.
+        can_run_again: Whether the program has changed nothing yet.
+
+    Raises:
+        GuardError: It holds something else.
+    """
+    if not _holds_the_same(value, expected):
+        guard_failed(text, "now it holds something else", can_run_again=can_run_again)
+
+
+def _holds_the_same(value: Any, expected: Any) -> bool:
+    if value is expected:
+        return True
+    if type(value) is not type(expected):
+        return False
+    if isinstance(value, dict):
+        pairs = zip(value.items(), expected.items(), strict=False)
+        return len(value) == len(expected) and all(_holds_the_same(one, other) for one, other in pairs)
+    if isinstance(value, (list, tuple)):
+        pairs = zip(value, expected, strict=False)
+        return len(value) == len(expected) and all(_holds_the_same(one, other) for one, other in pairs)
+    # Numbers and text of the program itself stand twice in the graph.
+    return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(expected)
+
+
+CHECKS = (check_equal, check_length, check_raises, check_true, check_unchanged)
 """The functions that graphs call."""
 
 effects.register_target(are_distinct, PURE)
 effects.register_target(class_of, PURE)
 effects.register_target(same_value, PURE)
 effects.register_target(share_memory, PURE)
-for _check in CHECKS:
+# Not pure: what is the same twice must not become one list, nor a constant.
+for _check in (*CHECKS, the_same):
     effects.register_target(_check, OUTSIDE)

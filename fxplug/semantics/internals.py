@@ -97,6 +97,7 @@ __all__ = [
     "is_functional",
     "is_implicit",
     "is_listening",
+    "is_registered",
     "memory_of",
     "modules_below",
     "modules_of",
@@ -486,6 +487,11 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, torch.Size)
 
 
+def is_registered(value: Any) -> bool:
+    """Return whether a value is of a class of which torch was told how to take it apart."""
+    return type(value) in _pytree.SUPPORTED_NODES
+
+
 def unflatten_tree(leaves: list[Any], spec: Any) -> Any:
     """Return the nested value of a structure."""
     return _pytree.tree_unflatten(leaves, spec)
@@ -589,7 +595,11 @@ def without_data(values: Any) -> tuple[FakeTensorMode, Any]:
 def is_about_missing_data(error: BaseException) -> bool:
     """Return whether an error says that a tensor without data was asked for its values."""
     is_told = isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error)
-    return is_told or isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
+    # TorchScript passes errors of Python on, without what they say.
+    is_mute = isinstance(error, RuntimeError) and str(error).rstrip().endswith("\nRuntimeError:")
+    return (
+        is_told or is_mute or isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
+    )
 
 
 def with_data() -> AbstractContextManager[Any]:

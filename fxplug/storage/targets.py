@@ -68,9 +68,11 @@ _CHECKS: dict[str, Any] = {
         checks.check_equal,
         checks.check_length,
         checks.check_true,
+        checks.check_unchanged,
         checks.class_of,
         checks.same_value,
         checks.share_memory,
+        checks.the_same,
     )
 }
 

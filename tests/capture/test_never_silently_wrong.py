@@ -375,17 +375,3 @@ def test_a_refusal_that_the_program_turns_into_another_error_is_told():
     for trace in (fxplug.symbolic_trace, lambda root: fxplug.trace(root, (torch.ones(3),))):
         with pytest.raises(KeyError, match="of the program"):
             trace(own)
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-def test_a_refusal_inside_of_compiled_code_is_told():
-    compiled = torch.jit.script(_makes_a_tensor)
-
-    with pytest.raises(
-        TraceError, match=r"torch\.jit\.script has compiled.*went on to raise a RuntimeError.*FXP-T061"
-    ):
-        fxplug.trace(lambda x: compiled(x) + 1, (torch.ones(3, 3),))
-
-
-def _makes_a_tensor(x: torch.Tensor) -> torch.Tensor:
-    return torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float)) + x.sum()

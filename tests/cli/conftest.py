@@ -71,7 +71,7 @@ def batch():
     return (torch.ones(1, 3, 8, 8),)
 
 def mapping():
-    return {"x": torch.ones(1)}
+    return {"pixels": torch.ones(1)}
 
 ready = Net().eval()
 number = 3

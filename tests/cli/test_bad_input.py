@@ -144,7 +144,11 @@ def test_a_malformed_example(refused, example, text):
             "Cannot find the example 'models.py:batsh': models.py has no 'batsh'. Did you mean 'batch'",
             2,
         ),
-        ("models.py:mapping", "as example inputs: it gives a dict. Return a tuple", 2),
+        (
+            "models.py:mapping",
+            "Cannot call Net with the example inputs (0 by position, ['pixels'] by name)",
+            2,
+        ),
         ("models.py:failing", "Cannot make the example 'models.py:failing': failing() raised ValueError", 1),
     ],
 )

@@ -106,6 +106,25 @@ def test_examples_come_from_a_function(fxplug):
     assert "with float32[1, 3, 8, 8]" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "command", [("optimize", "--no-measure"), ("cost",), ("bisect",), ("plan", "--backend", "eager")]
+)
+def test_a_function_gives_examples_by_name(fxplug, folder, command):
+    (folder / "named.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n    def forward(self, x, scale=1.0, bias=None):\n        return x * scale + bias\n"
+        "def inputs():\n    return {'bias': torch.ones(3), 'x': torch.ones(2, 3)}\n"
+        "def wrong():\n    return {'bais': torch.ones(3)}\n"
+    )
+    name, *options = command
+    result = fxplug(name, "named.py:Net", "--example-from", "named.py:inputs", *options)
+    refused = fxplug(name, "named.py:Net", "--example-from", "named.py:wrong", *options)
+
+    assert result.exit_code == 0, result.stderr
+    assert refused.exit_code != 0
+    assert "unexpected keyword argument 'bais'" in " ".join(refused.stderr.split()) or "'x'" in refused.stderr
+
+
 def test_integer_examples_are_valid_tokens(fxplug):
     result = fxplug("optimize", "models.py:Tokens", "--example", "2x5:int64", "--no-measure")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -138,3 +139,110 @@ def test_loops_and_starred_names_have_no_number(bytecode):
     assert value.count is None
     _, *_ = [0, *value]
     assert value.count is None
+
+
+# -- variables that are read later, and parameters that are changed
+
+
+def run(source, bytecode):
+    """Run a function of which a line asks, and return what it returns."""
+
+    def ask():
+        frame = sys._getframe(1)
+        return bytecode.is_read_later(frame.f_code, frame.f_lasti, "value")
+
+    space = {"ask": ask}
+    exec(source, space)
+    return space["program"](1)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("value = [1]; found = ask(); return found, value", True),
+        ("value = [1]; found = ask(); return found, 0", False),
+        ("value = [1]; found = ask(); value = 2; return found, value", False),
+        ("value = [1]; found = ask(); del value; return found, 0", False),
+        ("value = [1]; return ask(), (value, given)", True),
+        ("value = [1]; return (ask(), value)", True),
+        ("value = [1]; pair = value, value, ask(); return pair[2], 0", True),
+        ("value = given; found = ask()\n if given > 5: return found, value\n return found, 0", True),
+        (
+            "value = given; found = ask()\n if given > 5: value = 3\n else: value = 4\n return found, value",
+            False,
+        ),
+        ("value = given\n for _ in range(1):\n  found = ask(); value = 2\n return found, 0", False),
+        ("value = given\n for _ in range(1):\n  given = value; found = ask()\n return found, 0", True),
+        ("value = given\n for _ in range(1):\n  value = 2; found = ask()\n return found, value", True),
+        ("value = given; found = ask(); return found, [value for _ in range(2)]", True),
+        ("value = given; other = lambda: value; found = ask(); return found, 0", True),
+        (
+            "value = given\n try: found = ask()\n except ValueError: return True, value\n return found, 0",
+            True,
+        ),
+        ("value = given; found = ask(); raise KeyError(value) if given > 5 else LookupError(found)", None),
+    ],
+)
+def test_whether_a_variable_is_read_later(bytecode, body, expected):
+    source = f"def program(given):\n {body}"
+    if expected is None:
+        with pytest.raises(LookupError) as caught:
+            run(source, bytecode)
+        assert caught.value.args == (True,)
+        return
+
+    assert run(source, bytecode)[0] is expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("first[0] = 1", {"first"}),
+        ("first[second] = 1", {"first"}),
+        ("first.append(second)", {"first"}),
+        ("del first['key']", {"first"}),
+        ("if second: first.update(key=second)", {"first"}),
+        ("first[0] += 1", set()),
+        ("return first[0] + second", set()),
+        ("out = []; out.append(first); return out", set()),
+        ("first = list(first); first[0] = second; return first", set()),
+        ("out = {}; out[first] = second; return out", set()),
+        ("out = {}; out[0] = first; out[second] = first; return out", set()),
+        ("first.add_(second)", set()),
+    ],
+)
+def test_parameters_that_are_plainly_changed(bytecode, body, expected):
+    space = {}
+    exec(f"def program(first, second):\n {body}", space)
+
+    assert bytecode.changed_parameters(space["program"].__code__) == expected
+
+
+# -- errors that are caught
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return ask()", False),
+        ("try: return ask()\n except ValueError: return None", True),
+        ("try: return ask()\n except: return None", True),
+        ("try: found = ask()\n except (KeyError, ValueError) as error: return error\n return found", True),
+        ("try: found = ask()\n finally: given = 2\n return found", False),
+        ("try:\n  with given: found = ask()\n except ValueError: return None\n return found", True),
+        ("with given: found = ask()\n return found", False),
+        ("try: given = 2\n except ValueError: return None\n return ask()", False),
+        ("for _ in range(2):\n  try: found = ask()\n  except ValueError: continue\n return found", True),
+    ],
+)
+def test_whether_an_error_is_caught(bytecode, body, expected):
+    def ask():
+        frame = sys._getframe(1)
+        return bytecode.is_caught(frame.f_code, frame.f_lasti)
+
+    space = {"ask": ask}
+    exec(f"def program(given):\n {body}", space)
+
+    follows = sys.version_info < (3, 11) and body.startswith("try: given")
+
+    assert space["program"](contextlib.nullcontext()) is (expected or follows)

@@ -14,6 +14,7 @@ from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.recording import CallRecorder
 from fxplug.capture.examples.values import PLAIN
+from fxplug.capture.handed import Contents, hand_over
 from fxplug.capture.opaque import OpaqueCall, check_functions
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
@@ -185,11 +186,28 @@ class CallListener(CallRecorder):
             return original(*args, **kwargs)
         if target is nn.Parameter.__new__ and args[0] is nn.Parameter:
             target, args, original = nn.Parameter, args[1:], partial(original, nn.Parameter)
-        node = self._record("call_function", target, args, kwargs)
         if target is torch.get_rng_state:
+            node = self._record("call_function", target, args, kwargs)
             with with_data():
                 return self._stand_in(self.run_unheard(original), node, writes=False)
-        return self._make(node, partial(self.run_unheard, original), self._real(args), self._real(kwargs))
+        return self._call_kept(target, original, args, kwargs)
+
+    def _call_kept(self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record and make a call of a function that stays a call; refuse it if it changes a list of the program."""
+        real_args, real_kwargs = self._real(args), self._real(kwargs)
+        handed = hand_over(target, args, kwargs)
+        run = partial(self.run_unheard, original)
+        if handed is None:
+            return self._make(
+                self._record("call_function", target, args, kwargs), run, real_args, real_kwargs
+            )
+        contents = Contents((args, kwargs), (real_args, real_kwargs))
+        handed.give_names(self)
+        node = self._record("call_function", target, handed.args, handed.kwargs)
+        result = self._make(node, run, real_args, real_kwargs)
+        contents.refuse_changes(self, target)
+        handed.record_checks(self, target)
+        return result
 
     def _call_transformed(
         self, transform: Any, transformed: Any, function: Any, /, *args: Any, **kwargs: Any

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.caches import CACHED, results_of
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy
 from fxplug.capture.sources import passes_calls_on
 from fxplug.ir import Node
@@ -111,6 +112,8 @@ def _inside(value: Any) -> list[Any]:
         return [value.__self__, value.__func__]
     if isinstance(value, partial):
         return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, CACHED):
+        return results_of(value)
     if isinstance(value, type):
         return [part for name, part in vars(value).items() if not name.startswith("__")]
     return list(getattr(value, "__dict__", {}).values())

@@ -281,8 +281,7 @@ class ValueKeeper(Answerer):
     def _unheard_of(self) -> TraceError:
         error = TraceError(
             f"Cannot record a tensor that comes from somewhere{place_in_program()} that torch does not tell of: "
-            "another thread, the memory of something else (frombuffer, from_numpy), another class (as_subclass), or a "
-            "function that torch.jit.script has compiled. "
+            "another thread, the memory of something else (frombuffer, from_numpy), or another class (as_subclass). "
             "Compute it in this thread with functions of torch, or keep the function as a call (fxplug.wrap).",
             code="FXP-T061",
         )

@@ -57,6 +57,31 @@ def check_raises(function, kind, text, _, args, kwargs):
     fail(text, "now it does not")
 
 
+def check_unchanged(value, expected, text):
+    """Check that a list, dict or another container holds what it held before a call."""
+    if not holds_the_same(value, expected):
+        fail(text, "now it holds something else")
+
+
+def holds_the_same(value, expected):
+    """Return whether two containers hold the very same values."""
+    if value is expected:
+        return True
+    if type(value) is not type(expected):
+        return False
+    if isinstance(value, dict):
+        value, expected = list(value.items()), list(expected.items())
+    if isinstance(value, (list, tuple)):
+        pairs = zip(value, expected)
+        return len(value) == len(expected) and all(holds_the_same(*pair) for pair in pairs)
+    return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(expected)
+
+
+def the_same(value):
+    """Return what is given: a list that several calls receive."""
+    return value
+
+
 def are_distinct(*values):
     """Return whether no two of the values are the same object."""
     return len(set(map(id, values))) == len(values)

@@ -32,7 +32,8 @@ __all__ = ["Names", "UnreachableError"]
 
 _OWN = "fxplug"
 _CHECKS = {
-    function: function.__name__ for function in (*checks.CHECKS, checks.are_distinct, checks.same_value)
+    function: function.__name__
+    for function in (*checks.CHECKS, checks.are_distinct, checks.same_value, checks.the_same)
 }
 _ORIGINS: dict[Any, str] = {list: "list", tuple: "tuple", dict: "dict", set: "set"}
 _DEEPEST = 50
@@ -122,6 +123,7 @@ class Names:
             "check_true",
             "check_equal",
             "check_length",
+            "check_unchanged",
         }
 
     def at(self, path: list[str], value: Any) -> ast.expr:

@@ -149,7 +149,7 @@ def tensors_as_sizes(x):
     return torch.zeros(size, 2) + x.reshape(size, 2) + torch.arange(size)
 
 
-@alone(one, factory=True, symbolic="FXP-T068")
+@alone(one, factory=True)
 def scripted_function_inside():
     def activated(x: torch.Tensor) -> torch.Tensor:
         return x.relu() + 1

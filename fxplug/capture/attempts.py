@@ -1,0 +1,57 @@
+"""Calls whose errors a program catches, and whose results it does not need.
+
+``try: x.view(2, -1)`` with an ``except`` asks whether something can be done. A captured program that does it raises the
+error of the call for inputs with which it cannot be done. One without the call, which nobody reads, would go on as if
+it could; so a check reads it.
+"""
+
+from __future__ import annotations
+
+import operator
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from fxplug.capture.bytecode import is_caught
+from fxplug.ir import effects
+from fxplug.semantics.checks import check_true
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fxplug.ir import Graph, Node, Origin
+
+__all__ = ["keep_attempts"]
+
+
+def keep_attempts(graph: Graph, root: nn.Module) -> None:
+    """Record for each call that nothing reads, and whose error the program would have caught, that it was made.
+
+    Args:
+        graph: Of the whole program.
+        root: What its paths refer to.
+    """
+    unread = [node for node in graph.nodes.without_users() if node.op in _CALLS]
+    for node in unread:
+        place = _attempt(node)
+        if place is None or node.target is getattr or effects.effect_of(node, root).must_be_kept:
+            continue
+        with graph.inserting_after(node):
+            made = graph.create_node("call_function", operator.is_not, (node, None))
+        source = place.source()
+        text = f"{node.name} raising nothing" + (f" at {source} ({source.text!r})" if source else "")
+        with graph.inserting_after(made):
+            check = graph.create_node("call_function", check_true, (made, text))
+        made.origins = check.origins = node.origins
+
+
+_CALLS = frozenset({"call_function", "call_method", "call_module"})
+
+
+def _attempt(node: Node) -> Origin | None:
+    """Return where the program catches an error of a call; None where it does not."""
+    place: Any = next(iter(node.origins), None)
+    while place is not None:
+        if isinstance(place.code, CodeType) and is_caught(place.code, place.offset):
+            return place
+        place = place.caller
+    return None

@@ -1,0 +1,106 @@
+"""What a program tries, and would have gone on without: the other way is never taken without a word."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import GuardError
+from fxplug.semantics.checks import check_true
+
+FOUR, THREE = torch.arange(4.0), torch.arange(3.0)
+
+
+def in_halves(x):
+    return x.view(2, -1)
+
+
+def asks(x):
+    try:
+        x.view(2, -1)
+    except RuntimeError:
+        return x * 5
+    return x * 2
+
+
+def asks_a_function(x):
+    try:
+        in_halves(x)
+        is_even = True
+    except RuntimeError:
+        is_even = False
+    return x * 2 if is_even else x * 5
+
+
+def needs(x):
+    try:
+        y = x.view(2, -1)
+    except RuntimeError:
+        y = x * 5
+    return y * 2
+
+
+def asks_no_error(x):
+    try:
+        x.sin()
+    finally:
+        x = x * 2
+    return x
+
+
+class Model(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def captured_in(mode, root):
+    return fxplug.trace(root, None if mode == "symbolic" else (FOUR,), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("program", [asks, asks_a_function, needs])
+def test_what_could_be_done_is_done_in_every_call(mode, program):
+    captured = captured_in(mode, program)
+    optimised = fxplug.optimize(Model(program).eval(), (FOUR,), mode=mode, measure=False)
+    captured.graph.eliminate_dead_code()
+
+    for module in (captured, optimised.module):
+        assert torch.equal(module(FOUR), program(FOUR))
+        with pytest.raises(RuntimeError, match="invalid for input of size 3"):
+            module(THREE)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_it_is_listed(mode):
+    line = asks.__code__.co_firstlineno + 2
+
+    assert [guard.text for guard in captured_in(mode, asks).guards] == [
+        f"view raising nothing at {__file__}:{line} in asks ('x.view(2, -1)')"
+    ]
+
+
+def test_what_failed_is_guarded_to_fail():
+    captured = fxplug.trace(asks, (THREE,))
+
+    assert torch.equal(captured(THREE), THREE * 5)
+    with pytest.raises(GuardError, match="raising RuntimeError"):
+        captured(FOUR)
+
+
+@pytest.mark.parametrize("program", [needs, asks_no_error])
+def test_what_is_read_or_not_caught_needs_no_check(program):
+    captured = fxplug.symbolic_trace(program)
+
+    assert not captured.graph.find_nodes(op="call_function", target=check_true)
+
+
+def test_the_nodes_that_nothing_uses():
+    graph = fxplug.symbolic_trace(lambda x, y: (x.sin(), x.cos(), x * 2)[2]).graph
+
+    assert [node.name for node in graph.nodes.without_users()] == ["y", "sin", "cos", "output"]

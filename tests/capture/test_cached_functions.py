@@ -1,0 +1,152 @@
+"""Functions whose results are kept (`functools.lru_cache`): nothing of a trace stays in their caches."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+
+X = torch.tensor([1.0, 2.0, 3.0])
+MODES = ["symbolic", "shape", "value"]
+
+
+def captured_in(mode, root):
+    return fxplug.trace(root, None if mode == "symbolic" else (X,), mode=mode)
+
+
+@functools.cache
+def table(count):
+    return torch.arange(count).float()
+
+
+@functools.lru_cache(maxsize=8)
+def tripled(count):
+    return table(count) * 3
+
+
+@functools.cache
+def twice(count):
+    return count * 2
+
+
+def by_name(x):
+    return x + tripled(3)
+
+
+def by_size(x):
+    return x + table(x.shape[0])
+
+
+def number_by_size(x):
+    return x * twice(x.shape[0])
+
+
+def by_closure():
+    @functools.cache
+    def inner(count):
+        return table(count) + 1
+
+    return lambda x: x + inner(3), inner
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - that is what programs do
+    def scaled(self, factor):
+        return self.weight * factor
+
+    @staticmethod
+    @functools.cache
+    def offset():
+        return torch.ones(3)
+
+    def forward(self, x):
+        return x * self.scaled(2.0) + self.offset()
+
+
+@pytest.fixture(autouse=True)
+def empty():
+    for function in (table, tripled, twice, Model.scaled, Model.offset):
+        function.cache_clear()
+
+
+def is_plain(value):
+    return type(value) is torch.Tensor and type(value.sum().item()) is float
+
+
+@pytest.mark.parametrize(
+    ("mode", "program"), [*((mode, by_name) for mode in MODES), ("shape", by_size), ("value", by_size)]
+)
+def test_a_call_after_the_trace_gets_a_tensor_of_its_own(mode, program):
+    expected = {by_name: torch.tensor([1.0, 5.0, 9.0]), by_size: torch.tensor([1.0, 3.0, 5.0])}[program]
+    captured = captured_in(mode, program)
+
+    assert is_plain(table(3))
+    assert is_plain(tripled(3))
+    assert torch.equal(captured(X), expected)
+    assert torch.equal(program(X), expected)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_numbers_that_stand_for_sizes_stay_in_no_cache(mode):
+    captured = captured_in(mode, number_by_size)
+
+    assert type(twice(3)) is int
+    assert torch.equal(captured(X), number_by_size(X))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_methods_and_closures_are_found_too(mode):
+    model = Model()
+    program, inner = by_closure()
+    captured, other = captured_in(mode, model), captured_in(mode, program)
+
+    assert type(model.scaled(2.0)) is torch.Tensor
+    assert model.scaled(2.0).grad_fn is not None
+    assert is_plain(Model.offset())
+    assert is_plain(inner(3))
+    assert torch.equal(captured(X), model(X))
+    assert torch.equal(other(X), program(X))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_program_that_fails_leaves_nothing(mode):
+    def program(x):
+        y = x + tripled(3)
+        raise LookupError(y.shape)
+
+    with pytest.raises(LookupError):
+        captured_in(mode, program)
+
+    assert is_plain(tripled(3))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_was_kept_before_stays_and_is_a_constant(mode):
+    before = tripled(3)
+    misses = tripled.cache_info().misses
+    captured = captured_in(mode, by_name)
+
+    assert tripled(3) is before
+    assert tripled.cache_info().misses == misses
+    assert torch.equal(captured(X * 2), by_name(X * 2))
+
+
+def test_optimize_captures_a_program_that_has_run():
+    class Cached(nn.Module):
+        def forward(self, x):
+            if x.sum() > 0:
+                x = x * 2
+            return x + tripled(3)
+
+    model = Cached().eval()
+    result = fxplug.optimize(model, (X,), measure=False)
+
+    assert torch.equal(result.module(X), model(X))
