@@ -154,10 +154,14 @@ def _called_through(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, An
             yield from ((held[name], None) for name in held.keys() & names)
     elif isinstance(value, type):
         if not value.__module__.startswith(_LIBRARIES):
-            yield from (
-                (_plain(vars(value)[name]), None) for name in (*names, *_IMPLIED) if name in vars(value)
-            )
-    elif isinstance(value, MethodType):
+            held = vars(value)
+            yield from ((_plain(held[name]), None) for name in (*names, *_IMPLIED) if name in held)
+    else:
+        yield from _called_through_object(value, names)
+
+
+def _called_through_object(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, MethodType):
         yield value.__func__, value.__self__
     elif isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
