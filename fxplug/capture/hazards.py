@@ -137,7 +137,7 @@ def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:
     for name in namespace.keys() & names:
         yield namespace.get(name)
     if function.__closure__:
-        yield from _closed_over(function)
+        yield from (value for value in _closed_over(function) if not isinstance(value, type))
     if function.__defaults__:
         yield from function.__defaults__
     if function.__kwdefaults__:
