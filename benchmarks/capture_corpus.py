@@ -68,21 +68,36 @@ def measure() -> tuple[dict[str, Any], Verdicts]:
 
 def tables(programs: Mapping[str, Any], verdicts: Verdicts) -> str:
     """Return the tables as Markdown."""
-    legal = [name for name, program in programs.items() if not program.illegal]
-    illegal = [name for name in programs if name not in legal]
+    illegal = [name for name, program in programs.items() if program.illegal]
+    outside = [name for name, program in programs.items() if program.outside]
+    legal = [name for name in programs if name not in {*illegal, *outside}]
     parts = [
-        f"{len(programs)} programs; eager runs {len(legal)} of them and refuses {len(illegal)}.",
+        f"{len(programs)} programs; eager runs {len(programs) - len(illegal)} of them and refuses {len(illegal)}.",
+        _apart(len(outside), len(legal)),
         _table(
-            ("of those that eager runs", *_KINDS.values()),
+            ("of the others", *_KINDS.values()),
             [_shares(verdicts, legal, key) for key in _ENGINES],
         ),
         _captured(verdicts["value"], legal),
+        "Those that keep something outside of their modules; equal are the ones whose results do not hang on it:",
+        _table(
+            ("of these", *_KINDS.values()),
+            [_shares(verdicts, outside, key) for key in _ENGINES],
+        ),
         "Equal, by theme:",
         _table(("theme", "programs", *_ENGINES), _by_theme(programs, verdicts, legal)),
         "Not captured with inputs (`value`), and why:",
         _table(("program", "answer"), _not_captured(verdicts["value"], legal)),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _apart(outside: int, others: int) -> str:
+    return (
+        f"{outside} of those that eager runs keep something outside of their modules, in globals, classes, functions, "
+        "objects or iterators. A graph has no place for it, and what hangs on it must be refused: they are counted "
+        f"apart, below the {others} others."
+    )
 
 
 def _shares(verdicts: Verdicts, names: Sequence[str], engine: str) -> tuple[str, ...]:

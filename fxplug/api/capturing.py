@@ -216,14 +216,17 @@ def _capture_symbolically(program: Any, options: CaptureOptions) -> GraphModule:
 def _capture_with_examples(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> GraphModule:
-    captured, ways, _ = _capture_once(program, args, kwargs, options)
+    captured, ways, _, put_back = _capture_once(program, args, kwargs, options)
     has_data = not any(tensor.is_meta or is_fake(tensor) for tensor in tensors_in([*args, *kwargs.values()]))
     if options.check and has_data:
 
         def values() -> dict[str, torch.Tensor]:
             return _run_on_examples(program, args, kwargs, options, ways, keeps_values=True).values
 
-        check_capture(program, captured, args, kwargs, values if options.mode == "value" else None)
+        try:
+            check_capture(program, captured, args, kwargs, values if options.mode == "value" else None)
+        finally:
+            put_back()
     return captured
 
 
@@ -250,6 +253,8 @@ class _Capture(NamedTuple):
     captured: GraphModule
     ways: dict[str, bool]
     values: dict[str, torch.Tensor]
+    put_back: Callable[[], None]
+    """Puts back what the program has changed outside of its modules, once more after another run."""
 
 
 def _run_on_examples(
@@ -303,7 +308,7 @@ def _run_once(
         captured = GraphModule(tracer.root, graph, name_of_root(program))
     if tracer.guards:
         captured.set_guards(GuardSet(tracer.guard_graph, tracer.guards))
-    return _Capture(captured, ways, tracer.values or {})
+    return _Capture(captured, ways, tracer.values or {}, tracer.put_back_outside)
 
 
 def install_policy(captured: GraphModule, root: Any, options: CaptureOptions, on_guard_failure: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 import weakref
 from collections import OrderedDict, UserDict, UserList, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 from types import FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -14,17 +14,33 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.capture.iterators import is_iterator, position_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["OWN_TABLES", "Change", "Containers", "is_foreign", "is_object"]
+__all__ = [
+    "KINDS",
+    "OWN_TABLES",
+    "PLAIN",
+    "PLAIN_HOLDERS",
+    "Change",
+    "Containers",
+    "copy_of",
+    "fill",
+    "is_foreign",
+    "is_object",
+    "is_unchanged",
+    "parts_of",
+]
 
-_KINDS = (list, dict, set, deque)
+KINDS = (list, dict, set, deque)
+"""The containers whose contents can be put back."""
 OWN_TABLES = frozenset(vars(nn.Module()))
 """The tables that every module has."""
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
-_PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Tensor, nn.Parameter})
+PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Tensor, nn.Parameter})
 """Classes of values that hold nothing, met more often than any others."""
 
 
@@ -42,6 +58,8 @@ class Change:
     """What stood in a place of one of them, and what took its place."""
     fields: list[tuple[Any, str, Any, Any]] = field(default_factory=list[tuple[Any, str, Any, Any]])
     """Object, name of its attribute, what it held, and what it holds, for each attribute of an object that was set."""
+    has_gone_on: bool = False
+    """Whether something was taken from an iterator, which cannot be put back."""
 
 
 class Containers:
@@ -54,6 +72,7 @@ class Containers:
     def __init__(self, *, objects: bool = True) -> None:
         self._objects = objects
         self._held: dict[int, tuple[str, str, Any, Any]] = {}
+        self._iterators: list[tuple[str, str, Any, Any]] = []
 
     def remember(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Take note of the containers among the attributes of the module at `path`."""
@@ -61,7 +80,7 @@ class Containers:
             return
         for name in attributes.keys() - OWN_TABLES:
             value = attributes[name]
-            if type(value) not in _PLAIN and self._holds_others(value):
+            if type(value) not in PLAIN:
                 self._add(path, name, value)
 
     def _add(self, path: str, name: str, container: Any) -> None:
@@ -70,13 +89,17 @@ class Containers:
             value = pending.pop()
             if id(value) in self._held:
                 continue
-            before = _copy_of(value)
+            if not self._holds_others(value):
+                if is_iterator(value):
+                    self._iterators.append((path, name, value, position_of(value)))
+                continue
+            before = copy_of(value)
             self._held[id(value)] = (path, name, value, before)
             if len(before) <= _MOST:
-                pending.extend(part for part in _parts_of(value, before) if self._holds_others(part))
+                pending.extend(part for part in parts_of(value, before) if type(part) not in PLAIN)
 
     def _holds_others(self, value: Any) -> bool:
-        return isinstance(value, (*_KINDS, tuple)) or (self._objects and is_object(value))
+        return isinstance(value, (*KINDS, tuple)) or (self._objects and is_object(value))
 
     def restore(self, *, again: bool = False) -> list[Change]:
         """Put everything back.
@@ -89,17 +112,22 @@ class Containers:
         """
         changed: dict[tuple[str, str], Change] = {}
         for path, name, container, before in self._held.values():
-            if not _is_unchanged(container, before):
+            if not is_unchanged(container, before):
                 change = changed.setdefault((path, name), Change(path, name))
                 _describe(change, container, before)
-                _fill(container, before)
+                fill(container, before)
+        for path, name, iterator, before in self._iterators:
+            if position_of(iterator) != before:
+                change = changed.get((path, name), Change(path, name))
+                changed[path, name] = replace(change, has_gone_on=True)
         if not again:
             self._held.clear()
+            self._iterators.clear()
         return list(changed.values())
 
 
 def _describe(change: Change, container: Any, before: list[Any]) -> None:
-    found = _copy_of(container)
+    found = copy_of(container)
     if is_object(container):
         former, current = dict(before), dict(found)
         change.fields.extend(
@@ -116,12 +144,13 @@ def _describe(change: Change, container: Any, before: list[Any]) -> None:
         change.replaced.extend(zip(before, found, strict=False))
 
 
-def _parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:
+def parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:
+    """Return what a container or object holds, given `copy_of` of it."""
     is_pairs = isinstance(value, dict) or is_object(value)
     return (part for _, part in contents) if is_pairs else contents
 
 
-def _copy_of(container: Any) -> list[Any]:
+def copy_of(container: Any) -> list[Any]:
     """Return what a container holds; a container of a class of its own is read as Python's own class reads it."""
     if isinstance(container, dict):
         return _items_of(cast("dict[Any, Any]", container))
@@ -137,11 +166,12 @@ def _items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return list(dict.items(container))
 
 
-def _is_unchanged(container: Any, before: list[Any]) -> bool:
+def is_unchanged(container: Any, before: list[Any]) -> bool:
+    """Return whether a container or object holds what it held when `copy_of` returned `before`."""
     if isinstance(container, tuple):
         return True
     is_pairs = isinstance(container, dict) or is_object(container)
-    found = _copy_of(container) if is_pairs else container
+    found = copy_of(container) if is_pairs else container
     if len(found) != len(before):
         return False
     if is_pairs:
@@ -152,7 +182,10 @@ def _is_unchanged(container: Any, before: list[Any]) -> bool:
     return all(map(is_, container, before))
 
 
-def _fill(container: Any, before: list[Any]) -> None:
+def fill(container: Any, before: list[Any]) -> None:
+    """Let a container or object hold what it held when `copy_of` returned `before`."""
+    if isinstance(container, tuple):
+        return
     if isinstance(container, list):
         cast("list[Any]", container)[:] = before
         return
@@ -168,11 +201,11 @@ def _fill(container: Any, before: list[Any]) -> None:
 
 # -- plain objects
 
-_KNOWN_KINDS = (SimpleNamespace, argparse.Namespace, UserDict, UserList)
+PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, UserDict, UserList)
 """Classes of Python whose instances hold what a program gives them."""
 _FOREIGN = frozenset({*sys.stdlib_module_names, "fxplug", "numpy", "torch"}) - {"__main__"}
 """Top-level modules whose objects are their own affair."""
-_OTHERS = (*_KINDS, tuple, nn.Module, torch.Tensor, type, FunctionType, MethodType, BaseException)
+_OTHERS = (*KINDS, tuple, nn.Module, torch.Tensor, type, FunctionType, MethodType, BaseException)
 _is_object: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
@@ -184,12 +217,12 @@ def is_foreign(module: str) -> bool:
 def is_object(value: Any) -> bool:
     """Return whether a value is an instance of a class of a program, or of one that holds attributes alone."""
     kind = type(value)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return False
     known = _is_object.get(kind)
     if known is None:
         is_own = not is_foreign(str(kind.__module__)) and not issubclass(kind, _OTHERS)
-        known = _is_object[kind] = is_own or issubclass(kind, _KNOWN_KINDS)
+        known = _is_object[kind] = is_own or issubclass(kind, PLAIN_HOLDERS)
     return known
 
 

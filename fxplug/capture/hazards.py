@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
 from fxplug.capture.caches import CACHED
+from fxplug.capture.containers import PLAIN, is_object
 from fxplug.capture.identity import Pair, Test, pairs_in, tests_in
 from fxplug.capture.sources import is_standard, passes_calls_on
 
@@ -112,7 +114,9 @@ def reachable(
         scan = scan_of(code)
         yield current, scan
         waiting.extend((value, owner) for value in _closed_over(current))
-        waiting.extend((value, None) for value in _global_functions(current.__globals__, scan.names))
+        for value in _found_by(current, scan.names):
+            if type(value) not in PLAIN:
+                waiting.extend(_called_through(value, scan.names))
         if owner is not None:
             waiting.extend(_methods(owner, scan.names))
 
@@ -137,19 +141,67 @@ def _is_foreign(filename: str) -> bool:
     return passes_calls_on(filename) or is_standard(filename)
 
 
-def _global_functions(namespace: Mapping[str, Any], names: frozenset[str]) -> Iterator[Any]:
+def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:
+    """Yield what a function finds among globals, in its closure, and in its defaults."""
+    namespace = function.__globals__
     for name in namespace.keys() & names:
-        value = namespace.get(name)
-        if isinstance(value, _FUNCTIONS):
-            yield value
-        elif isinstance(value, ModuleType) and not str(value.__name__).startswith(_LIBRARIES):
+        yield namespace.get(name)
+    if function.__closure__:
+        yield from (value for value in _closed_over(function) if not isinstance(value, type))
+    if function.__defaults__:
+        yield from function.__defaults__
+    if function.__kwdefaults__:
+        yield from function.__kwdefaults__.values()
+
+
+def _called_through(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield the functions that are called where something is called that a function finds, with their objects."""
+    if isinstance(value, _FUNCTIONS):
+        yield value, None
+    elif isinstance(value, ModuleType):
+        if not str(value.__name__).startswith(_LIBRARIES):
             held = vars(value)
-            yield from (held[other] for other in held.keys() & names if isinstance(held[other], _FUNCTIONS))
-        elif isinstance(value, type) and not value.__module__.startswith(_LIBRARIES):
-            yield from (_plain(vars(value)[other]) for other in (*names, *_IMPLIED) if other in vars(value))
+            yield from ((held[name], None) for name in held.keys() & names)
+    elif isinstance(value, type):
+        if not value.__module__.startswith(_LIBRARIES):
+            held = vars(value)
+            yield from ((_plain(held[name]), None) for name in (*names, *_IMPLIED) if name in held)
+    else:
+        yield from _called_through_object(value, names)
+
+
+def _called_through_object(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, MethodType):
+        yield value.__func__, value.__self__
+    elif isinstance(value, partial):
+        for part in (value.func, *value.args, *value.keywords.values()):
+            yield _plain(part), getattr(part, "__self__", None)
+    elif isinstance(value, (dict, list, tuple)):
+        yield from _called_in(cast("dict[Any, Any] | list[Any] | tuple[Any, ...]", value))
+    elif is_object(value):
+        wanted = names | _BY_OPERATORS
+        for base in type(value).__mro__[:-1]:
+            held = vars(base)
+            yield from ((_plain(held[name]), value) for name in held.keys() & wanted)
+
+
+def _called_in(values: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
+    parts = list(values.values()) if isinstance(values, dict) else values
+    for part in parts if len(parts) <= _MOST else ():
+        if isinstance(part, (*_FUNCTIONS, MethodType)):
+            yield _plain(part), getattr(part, "__self__", None)
 
 
 _FUNCTIONS = (FunctionType, CACHED)
+_MOST = 100
+"""Functions are looked for in containers of at most so many elements."""
+_BY_OPERATORS = frozenset(
+    {
+        *("__add__", "__call__", "__contains__", "__enter__", "__exit__", "__getattr__", "__getitem__"),
+        *("__iadd__", "__iter__", "__len__", "__mul__", "__next__", "__radd__", "__rmul__", "__setitem__"),
+    }
+)
+"""Methods of objects that are called without being named."""
 _LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
 _IMPLIED = ("__call__", "__init__", "forward")
 """Methods that are called without being named."""
@@ -157,11 +209,12 @@ _IMPLIED = ("__call__", "__init__", "forward")
 
 def _methods(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
     """Yield the functions with one of some names that an object has, or that the objects in its attributes have."""
+    wanted = names if isinstance(owner, nn.Module) else names | _BY_OPERATORS
     for base in type(owner).__mro__:
         if base is nn.Module or base is object:
             break
         held = vars(base)
-        for name in held.keys() & names:
+        for name in held.keys() & wanted:
             yield _plain(held[name]), owner
     own: Mapping[str, Any] = getattr(owner, "__dict__", {})
     modules: Mapping[str, Any] = own.get("_modules", {})

@@ -12,8 +12,9 @@ from fxplug.capture.randomness import seeding_error
 from fxplug.ir import Graph, Node, effects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from types import CodeType
 
+    from fxplug.capture.outside import OutsideState
     from fxplug.capture.policy import TraceContext
     from fxplug.capture.randomness import RandomStates
     from fxplug.errors import TraceError
@@ -29,6 +30,7 @@ class StateKeeper:
     context: TraceContext
     _paths: dict[int, str]
     _draws: RandomStates | None = None
+    _outside: OutsideState | None = None
     paused: int = 0
     """Above zero while nothing is to be heard."""
 
@@ -74,10 +76,12 @@ class StateKeeper:
         else:
             draws.on_draw(generator)
 
-    def on_function_reached(self, function: Any, names: Iterable[str]) -> None:
-        """Hear of a function that the program may call, and of the names in it."""
+    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
+        """Hear of a function that the program may call, of its own code, and of the names in it."""
         if self._draws is not None:
             self._draws.note_function(function, names)
+        if self._outside is not None:
+            self._outside.note_function(function, code, names)
 
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""

@@ -9,8 +9,9 @@ from fxplug.capture.caches import Caches
 from fxplug.semantics.internals import DISABLED_DISPATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from types import CodeType
 
     from torch import nn
 
@@ -78,8 +79,8 @@ class ModuleInterceptor(Protocol):
         """Hear that a generator of Python is ``"made"``, gets a ``"seed"`` or a ``"state"``, or does ``"draw"``."""
         ...
 
-    def on_function_reached(self, function: Any, names: Iterable[str]) -> None:
-        """Hear of a function that the program may call, and of the names in it."""
+    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
+        """Hear of a function that the program may call, of its own code, and of the names in it."""
         ...
 
     def on_hash(self, value: Any) -> None:

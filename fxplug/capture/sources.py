@@ -21,6 +21,7 @@ __all__ = [
     "caller_level",
     "carrier_name",
     "frames_of_program",
+    "is_installed",
     "is_standard",
     "line_of_program",
     "passes_calls_on",
@@ -57,6 +58,22 @@ def is_standard(filename: str) -> bool:
     if known is None:
         is_below = filename.startswith(_STANDARD) and not filename.startswith(_PACKAGES)
         known = _is_standard[filename] = is_below or filename.startswith("<frozen ")
+    return known
+
+
+_is_installed: dict[str, bool] = {}
+
+
+def is_installed(filename: str) -> bool:
+    """Return whether code in `filename` belongs to Python, to fxplug, torch or another installed library."""
+    known = _is_installed.get(filename)
+    if known is None:
+        parts = set(Path(filename).parts)
+        known = _is_installed[filename] = (
+            filename.startswith((_OURS, _TORCH, *_PACKAGES))
+            or not parts.isdisjoint(("site-packages", "dist-packages"))
+            or is_standard(filename)
+        )
     return known
 
 

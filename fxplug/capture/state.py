@@ -18,14 +18,15 @@ from fxplug.execute import GraphModule
 from fxplug.semantics.internals import own_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from torch import nn
 
     from fxplug.capture.containers import Change
+    from fxplug.capture.outside import OutsideChange, OutsideState
     from fxplug.ir import Node
 
-__all__ = ["ModuleStates", "assignment_error", "training_error", "updates_in_place"]
+__all__ = ["ModuleStates", "assignment_error", "report_outside", "training_error", "updates_in_place"]
 
 _NUMBERS = frozenset({int, float, bool, str, complex})
 _NOTHING: dict[str, Any] = {}
@@ -143,6 +144,8 @@ class ModuleStates:
 
     def _is_read_again(self, module: nn.Module, change: Change) -> bool:
         """Return whether later calls would have answered by what containers and objects were filled with."""
+        if change.has_gone_on:
+            return True
         is_counted = any(
             value is not former and former is not None and type(value) in _NUMBERS
             for former, value in change.replaced
@@ -215,6 +218,47 @@ def _carried_over(path: str, forward: str) -> TraceError:
         "place, pass the state as an input and return the new one, or make the enclosing module a leaf.",
         code="FXP-T055",
     )
+
+
+def report_outside(
+    changes: Sequence[OutsideChange], culprit: OutsideChange | None, state: OutsideState, *, warns: bool
+) -> None:
+    """Speak of what a program has changed outside of its modules, which was put back.
+
+    Args:
+        changes: What it has changed.
+        culprit: The one by which its next call would have answered, None where there is no such.
+        state: Knows the lines.
+        warns: Whether what no call answers by is worth a warning; otherwise it is an error.
+
+    Raises:
+        TraceError: There is a culprit, or it is not to be a warning.
+    """
+    if culprit is not None:
+        is_gone = " It has gone on by this capture, which cannot be put back." * (culprit.how == "iterator")
+        raise TraceError(
+            f"Cannot trace: the program {_changing(culprit, state)}, and its next call would answer by it. The graph "
+            f"has no place for it, and would answer every call as the first one.{is_gone} Pass the state as an input "
+            "and return the new one, keep it in a buffer of a module that is updated in place, or keep the function "
+            "that changes it as a call (fxplug.wrap).",
+            code="FXP-T055",
+        )
+    for text in dict.fromkeys(_changing(change, state) for change in changes):
+        said = f"While it was traced, the program {text}. It was put back, and the captured program"
+        if not warns:
+            raise TraceError(
+                f"{said} would not do so; with on_mutation='error' that is refused. Return what is to be kept, or keep "
+                "the function that changes it as a call (fxplug.wrap).",
+                code="FXP-T067",
+            )
+        warnings.warn(f"{said} does not do so.", TraceWarning, stacklevel=caller_level())
+
+
+def _changing(change: OutsideChange, state: OutsideState) -> str:
+    verb = {"assigned": "assigns", "contents": "changes what is in", "iterator": "takes from the iterator in"}
+    line = state.place_of(change.known)
+    place = "" if line is None else f" at {line} ({line.text!r})"
+    return f"{verb[change.how]} {change.known}{place}"
 
 
 def training_error(path: str) -> TraceError:

@@ -6,8 +6,10 @@ import copy
 import inspect
 import math
 import time
+import warnings
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -25,6 +27,7 @@ from fxplug.capture.keeping import StateKeeper
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
+from fxplug.capture.outside import OutsideState
 from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_settings, is_leaf_by_class
 from fxplug.capture.proxy import AS_A_RESULT, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
@@ -33,11 +36,18 @@ from fxplug.capture.questions import misunderstood, refuse_cycles
 from fxplug.capture.randomness import RandomStates, refuse_draws
 from fxplug.capture.reached import reads_training
 from fxplug.capture.regions import RegionKeeper, RegionStack
+from fxplug.capture.repeated import Recording, first_carried_over, same_recordings
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
 from fxplug.capture.shims import record_call
 from fxplug.capture.sources import Place, user_line
-from fxplug.capture.state import ModuleStates, assignment_error, training_error, updates_in_place
+from fxplug.capture.state import (
+    ModuleStates,
+    assignment_error,
+    report_outside,
+    training_error,
+    updates_in_place,
+)
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError
@@ -49,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from fxplug.capture.outside import OutsideChange
     from fxplug.capture.pytrees import PlannedInput
     from fxplug.capture.sessions import Session
 
@@ -131,6 +142,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._regions = RegionStack()
         self._constants = Constants()
         self.new_constants = []
+        self._outside: OutsideState | None = None
+        self._outside_changes: list[OutsideChange] = []
+        self._is_repeated = False
         self._ended = False
         self._refusals: list[TraceError] = []
         self._assumptions: list[tuple[Node, TraceError]] = []
@@ -260,6 +274,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if self.new_constants:
             self.renew_results(output)
         self.drop_unread_draws()
+        if self._outside_changes and not self._is_repeated:
+            self._settle_outside(root, concrete_args)
         return self.graph
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
@@ -268,7 +284,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._regions = RegionStack()
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
+        outside = self._outside = OutsideState()
         try:
+            outside.note_root(self.context.root)
             if isinstance(self.context.root, nn.Module):
                 states.remember(self.context.root, "")
                 draws.note_held("", self.context.root)
@@ -280,13 +298,15 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self.leave_regions()
             variables.restore()
             states.restore()
+            outside.restore()
             draws.restore()
             raise
         finally:
             self._draws = None
         kept = variables.restore()
-        states.restore_and_report(warns=self.on_mutation == "keep")
+        self._outside_changes = outside.restore()
         changed = draws.restore()
+        states.restore_and_report(warns=self.on_mutation == "keep")
         draws.refuse()
         refuse_draws(changed)
         if kept is not None:
@@ -302,6 +322,79 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             if not fails_on_none(node):
                 raise error
         return result
+
+    # -- what is outside of the modules
+
+    def _settle_outside(
+        self,
+        root: nn.Module | Callable[..., Any],
+        concrete_args: Mapping[str, Any] | Sequence[Any] | None,
+    ) -> None:
+        """Refuse a program of which the next call would answer by what this one has left outside of its modules.
+
+        It is traced a second time, from the state that it has left, to find that out.
+
+        Raises:
+            TraceError: It would; or the program has changed something, and `on_mutation` is ``"error"``.
+        """
+        changes, outside = self._outside_changes, cast("OutsideState", self._outside)
+        culprit = next((change for change in changes if change.how == "iterator"), None)
+        if culprit is None:
+            outside.exchange(as_left=True)
+            try:
+                culprit = self._carried_over(changes[0], self._repeated(root, concrete_args))
+            finally:
+                outside.exchange(as_left=False)
+        report_outside(changes, culprit, outside, warns=self.on_mutation == "keep")
+
+    def put_back_outside(self) -> None:
+        """Put back what is outside of the modules once more, after the program has run on its own."""
+        if self._outside is not None:
+            self._outside.exchange(as_left=False)
+
+    def _carried_over(self, first_change: OutsideChange, other: Tracer | None) -> OutsideChange | None:
+        """Return the change by which the program is another one at its next call, None where it is the same."""
+        if other is None or not same_recordings(self._recording(), other._recording()):
+            return first_change
+        codes = cast("OutsideState", self._outside).codes()
+        return first_carried_over(
+            other._outside_changes, codes, self.holds_traced_values, other.holds_traced_values
+        )
+
+    def _repeated(
+        self,
+        root: nn.Module | Callable[..., Any],
+        concrete_args: Mapping[str, Any] | Sequence[Any] | None,
+    ) -> Tracer | None:
+        """Return a tracer that has traced the program once more, None where that is refused."""
+        other = copy.copy(self)
+        other._reset()
+        other._is_repeated = True
+        other._take_after(self)
+        other.policy = replace(self.policy, node_created=None)  # It was asked about these nodes.
+        other.context, other.graph = TraceContext(root), Graph(tracer_cls=type(self))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # It has warned.
+                Tracer._trace(other, root, concrete_args)
+        except Exception:
+            return None
+        finally:
+            other._place = Place(_TRACE_CODE, None, None)
+            other._ended = True
+        return other
+
+    def _take_after(self, other: Tracer) -> None:
+        """Trace as another tracer has traced, which is in the middle of it."""
+        self._mixins, self._proxy_class, self.problems = other._mixins, other._proxy_class, None
+
+    def _recording(self) -> Recording:
+        """Return what was recorded."""
+        return Recording(self.graph, self.root, self._values_of_constants())
+
+    def _values_of_constants(self) -> dict[Node, torch.Tensor]:
+        """Return the tensors that nodes had for values, as far as they are known."""
+        return {}
 
     def _first_cause(self, error: BaseException) -> TraceError | None:
         """Return the refusal that was caught on its way, and made the program raise another error; None for others."""
@@ -625,6 +718,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._states.remember(m, path)
         if self._draws is not None:
             self._draws.note_held(path, m)
+        if self._outside is not None and type(m) not in self._outside.classes:
+            self._outside.note_class(type(m))
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))

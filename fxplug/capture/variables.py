@@ -5,10 +5,11 @@ from __future__ import annotations
 import dis
 from functools import lru_cache
 from itertools import pairwise
-from types import CodeType, FunctionType, GeneratorType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fxplug.capture.containers import Containers
+from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
@@ -36,21 +37,6 @@ def _names_read(code: CodeType) -> frozenset[str]:
         if isinstance(constant, CodeType):
             found |= _names_read(constant)
     return frozenset(found)
-
-
-def _is_iterator(value: Any) -> bool:
-    return hasattr(type(value), "__next__")
-
-
-def _position(iterator: Any) -> Any:
-    """Return something that is another one when an iterator has gone on; None where there is no such thing."""
-    frame = getattr(iterator, "gi_frame", None)
-    if frame is not None or isinstance(iterator, GeneratorType):
-        return None if frame is None else frame.f_lasti
-    try:
-        return repr(iterator.__reduce__())
-    except TypeError:
-        return None
 
 
 def _is_namespace(value: Any) -> bool:
@@ -81,7 +67,7 @@ class Variables:
             except ValueError:  # Not filled yet.
                 continue
         self._iterators = [
-            (name, value, _position(value)) for name, _, value in self._cells if _is_iterator(value)
+            (name, value, position_of(value)) for name, _, value in self._cells if is_iterator(value)
         ]
         held = {**vars(self._function), **{name: value for name, _, value in self._cells}}
         if not held:
@@ -104,7 +90,7 @@ class Variables:
         for _, cell, before in self._cells:
             cell.cell_contents = before
         changed += [change.name for change in self._containers.restore()]
-        changed += [name for name, value, before in self._iterators if _position(value) != before]
+        changed += [name for name, value, before in self._iterators if position_of(value) != before]
         self._cells.clear()
         if not changed:
             return None

@@ -363,7 +363,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     ):
         namespace = found.__globals__
         if session.interceptor is not None:
-            session.interceptor.on_function_reached(found, scan.names)
+            code = body_of(patches, found).__code__
+            session.interceptor.on_function_reached(found, code, scan.names)
         # Examples answer all questions but that for the class of a number, which stands for one.
         for name in scan.asks & {"type"} if runs_on_examples else scan.asks:
             value = getattr(builtins, name)

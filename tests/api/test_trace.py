@@ -9,6 +9,7 @@ import inspect
 import operator
 import pickle
 import random
+import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -629,11 +630,12 @@ class Ticker:
     """Counts where no trace looks."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.kept = threading.local()
+        self.kept.count = 0
 
     def __call__(self) -> int:
-        self.count += 1
-        return self.count
+        self.kept.count += 1
+        return self.kept.count
 
 
 def test_difference_is_found_with_its_first_node() -> None:
@@ -653,7 +655,10 @@ def test_difference_is_found_with_its_first_node() -> None:
 
 
 def test_what_does_not_follow_the_inputs_is_found() -> None:
-    with pytest.raises(MismatchError, match="other values of the inputs"):
+    with (
+        pytest.warns(TraceWarning, match="REMEMBERED"),
+        pytest.raises(MismatchError, match="other values of the inputs"),
+    ):
         fxplug.trace(by_address, (ROWS + 1,))
 
 

@@ -51,6 +51,8 @@ class Program:
     """Given the program, returns what it changes besides its inputs and attributes."""
     illegal: bool = False
     """Whether eager raises an error itself."""
+    outside: bool = False
+    """Whether it keeps something outside of its modules, for which a graph has no place: it is counted apart."""
     isolated: bool = False
     """Whether it could end the process."""
     without_dead_code: bool = False

@@ -292,8 +292,9 @@ def test_mixins_of_a_kind_are_at_every_proxy(manager_of):
             self.inner = torch.nn.Linear(2, 2)
 
         def forward(self, x):
-            seen.extend([x, self.weight, self.inner(x), torch.relu(x), x + 1])
-            return self.inner(seen[-1])
+            made = [x, self.weight, self.inner(x), torch.relu(x), x + 1]
+            seen.extend(made)
+            return self.inner(made[-1])
 
     seen = []
     policy = manager_of({"one": marked("fxplug_create_proxy")(lambda: Tagged)}).trace_policy()

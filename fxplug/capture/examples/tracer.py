@@ -20,7 +20,7 @@ from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
 from fxplug.capture.state import training_error
 from fxplug.errors import TraceError
-from fxplug.ir import Graph, ModuleScope, effects
+from fxplug.ir import Graph, ModuleScope, Node, effects
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from fxplug.capture.policy import TracePolicy
     from fxplug.capture.sessions import Session
+    from fxplug.capture.tracer import Tracer
 
 __all__ = ["ExampleTracer"]
 
@@ -164,6 +165,13 @@ class ExampleTracer(CallListener):
             self._snapshots.restore()
             for generator, state, _ in self._generators.values():
                 generator.set_state(state)
+
+    def _take_after(self, other: Tracer) -> None:
+        super()._take_after(other)
+        self._names, self.values = cast("ExampleTracer", other)._names, None
+
+    def _values_of_constants(self) -> dict[Node, torch.Tensor]:
+        return {node: tensor for tensor, node in self._known.living() if isinstance(node, Node)}
 
     def _drop_asides(self) -> None:
         """Remove what was recorded for questions alone."""

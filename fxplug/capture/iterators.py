@@ -1,0 +1,89 @@
+"""Where an iterator stands, so that it shows whether a program has taken something from it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import warnings
+from types import GeneratorType
+from typing import Any
+
+__all__ = ["is_iterator", "position_of"]
+
+_DEEPEST = 8
+"""Iterators are made of iterators; how far down they are looked at."""
+_NUMBERS = (int, float, complex, str, bytes, bool, type(None))
+_WARNS = sys.version_info[:2] in {(3, 12), (3, 13)}
+"""Whether Python warns that iterators of itertools will not tell any more where they stand."""
+
+
+def is_iterator(value: Any) -> bool:
+    """Return whether a value gives one thing after another."""
+    return hasattr(type(value), "__next__")
+
+
+def position_of(iterator: Any) -> Any:
+    """Return something that is another one when an iterator has gone on; None where there is no such thing."""
+    if isinstance(iterator, itertools.count):
+        return repr(iterator)
+    if isinstance(iterator, GeneratorType):
+        return _of_generator(iterator)
+    return _of_builtin(iterator, 0)
+
+
+def _of_generator(iterator: GeneratorType[Any, Any, Any]) -> Any:
+    frame = iterator.gi_frame
+    if frame is None:  # It has come to its end.
+        return None
+    # One that goes around in a loop stands at the same instruction each time. What its variables hold is kept: an id
+    # may be given again.
+    return _Variables(frame.f_lasti, dict(frame.f_locals), position_of(iterator.gi_yieldfrom))
+
+
+class _Variables:
+    """Where a generator stands, and what its variables hold."""
+
+    def __init__(self, offset: int, variables: dict[str, Any], inner: Any) -> None:
+        self._offset = offset
+        self._variables = {name: (value, _marked(value, 1)) for name, value in variables.items()}
+        self._inner = inner
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another one stands at the same place with the same values."""
+        if not isinstance(other, _Variables) or self._offset != other._offset:
+            return False
+        mine, theirs = self._variables, other._variables
+        if list(mine) != list(theirs) or self._inner != other._inner:
+            return False
+        return all(
+            value is theirs[name][0] and mark == theirs[name][1] for name, (value, mark) in mine.items()
+        )
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+def _of_builtin(iterator: Any, depth: int) -> Any:
+    """Return where an iterator that is written in C stands, by what a copy of it would be made of."""
+    try:
+        if _WARNS and type(iterator).__module__ == "itertools":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                reduced = iterator.__reduce__()
+        else:
+            reduced = iterator.__reduce__()
+    except TypeError:  # It cannot be copied.
+        return None
+    return _marked(reduced, depth) if isinstance(reduced, tuple) else None
+
+
+def _marked(value: Any, depth: int) -> Any:
+    """Return what stands for a part of an iterator: of containers that are made for the answer, their length counts."""
+    if isinstance(value, _NUMBERS):
+        return value
+    if isinstance(value, tuple) and depth < _DEEPEST:
+        return tuple([_marked(part, depth + 1) for part in value])
+    if isinstance(value, (list, dict, set, frozenset)):
+        return len(value)
+    if is_iterator(value) and depth < _DEEPEST:
+        return position_of(value) if isinstance(value, GeneratorType) else _of_builtin(value, depth + 1)
+    return None

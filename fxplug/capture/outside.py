@@ -1,0 +1,410 @@
+"""What a program keeps outside of its modules: in globals, closures, classes, functions, objects and iterators.
+
+Nothing tells when a program reads or writes a global. So what the functions of a program find by name is noted when
+they are entered, and compared with what is there when the program has ended.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from functools import partial
+from operator import is_
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from torch import nn
+
+from fxplug.capture.containers import (
+    KINDS,
+    OWN_TABLES,
+    PLAIN,
+    PLAIN_HOLDERS,
+    copy_of,
+    fill,
+    is_object,
+    is_unchanged,
+    parts_of,
+)
+from fxplug.capture.iterators import is_iterator, position_of
+from fxplug.capture.sources import is_installed
+from fxplug.capture.writes import only_adds_to, place_of_write, with_inner, writes_of
+from fxplug.semantics.internals import DYNAMO_INLINE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fxplug.ir import SourceLine
+
+__all__ = ["ABSENT", "Known", "OutsideChange", "OutsideState"]
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "<nothing>"
+
+
+ABSENT: Any = _Absent()
+"""Stands for what a name has that is not there."""
+_MOST = 1000
+"""Containers in containers are looked at in those that have at most so many elements."""
+_LIMIT = 20_000
+"""So many containers and objects are noted at most."""
+_SET_BY_TRACES = frozenset({DYNAMO_INLINE, "__signature__", "__wrapped__"})
+"""What a function whose code is exchanged has among its attributes meanwhile."""
+_PASSIVE = PLAIN | {FunctionType, classmethod, property, staticmethod, type}
+"""Classes of what most classes hold, and which is not looked into."""
+_CLOSED = (nn.Module, type, FunctionType, MethodType, ModuleType)
+
+
+class Known(NamedTuple):
+    """What something is called."""
+
+    kind: str
+    """``"global"``, ``"variable"``, ``"attribute"`` or ``"default"``."""
+    owner: str
+    """The module, function, class or object that has it."""
+    name: str
+
+    def __str__(self) -> str:
+        words = {
+            "attribute": f"the attribute {self.name!r} of {self.owner}",
+            "default": f"the default of the parameter {self.name!r} of {self.owner}",
+            "global": f"the global {self.name!r} of the module {self.owner}",
+            "variable": f"the variable {self.name!r}, which {self.owner} closes over",
+        }
+        return words[self.kind]
+
+
+class OutsideChange(NamedTuple):
+    """Something that the program has changed."""
+
+    known: Known
+    how: str
+    """``"assigned"``, ``"contents"`` or ``"iterator"``."""
+    former: Any
+    """What was there; for contents a list of it."""
+    found: Any
+    """What the program has left there."""
+
+
+class OutsideState:
+    """Remembers what the functions of a program find outside of its modules, to put it back.
+
+    What modules themselves hold is known to `ModuleStates`.
+
+    Functions of installed libraries are not looked at: what they keep are caches.
+    """
+
+    def __init__(self) -> None:
+        self.classes: set[type] = set()
+        """Those that were looked at."""
+        self._codes: list[CodeType] = []
+        self._bindings: dict[tuple[int, str], tuple[Known, Any, Any]] = {}
+        self._contents: dict[int, tuple[Known, Any, list[Any]]] = {}
+        self._iterators: dict[int, tuple[Known, Any, Any]] = {}
+        self._tables: dict[int, tuple[str, Any, dict[str, Any]]] = {}
+        self._put_back: list[tuple[Any, Any, Any, Any]] = []
+
+    # -- taking note
+
+    def note_function(self, function: FunctionType, code: CodeType, names: frozenset[str]) -> None:
+        """Take note of what a function finds by its names.
+
+        Args:
+            function: The function.
+            code: Its own, if it is lent another one.
+            names: Those of globals and attributes that it, or a function in it, uses.
+        """
+        if is_installed(code.co_filename):
+            return
+        self._codes.append(code)
+        writes = writes_of(code)
+        namespace = function.__globals__
+        owner = str(namespace.get("__name__"))
+        for name in writes.variables:
+            self._bind(Known("global", owner, name), namespace)
+        for name in namespace.keys() & names:
+            value = namespace[name]
+            if type(value) in PLAIN:
+                continue
+            if isinstance(value, ModuleType):
+                self._note_module_of_python(value, names, writes.attributes)
+            else:
+                self._note(Known("global", owner, name), value, writes.attributes)
+        if function.__closure__:
+            self._note_closure(function, code, writes.cells, writes.attributes)
+        if function.__defaults__ or function.__kwdefaults__:
+            self._note_defaults(function, code)
+
+    def _note_closure(
+        self, function: FunctionType, code: CodeType, assigned: frozenset[str], attributes: frozenset[str]
+    ) -> None:
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            known = Known("variable", code.co_name, name)
+            if name in assigned:
+                self._bind(known, cell)
+            try:
+                value = cell.cell_contents
+            except ValueError:  # It has no value yet.
+                continue
+            # What a function only adds to is for whoever looks at it afterwards.
+            if not (isinstance(value, KINDS) and only_adds_to(code, name)) and not _is_namespace(value):
+                self._note(known, value, attributes)
+
+    def _note_defaults(self, function: FunctionType, code: CodeType) -> None:
+        defaults = function.__defaults__ or ()
+        first = code.co_argcount - len(defaults)
+        named = dict(zip(code.co_varnames[first : code.co_argcount], defaults, strict=False))
+        for name, value in {**named, **(function.__kwdefaults__ or {})}.items():
+            self._note(Known("default", code.co_name, name), value, frozenset())
+
+    def note_class(self, kind: type) -> None:
+        """Take note of what a class of a program holds, and those that it is derived from."""
+        if kind in self.classes:
+            return
+        self.classes.add(kind)
+        for base in kind.__mro__:
+            if base is nn.Module or base is object:
+                break
+            if _is_own_class(base):
+                self._note_table(base.__qualname__, base)
+
+    def note_root(self, root: Any) -> None:
+        """Take note of what is traced: of a module the class alone, of what has a method the object."""
+        while isinstance(root, partial):
+            for value in (*root.args, *root.keywords.values()):
+                self._add(Known("default", "the partial that is traced", "args"), value)
+            root = root.func
+        if isinstance(root, nn.Module):
+            self.note_class(type(root))
+        else:
+            self._note_receiver(root.__self__ if isinstance(root, MethodType) else root)
+
+    def _note_receiver(self, receiver: Any) -> None:
+        if isinstance(receiver, type):
+            self.note_class(receiver)
+        elif isinstance(receiver, nn.Module):
+            self.note_class(type(receiver))
+            self._note_table(type(receiver).__qualname__, vars(receiver))
+        elif _is_own_object(receiver):
+            self._add(Known("attribute", type(receiver).__qualname__, "self"), receiver)
+
+    def _note_module_of_python(
+        self, module: ModuleType, names: frozenset[str], assigned: frozenset[str]
+    ) -> None:
+        if _is_installed_module(module):
+            return
+        held = vars(module)
+        for name in assigned & held.keys():
+            self._bind(Known("global", module.__name__, name), held)
+        for name in held.keys() & names:
+            if not isinstance(held[name], ModuleType):
+                self._note(Known("global", module.__name__, name), held[name], assigned)
+
+    def _note(self, known: Known, value: Any, assigned: frozenset[str]) -> None:
+        """Take note of something that a function finds.
+
+        Args:
+            known: What it is called.
+            value: What it is.
+            assigned: The attributes that the function assigns, of whatever object.
+        """
+        if isinstance(value, type):
+            self.note_class(value)
+        elif isinstance(value, FunctionType):
+            self._note_attributes_of(value, assigned)
+        else:
+            self._add(known, value)
+
+    def _note_attributes_of(self, function: FunctionType, assigned: frozenset[str]) -> None:
+        held = vars(function)
+        if (held or assigned) and not is_installed(function.__code__.co_filename):
+            self._note_table(f"the function {function.__qualname__}", held)
+
+    def _note_table(self, owner: str, holder: Any) -> None:
+        """Take note of all attributes of a class, or of what has its attributes in a dict."""
+        if id(holder) in self._tables:
+            return
+        before = dict(_names_of(holder))
+        self._tables[id(holder)] = (owner, holder, before)
+        for name, value in before.items():
+            if type(value) not in _PASSIVE and not _is_ignored(name):
+                self._add(Known("attribute", owner, name), value)
+
+    def _bind(self, known: Known, holder: Any) -> None:
+        key = (id(holder), known.name)
+        if key not in self._bindings:
+            self._bindings[key] = (known, holder, _read(holder, known.name))
+
+    def _add(self, known: Known, value: Any) -> None:
+        """Take note of what containers, objects and iterators hold."""
+        pending = [(known, value)]
+        while pending and len(self._contents) < _LIMIT:
+            known, part = pending.pop()
+            kind = type(part)
+            if kind in PLAIN or id(part) in self._contents or isinstance(part, _CLOSED):
+                continue
+            if isinstance(part, (*KINDS, tuple)):
+                before = copy_of(part)
+                self._contents[id(part)] = (known, part, before)
+                if len(before) <= _MOST:
+                    pending.extend((known, inner) for inner in parts_of(part, before))
+            elif _is_own_object(part):
+                before = copy_of(part)
+                self._contents[id(part)] = (known, part, before)
+                self.note_class(kind)
+                owner = kind.__qualname__
+                pending.extend((Known("attribute", owner, name), inner) for name, inner in before)
+            elif is_iterator(part) and (position := position_of(part)) is not None:
+                self._iterators.setdefault(id(part), (known, part, position))
+
+    # -- putting back
+
+    def restore(self) -> list[OutsideChange]:
+        """Put everything back but iterators, which cannot be, and return what had been changed."""
+        changes: list[OutsideChange] = []
+        for known, holder, before in self._bindings.values():
+            found = _read(holder, known.name)
+            if found is not before:
+                changes.append(OutsideChange(known, "assigned", before, found))
+                self._put_back.append((holder, known.name, before, found))
+                _write(holder, known.name, before)
+        for owner, holder, before in self._tables.values():
+            for name in _differing(_names_of(holder), before):
+                former, found = before.get(name, ABSENT), _read(holder, name)
+                changes.append(OutsideChange(Known("attribute", owner, name), "assigned", former, found))
+                self._put_back.append((holder, name, former, found))
+                _write(holder, name, former)
+        for known, value, before in self._contents.values():
+            if not is_unchanged(value, before):
+                found = copy_of(value)
+                changes.extend(_changes_in(known, value, before, found))
+                self._put_back.append((value, None, before, found))
+                fill(value, before)
+        for known, value, before in self._iterators.values():
+            if position_of(value) != before:
+                changes.append(OutsideChange(known, "iterator", None, value))
+        for table in (self._bindings, self._tables, self._contents, self._iterators, self.classes):
+            table.clear()
+        return changes
+
+    def exchange(self, *, as_left: bool) -> None:
+        """Put there what the program had left there, or again what was there before.
+
+        Args:
+            as_left: Whether it is what the program had left.
+        """
+        for holder, name, before, found in self._put_back:
+            value = found if as_left else before
+            if name is None:
+                fill(holder, value)
+            else:
+                _write(holder, name, value)
+
+    def codes(self) -> list[CodeType]:
+        """Return the functions that were looked at, with those inside of them."""
+        return [part for code in self._codes for part in with_inner(code)]
+
+    def place_of(self, known: Known) -> SourceLine | None:
+        """Return the line that changes something, None where it is not found."""
+        return place_of_write(self.codes(), known.name, known.kind)
+
+
+def _changes_in(known: Known, value: Any, before: list[Any], found: list[Any]) -> Iterable[OutsideChange]:
+    if not is_object(value):
+        return [OutsideChange(known, "contents", before, found)]
+    former: dict[str, Any] = dict(before)
+    current: dict[str, Any] = dict(found)
+    return [
+        OutsideChange(
+            Known("attribute", type(value).__qualname__, name),
+            "assigned",
+            former.get(name, ABSENT),
+            current.get(name, ABSENT),
+        )
+        for name in {**former, **current}
+        if former.get(name, ABSENT) is not current.get(name, ABSENT)
+    ]
+
+
+def _read(holder: Any, name: str) -> Any:
+    if isinstance(holder, CellType):
+        try:
+            return holder.cell_contents
+        except ValueError:  # It has no value yet.
+            return ABSENT
+    return _names_of(holder).get(name, ABSENT)
+
+
+def _names_of(holder: Any) -> Mapping[str, Any]:
+    return vars(holder) if isinstance(holder, type) else cast("dict[str, Any]", holder)
+
+
+def _is_ignored(name: str) -> bool:
+    """Return whether an attribute is one that Python or a trace sets."""
+    return name.startswith(("__", "_abc_")) or name in _SET_BY_TRACES or name in OWN_TABLES
+
+
+def _differing(found: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Return the names that have something else now, by identity: values may define any == of their own."""
+    if (
+        len(found) == len(before)
+        and all(map(is_, found.values(), before.values()))
+        and all(map(is_, found, before))
+    ):
+        return []
+    names = dict.fromkeys((*before, *found))
+    return [
+        name
+        for name in names
+        if not _is_ignored(name) and found.get(name, ABSENT) is not before.get(name, ABSENT)
+    ]
+
+
+def _write(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, CellType):
+        if value is ABSENT:
+            del holder.cell_contents
+        else:
+            holder.cell_contents = value
+    elif isinstance(holder, type):
+        if value is ABSENT:
+            type.__delattr__(holder, name)
+        else:
+            type.__setattr__(holder, name, value)
+    elif value is ABSENT:
+        holder.pop(name, None)
+    else:
+        holder[name] = value
+
+
+def _is_namespace(value: Any) -> bool:
+    """Return whether a value is the globals of a module, in which a trace puts things of its own."""
+    return isinstance(value, dict) and "__builtins__" in value
+
+
+def _is_own_object(value: Any) -> bool:
+    return is_object(value) and (_is_own_class(type(value)) or isinstance(value, PLAIN_HOLDERS))
+
+
+_own: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _is_own_class(kind: type) -> bool:
+    """Return whether a class is one of the program, and of no installed library."""
+    known = _own.get(kind)
+    if known is None:
+        top = kind.__module__.partition(".")[0]
+        module = sys.modules.get(kind.__module__)
+        is_foreign = top in sys.stdlib_module_names and top != "__main__"
+        known = _own[kind] = not is_foreign and not (module is not None and _is_installed_module(module))
+    return known
+
+
+def _is_installed_module(module: ModuleType) -> bool:
+    name = module.__name__
+    if name == "__main__":
+        return False
+    file = getattr(module, "__file__", None)
+    return name in sys.builtin_module_names or (file is not None and is_installed(file))

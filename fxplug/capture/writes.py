@@ -1,0 +1,186 @@
+"""What code changes by name, and what it reads by name, as its bytecode says."""
+
+from __future__ import annotations
+
+import dis
+import weakref
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from fxplug.ir import SourceLine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["Writes", "is_read", "only_adds_to", "place_of_write", "with_inner", "writes_of"]
+
+
+@dataclass(frozen=True)
+class Writes:
+    """The names that a function, or one inside of it, assigns or deletes."""
+
+    variables: frozenset[str] = frozenset()
+    """Globals."""
+    cells: frozenset[str] = frozenset()
+    """Variables of the functions around it."""
+    attributes: frozenset[str] = frozenset()
+    """Attributes of anything."""
+
+
+_NOTHING = Writes()
+_OPCODES = {
+    "STORE_GLOBAL": "variables",
+    "DELETE_GLOBAL": "variables",
+    "STORE_DEREF": "cells",
+    "DELETE_DEREF": "cells",
+    "STORE_ATTR": "attributes",
+    "DELETE_ATTR": "attributes",
+}
+_WRITING = frozenset(dis.opmap[name] for name in _OPCODES)
+_known: dict[int, tuple[weakref.ref[CodeType], Writes]] = {}
+"""By id, because code compares and hashes by all that it holds."""
+
+
+def writes_of(code: CodeType) -> Writes:
+    """Return what a function assigns by name; its bytecode is read once."""
+    key = id(code)
+    known = _known.get(key)
+    if known is None:
+        known = _known[key] = (weakref.ref(code, lambda _: _known.pop(key, None)), _found_in(code))
+    return known[1]
+
+
+def _found_in(code: CodeType) -> Writes:
+    names: dict[str, set[str]] = {"variables": set(), "cells": set(), "attributes": set()}
+    for part in with_inner(code):
+        if not _WRITING.isdisjoint(part.co_code[::2]):
+            for entry in dis.get_instructions(part):
+                if entry.opname in _OPCODES:
+                    names[_OPCODES[entry.opname]].add(entry.argval)
+    names["cells"] &= {*code.co_freevars}
+    return (
+        Writes(**{kind: frozenset(found) for kind, found in names.items()})
+        if any(names.values())
+        else _NOTHING
+    )
+
+
+def with_inner(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code of a function, and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from with_inner(constant)
+
+
+# -- what is read
+
+_NAMED = frozenset({"LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"})
+_LOCAL = frozenset({"LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"})
+_ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_LOADING = {"attribute": _ATTRIBUTE, "default": _LOCAL, "global": _NAMED, "variable": _NAMED}
+"""Kind of a name (see `fxplug.capture.outside.Known`) -> the instructions that read it."""
+_ASSIGNED = frozenset({"DELETE_DEREF", "DELETE_GLOBAL", "STORE_DEREF", "STORE_GLOBAL"})
+_STORING = {
+    "attribute": frozenset({"DELETE_ATTR", "STORE_ATTR"}),
+    "default": frozenset[str](),
+    "global": _ASSIGNED,
+    "variable": _ASSIGNED,
+}
+"""Kind of a name -> the instructions that assign it."""
+_SKIPPED = frozenset(
+    {"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL", "ROT_THREE", "ROT_TWO", "SWAP"}
+)
+_ADDING = frozenset({"add", "append", "appendleft", "clear", "extend", "insert", "update"})
+"""Methods of containers that say nothing of what is in them."""
+_CHANGING = frozenset({"DELETE_SUBSCR", "DUP_TOP_TWO", "STORE_SUBSCR"})
+_CONTAINER_AND_KEY = 2
+_ON_THE_WAY = ("BINARY_SUBSCR", "LOAD_ATTR", "LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT")
+_ARITHMETIC = ("BINARY_OP", "BINARY_ADD", "BINARY_MOD", "BINARY_MUL", "BINARY_SUBTRACT", "INPLACE_")
+_OPERANDS = ("LOAD_CONST", "LOAD_FAST", "LOAD_SMALL_INT")
+
+
+def is_read(codes: Iterable[CodeType], name: str, kind: str, *, contents: bool) -> bool:
+    """Return whether code does something else with a variable or attribute than to change it.
+
+    Args:
+        codes: The functions, with those inside of them.
+        name: Of the variable or attribute.
+        kind: Of the name; an attribute is that of whatever object.
+        contents: Whether what it holds has been changed in place, and not the variable itself.
+    """
+    for code in codes:
+        if kind == "attribute" and name in code.co_consts and "getattr" in code.co_names:
+            return True
+        entries = _entries(code)
+        for index, entry in enumerate(entries):
+            if entry.opname not in _LOADING[kind] or entry.argval != name:
+                continue
+            is_change = (
+                _only_changes(entries, index + 1)
+                if contents
+                else _is_stored_again(entries, index + 1, name, kind)
+            )
+            if not is_change:
+                return True
+    return False
+
+
+def only_adds_to(code: CodeType, name: str) -> bool:
+    """Return whether a function does nothing with a variable but to call methods that add to it."""
+    for part in with_inner(code):
+        entries = _entries(part)
+        for index, entry in enumerate(entries):
+            if entry.opname in _NAMED and entry.argval == name:
+                following = entries[index + 1] if index + 1 < len(entries) else entry
+                if following.opname not in _ATTRIBUTE or following.argval not in _ADDING:
+                    return False
+    return True
+
+
+def _entries(code: CodeType) -> list[dis.Instruction]:
+    return [entry for entry in dis.get_instructions(code) if entry.opname not in _SKIPPED]
+
+
+def _is_stored_again(entries: list[dis.Instruction], index: int, name: str, kind: str) -> bool:
+    """Return whether what was just read is but counted on and stored under its name, as by ``count += 1``."""
+    for entry in entries[index:]:
+        if entry.opname in _STORING[kind]:
+            return entry.argval == name
+        if not entry.opname.startswith((*_OPERANDS, *_ARITHMETIC)):
+            return False
+    return False
+
+
+def _only_changes(entries: list[dis.Instruction], index: int) -> bool:
+    """Return whether what was just read is changed in place, and not looked into."""
+    for entry in entries[index:]:
+        # Copied are the container and the key, by ``counts["calls"] += 1``.
+        if entry.opname in _CHANGING or (entry.opname == "COPY" and entry.argval == _CONTAINER_AND_KEY):
+            return True
+        if entry.opname in _ATTRIBUTE and entry.argval in _ADDING:
+            return True
+        if not entry.opname.startswith(_ON_THE_WAY):
+            return False
+    return False
+
+
+# -- where it is written
+
+
+def place_of_write(codes: Iterable[CodeType], name: str, kind: str) -> SourceLine | None:
+    """Return the line that assigns a variable or attribute, or else the first that names it."""
+    named: SourceLine | None = None
+    for code in codes:
+        line = code.co_firstlineno
+        lines = dict(dis.findlinestarts(code))
+        for entry in dis.get_instructions(code):
+            line = lines.get(entry.offset) or line
+            if entry.argval != name:
+                continue
+            if entry.opname in _STORING[kind]:
+                return SourceLine(code.co_filename, line, code.co_name)
+            if named is None and entry.opname in _LOADING[kind]:
+                named = SourceLine(code.co_filename, line, code.co_name)
+    return named
