@@ -29,16 +29,17 @@ def as_inputs(
     Parameters in front of them that are not given have their defaults.
 
     Args:
-        example_inputs: Positional inputs; a single tensor stands for itself, None for nothing.
+        example_inputs: Positional inputs; a single tensor stands for itself, None for nothing where there are
+            `example_kwargs`.
         example_kwargs: Inputs by the names of parameters.
         program: Which is called with them: a module, or another callable.
 
     Raises:
         ConfigError: Something else was given, or something by name that the program takes by name alone, or not at all.
     """
-    inputs = _positional(example_inputs)
     if example_kwargs is None:
-        return inputs
+        return _positional(example_inputs)
+    inputs = () if example_inputs is None else _positional(example_inputs)
     if not isinstance(example_kwargs, abc.Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(
             f"Cannot use a {type(example_kwargs).__name__} as example_kwargs: give a dict of parameter name -> value."
@@ -49,8 +50,6 @@ def as_inputs(
 
 
 def _positional(example_inputs: Any) -> tuple[Any, ...]:
-    if example_inputs is None:
-        return ()
     if isinstance(example_inputs, torch.Tensor):
         return (example_inputs,)
     if isinstance(example_inputs, (tuple, list)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +11,7 @@ from fxplug.capture.kinds import held_value, kind_of_node, module_at
 from fxplug.codegen import AUGMENTED
 from fxplug.ir import effects
 from fxplug.semantics.checks import check_true
-from fxplug.semantics.internals import has_forward_hooks
+from fxplug.semantics.internals import computes_by_itself, has_forward_hooks
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,9 +40,6 @@ _PASSING = _words(
     """
 )
 """Functions and methods that return what they are given where nothing is to be done."""
-_IN_C = ("_operator", "math", "torch", "torch._ops.aten")
-_IN_PYTHON = ("torch._tensor", "torch.functional", "torch.nn.functional")
-"""Modules of functions that compute by themselves; others of torch, as `checkpoint`, run what they are given."""
 _LAYERS = "torch.nn.modules."
 
 
@@ -107,16 +103,9 @@ def _passes_on(node: Node, root: nn.Module | None) -> bool:
         kind = kind_of_node(node.all_input_nodes[0], root)
         return kind is None or not issubclass(kind.cls, torch.Tensor) or target is getattr
     name = target if isinstance(target, str) else str(getattr(target, "__name__", "")).partition(".")[0]
-    is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else _is_known(target)
+    is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else computes_by_itself(target)
     writes = name.endswith("_") or target in AUGMENTED or "out" in node.kwargs or "inplace" in node.kwargs
     return not is_known or bool(node.meta.get("is_wrapped")) or writes or name in _PASSING
-
-
-def _is_known(target: Any) -> bool:
-    home = str(getattr(target, "__module__", ""))
-    if isinstance(target, FunctionType):
-        return home in _IN_PYTHON
-    return home in _IN_C or home.startswith("torch._C.")
 
 
 def _is_passing_layer(module: Any) -> bool:

@@ -78,6 +78,7 @@ __all__ = [
     "buffers_of",
     "can_be_rebuilt",
     "compiles_functions",
+    "computes_by_itself",
     "dispatch_modes",
     "empty_module",
     "every_module",
@@ -556,6 +557,18 @@ def beneath(mode: TorchFunctionMode) -> Generator[list[TorchFunctionMode]]:
         if was_entered:
             for other in (mode, *above):
                 overrides._push_mode(other)
+
+
+_IN_C = ("_operator", "math", "torch", "torch._ops.aten")
+_IN_PYTHON = (torch.Tensor.norm.__module__, "torch.functional", "torch.nn.functional")
+
+
+def computes_by_itself(function: Any) -> bool:
+    """Return whether a function is one of torch or Python that computes; others run what they are given."""
+    home = str(getattr(function, "__module__", ""))
+    if isinstance(function, FunctionType):
+        return home in _IN_PYTHON
+    return home in _IN_C or home.startswith("torch._C.")
 
 
 def storage_of(tensor: torch.Tensor) -> Any:
