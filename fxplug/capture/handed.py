@@ -20,7 +20,7 @@ from torch import nn
 from fxplug.capture.bytecode import changed_parameters, is_read_later
 from fxplug.capture.containers import OWN_TABLES, is_object
 from fxplug.capture.proxy import Proxy
-from fxplug.capture.sources import frames_of_program, place_in_program
+from fxplug.capture.sources import frames_of_program, is_installed, place_in_program
 from fxplug.errors import TraceError
 from fxplug.semantics.checks import check_unchanged, the_same
 
@@ -48,12 +48,17 @@ class HandedOver:
         args: Of the call.
         kwargs: Of the call.
         places: Positions and names of those arguments.
+        is_trusted: Whether the function is of an installed library. What libraries have wrapped for torch.fx leaves
+            lists alone, and their models would be full of checks.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[int | str]) -> None:
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], places: list[int | str], *, is_trusted: bool
+    ) -> None:
         self.args = args
         self.kwargs = kwargs
         self._places = places
+        self._is_trusted = is_trusted
         self._kept: list[tuple[Node, Argument]] = []
 
     def refuse_plain_changes(self, tracer: Any, target: Any, original: Any) -> None:
@@ -80,6 +85,8 @@ class HandedOver:
 
     def give_names(self, tracer: Any) -> None:
         """Record a node for each of them, and let `args` and `kwargs` hold what stands for these."""
+        if self._is_trusted:
+            return
         args, kwargs = list(self.args), dict(self.kwargs)
         for place in self._places:
             holder: Any = args if isinstance(place, int) else kwargs
@@ -115,7 +122,11 @@ def hand_over(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Han
     if not found or _is_harmless(target):
         return None
     places = [place for place, held in found.items() if any(map(_is_held, held))]
-    return HandedOver(args, kwargs, places) if places else None
+    if not places:
+        return None
+    code = getattr(target, "__code__", None)
+    is_trusted = code is not None and is_installed(code.co_filename)
+    return HandedOver(args, kwargs, places, is_trusted=is_trusted)
 
 
 def _is_harmless(target: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections import OrderedDict
 from heapq import heapify
+from pathlib import Path
 
 import pytest
 import torch
@@ -192,6 +193,29 @@ def test_what_cannot_be_read_off_the_code_is_checked_when_the_program_runs():
     with pytest.raises(TraceError) as caught:
         fxplug.trace(program, (X,))
     assert caught.value.code == "FXP-T056"
+
+
+def targets_with_function_in(folder):
+    namespace = {"put_by_another": put_by_another}
+    source = "def passes_on(parts, x):\n    return put_by_another(parts, x)\n"
+    exec(compile(source, str(folder / "some_library.py"), "exec"), namespace)
+    function = fxplug.wrap(namespace["passes_on"])
+
+    def program(x):
+        parts = [x, x + 1]
+        return function(parts, x) + parts[0]
+
+    graph = fxplug.symbolic_trace(program).graph
+    return {getattr(node.target, "__name__", "") for node in graph.nodes}
+
+
+def test_functions_of_installed_libraries_are_not_checked_by_the_graph():
+    own = targets_with_function_in(Path.cwd())
+    installed = targets_with_function_in(Path(torch.__file__).parents[1])
+
+    assert {"passes_on", "the_same", "check_unchanged"} <= own
+    assert "passes_on" in installed
+    assert not {"the_same", "check_unchanged"} & installed
 
 
 def test_dicts_of_other_classes_are_checked():
