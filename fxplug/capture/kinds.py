@@ -31,7 +31,7 @@ from fxplug.semantics.kinds import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["declare", "fails_on_none", "held_value", "is_torchs", "kind_of_node", "may_be_none", "module_at"]
+__all__ = ["declare", "fails_on_none", "held_value", "kind_of_node", "may_be_none", "module_at"]
 
 _Known = MutableMapping[Node, Kind | None]
 _known: _Known = weakref.WeakKeyDictionary()
@@ -156,7 +156,7 @@ def may_be_none(node: Node, root: nn.Module | None) -> bool:
     if node.op == "call_method":
         return node.target in _GIVING_NONE
     if node.op == "call_module":
-        return not is_torchs(type(module_at(root, str(node.target))))
+        return not _is_torchs(type(module_at(root, str(node.target))))
     if node.op != "call_function":
         return node.op == "placeholder"
     if node.target is getattr or node.target is operator.getitem:
@@ -165,7 +165,7 @@ def may_be_none(node: Node, root: nn.Module | None) -> bool:
             whole.op == "call_module" and type(module_at(root, str(whole.target))) is nn.MultiheadAttention
         )
         return returns_none or may_be_none(whole, root)
-    return bool(node.meta.get("is_wrapped")) or not is_torchs(node.target)
+    return bool(node.meta.get("is_wrapped")) or not _is_torchs(node.target)
 
 
 _GIVING_NONE = frozenset({"get", "pop", "setdefault"})
@@ -174,7 +174,7 @@ _SOUND = frozenset({"torch", "operator", "_operator", "math", "builtins"})
 """Modules whose functions do not give None where they are called with a traced value."""
 
 
-def is_torchs(target: Any) -> bool:
+def _is_torchs(target: Any) -> bool:
     """Return whether a function or class is of torch, or of Python and known alike."""
     return str(getattr(target, "__module__", "")).partition(".")[0] in _SOUND
 
@@ -195,7 +195,7 @@ _TAKE_NONE = frozenset((operator.getitem, operator.setitem, operator.contains))
 
 def _refuses_none(user: Node, node: Node) -> bool:
     target, is_first = user.target, bool(user.args) and user.args[0] is node
-    if user.op == "call_function" and is_torchs(target) and not user.meta.get("is_wrapped"):
+    if user.op == "call_function" and _is_torchs(target) and not user.meta.get("is_wrapped"):
         if target is getattr:
             return is_first and not str(user.args[1]).startswith("__")
         is_operator = "operator" in str(getattr(target, "__module__", "")) and target not in _TAKE_NONE

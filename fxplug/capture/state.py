@@ -188,13 +188,7 @@ class ModuleStates:
             change = "assigned" if kind == "attribute" else "changed what is in"
             verb = "assign it" if kind == "attribute" else "change it"
             said = f"While tracing, forward {change} the attribute {path!r}. It was put back, and the captured program"
-            if not warns:
-                raise TraceError(
-                    f"{said} would not {verb}; with on_mutation='error' that is refused. Return what is to be kept, or "
-                    "make the enclosing module a leaf.",
-                    code="FXP-T067",
-                )
-            warnings.warn(f"{said} does not {verb}.", TraceWarning, stacklevel=caller_level())
+            _speak_of(said, verb, "make the enclosing module a leaf", warns=warns)
 
 
 def assignment_error(path: str) -> TraceError:
@@ -245,13 +239,18 @@ def report_outside(
         )
     for text in dict.fromkeys(_changing(change, state) for change in changes):
         said = f"While it was traced, the program {text}. It was put back, and the captured program"
-        if not warns:
-            raise TraceError(
-                f"{said} would not do so; with on_mutation='error' that is refused. Return what is to be kept, or keep "
-                "the function that changes it as a call (fxplug.wrap).",
-                code="FXP-T067",
-            )
-        warnings.warn(f"{said} does not do so.", TraceWarning, stacklevel=caller_level())
+        _speak_of(said, "do so", "keep the function that changes it as a call (fxplug.wrap)", warns=warns)
+
+
+def _speak_of(said: str, verb: str, remedy: str, *, warns: bool) -> None:
+    """Warn of a change that was put back and that the captured program does not make, or refuse it."""
+    if not warns:
+        raise TraceError(
+            f"{said} would not {verb}; with on_mutation='error' that is refused. Return what is to be kept, or "
+            f"{remedy}.",
+            code="FXP-T067",
+        )
+    warnings.warn(f"{said} does not {verb}.", TraceWarning, stacklevel=caller_level())
 
 
 def _changing(change: OutsideChange, state: OutsideState) -> str:
