@@ -9,6 +9,7 @@ import torch
 
 import fxplug
 from fxplug import TraceError
+from fxplug.capture.examples.known import KnownTensors
 
 HELD: list[torch.Tensor] = []
 
@@ -60,3 +61,29 @@ def test_another_class_of_a_result_that_is_gone_is_no_constant():
             fxplug.trace(program, (torch.zeros(3),), mode="value", check=False)
     finally:
         HELD.clear()
+
+
+def test_a_result_that_is_gone_is_forgotten_with_its_id():
+    known, result = KnownTensors(), torch.ones(2)
+    key = id(result)
+    known.add_result(result, None, "a node")
+    assert known[key][1] == "a node"
+    assert [tensor is result for tensor, _ in known.living()] == [True]
+
+    del result
+
+    assert key not in known  # Another tensor may get this id.
+    assert not list(known.living())
+
+
+def test_what_has_got_the_id_of_a_result_that_is_gone_stays_known():
+    known, result = KnownTensors(), torch.ones(2)
+    key = id(result)
+    known.add_result(result, None, "a node")
+    watch, _ = known[key]  # As somebody does who goes through them.
+    known[key] = (torch.ones(3), "another")
+
+    del result
+
+    assert watch() is None
+    assert known[key][1] == "another"
