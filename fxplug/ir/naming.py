@@ -14,10 +14,11 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 __all__ = [
     "Namespace",
+    "are_usable",
     "is_class_method",
     "is_reserved",
     "qualified_name",
@@ -40,6 +41,11 @@ _RESERVED = frozenset(
 def is_reserved(name: str) -> bool:
     """Return whether generated code could not use `name` for a value without hiding something."""
     return name in _RESERVED
+
+
+def are_usable(names: Collection[str]) -> bool:
+    """Return whether generated code could use all `names` for values; a no may be wrong for letters beyond ASCII."""
+    return _RESERVED.isdisjoint(names) and all(map(str.isascii, names)) and all(map(str.isidentifier, names))
 
 
 def snake_case(name: str) -> str:
