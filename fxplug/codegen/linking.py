@@ -428,6 +428,7 @@ def _straight() -> None:
 _LOAD_GLOBAL, _EXTENDED = dis.opmap["LOAD_GLOBAL"], dis.EXTENDED_ARG
 _LOCALS, _NAMES, _CONSTANTS = frozenset(dis.haslocal), frozenset(dis.hasname), frozenset(dis.hasconst)
 _NUMBERED = _LOCALS | _NAMES | _CONSTANTS
-_UNKNOWN = frozenset((*dis.hasjrel, *dis.hasjabs, *dis.hasfree))
+# Of a call with ``**{}`` Python numbers the constants in another order than the instructions use them in.
+_UNKNOWN = frozenset((*dis.hasjrel, *dis.hasjabs, *dis.hasfree, dis.opmap["CALL_FUNCTION_EX"]))
 _PROLOGUE, _EPILOGUE = _straight.__code__.co_code[:2], _straight.__code__.co_code[2:]
 _FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
