@@ -135,6 +135,23 @@ class Place:
             return Origin(None, module=self.scope)
         return self.caller
 
+    def origin_in(self, scope: ModuleScope, depth: int) -> Origin | None:
+        """Return the position in the program that is being run, where a module is called that stays whole.
+
+        Args:
+            scope: The module.
+            depth: As in `origin`.
+        """
+        frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        if frame is self.frame:  # As for all calls but the first one of a forward.
+            return Origin(frame.f_code, frame.f_lasti, self.caller, scope)
+        former = self.scope
+        self.scope = scope
+        try:
+            return self.origin(depth + 1)
+        finally:
+            self.scope = former
+
     def _walk(self, frame: FrameType) -> Origin | None:
         """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame."""
         found: list[tuple[CodeType, int]] = []

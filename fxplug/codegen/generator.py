@@ -151,7 +151,7 @@ class CodeGen:
         nodes = list(graph.nodes)
         signature = signature_of(nodes, graph.keyword_only)
         names = {node: node._name for node in nodes}
-        taken = {*names.values(), *(entry.name for entry in signature.parameters), *self.local_names()}
+        taken = {*names.values(), *[entry.name for entry in signature.parameters], *self.local_names()}
         given = check_globals(self.additional_globals(), taken)
         root = root_module
         while root in taken or root in given:

@@ -40,7 +40,7 @@ def are_straight(nodes: Sequence[Node], signature: Signature) -> bool:
         0 < len(nodes) <= _MOST_NODES
         and nodes[-1]._op == "output"
         and len(nodes[-1]._args) == 1
-        and not any(node._region for node in nodes)
+        and not [node for node in nodes if node._region]
         and are_usable([node._name for node in nodes])
         and all(parameter.name == parameter.node._name for parameter in signature.parameters)
     )

@@ -295,9 +295,13 @@ class Graph(CodeOwner):
             type_expr,
             self._region,
         )
-        if name is None:
-            name = self._candidate(op, target)
-        node._name = self._namespace.create_name(name)
+        if name is not None:
+            wish = name
+        elif target.__class__ is str and target.islower() and target[:2] != "__":
+            wish = target.replace(".", "_")  # As `target_name` does, without the call.
+        else:
+            wish = self._candidate(op, target)
+        node._name = self._namespace.create_name(wish)
         node._origin = origin
         anchor, before = self._insertion
         self._ring.insert_after(node, anchor._prev if before else anchor)

@@ -90,11 +90,9 @@ class Namespace:
                 candidate not in _RESERVED
                 and candidate.isidentifier()
                 and candidate.isascii()
-                and not (candidate[-1].isdigit() and candidate.rpartition("_")[2].isdigit())
+                and (candidate[-1] > "9" or not candidate.rpartition("_")[2].isdigit())
             ):
-                used[candidate] = None
-                if candidate not in self._counts:
-                    self._counts[candidate] = 0
+                used[candidate] = None  # Its counter begins when it is wished for again: most names are not.
                 return candidate
             return self._create_odd(candidate)
         number = self._counts.get(candidate)
