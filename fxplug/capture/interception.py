@@ -105,9 +105,9 @@ def _getattr(self: Any, name: str) -> Any:
     is_torchs_own: Any = "<own>"
     if is_torchs_own and not hears_every:
         # Most reads of a model are of its submodules, which torch's own method finds last.
-        modules = self.__dict__.get("_modules")
-        if modules is not None and name in modules:
-            return modules[name]
+        held = self.__dict__
+        if "_modules" in held and name in held["_modules"]:
+            return held["_modules"][name]
     beneath: Any = "<beneath>"
     value = beneath(self, name)
     if not hears_every and not interceptor.hears_tensor_attributes:

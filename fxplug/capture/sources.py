@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import CodeType, FrameType
 
+    from fxplug.ir import StoredOrigin
+
 __all__ = [
     "Place",
     "caller_level",
@@ -135,18 +137,19 @@ class Place:
             return Origin(None, module=self.scope)
         return self.caller
 
-    def origin_in(self, scope: ModuleScope, depth: int) -> Origin | None:
+    def origin_of_call(self, path: str, kind: type, depth: int) -> StoredOrigin:
         """Return the position in the program that is being run, where a module is called that stays whole.
 
         Args:
-            scope: The module.
+            path: Of the module.
+            kind: Its class.
             depth: As in `origin`.
         """
         frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
         if frame is self.frame:  # As for all calls but the first one of a forward.
-            return Origin(frame.f_code, frame.f_lasti, self.caller, scope)
+            return [frame.f_code, frame.f_lasti, self.caller, self.scope, path, kind]
         former = self.scope
-        self.scope = scope
+        self.scope = ModuleScope(path, kind, former)
         try:
             return self.origin(depth + 1)
         finally:

@@ -807,8 +807,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         node_kwargs: dict[str, Argument] | None = None
         if kwargs:
             node_kwargs = dict(zip(kwargs, self._checked_arguments((*kwargs.values(),)), strict=True))
-        place = self._place
-        origin = place.origin_in(ModuleScope(path, kind, place.scope), _FRAMES_OF_A_LEAF)
+        origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LEAF)
         node = self.graph.create_node("call_module", path, node_args, node_kwargs, None, None, origin)
         policy = self.policy
         if policy.node_created is not None:

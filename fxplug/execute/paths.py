@@ -203,7 +203,7 @@ def _order_as(ours: Any, theirs: Any) -> None:
     if not isinstance(theirs, dict):
         return
     wanted = [name for name in theirs if name in ours]
-    if [name for name in ours if name in theirs] == wanted:
+    if (list(ours) if len(wanted) == len(ours) else [name for name in ours if name in theirs]) == wanted:
         return
     following = iter(wanted)
     for name in [next(following) if name in theirs else name for name in ours]:

@@ -52,7 +52,7 @@ from fxplug.ir.normalization import (
     bind_arguments,
     normalization,
 )
-from fxplug.ir.origins import MadeBy, ModuleScope, Origin, SourceLine
+from fxplug.ir.origins import MadeBy, ModuleScope, Origin, SourceLine, StoredOrigin
 from fxplug.ir.parameters import find_parameter_faults, is_plain_name, split_stars
 from fxplug.ir.printing import TABLE_HEADER, format_table, node_rows
 from fxplug.ir.regions import PLAIN, Region, RegionEntry, common_depth
@@ -94,6 +94,7 @@ __all__ = [
     "SourceLine",
     "SourceMaker",
     "SourceStyle",
+    "StoredOrigin",
     "Target",
     "Transformation",
     "are_usable",

@@ -96,7 +96,11 @@ class Namespace:
                 return candidate
             return self._create_odd(candidate)
         number = self._counts.get(candidate)
-        if number is None or candidate[-1].isdigit():
+        if number is None:
+            if not (candidate.isidentifier() and candidate.isascii()):
+                return self._create_odd(candidate)
+            number = 0
+        if candidate[-1].isdigit():
             return self._create_odd(candidate)
         # A base that was given before: the hot path of a trace.
         number += 1
