@@ -148,7 +148,7 @@ class CodeGen:
             ) from error
 
     def _generate(self, graph: Graph, root_module: str, style: SourceStyle) -> PythonCode:
-        nodes = list(graph.nodes)
+        nodes = graph.nodes.listed()
         signature = signature_of(nodes, graph.keyword_only)
         names = {node: node._name for node in nodes}
         taken = {*names.values(), *[entry.name for entry in signature.parameters], *self.local_names()}

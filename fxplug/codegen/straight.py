@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fxplug.codegen.emitters import AUGMENTED, CallEmitter, is_augmented, symbol_of
 from fxplug.codegen.holders import PathPrinter
@@ -90,27 +90,35 @@ class _Emitter:
         linker, freed = self._linker, self._freed
         local_names, names, put = linker.local_names, linker.names, linker.numbers.extend
         use, line_names, bases = linker.templates.append, linker.line_names, self._bases
-        call, last_call = _known(_CALL, _SLOTS[:-1]), _known(_LAST_CALL, _SLOTS)
+        known = _known(_CALL, _SLOTS[:-1]), _known(_LAST_CALL, _SLOTS)
+        call, last_call = cast("tuple[Template, Template]", known)
         plain: set[str] = set()
+        usual = "" if None in known else "call_module"
         for node in nodes:
             op = node._op
             if op == "placeholder":
                 continue
             ending = freed.get(node)
-            if op == "call_module" and call and last_call and node._type is None:
-                args = node._args
-                if len(args) == 1 and args[0].__class__ is Node and not node._kwargs:
-                    prefix, _, attribute = node._target.rpartition(".")
-                    base = bases[prefix] if prefix in bases else self._base(prefix, node)
-                    if attribute not in plain and is_plain_name(attribute):
-                        plain.add(attribute)
-                    if base is not None and attribute in plain and (ending is None or len(ending) == 1):
-                        name = node._name
-                        line_names.append(name)
-                        given = (base, names[attribute], local_names[args[0]._name], local_names[name])
-                        put(given if ending is None else (*given, local_names[ending[0]._name]))
-                        use(call if ending is None else last_call)
-                        continue
+            args = node._args
+            if (
+                op == usual
+                and len(args) == 1
+                and args[0].__class__ is Node
+                and not node._kwargs
+                and node._type is None
+                and (ending is None or len(ending) == 1)
+            ):
+                prefix, _, attribute = node._target.rpartition(".")
+                base = bases[prefix] if prefix in bases else self._base(prefix, node)
+                if attribute not in plain and is_plain_name(attribute):
+                    plain.add(attribute)
+                if base is not None and attribute in plain:
+                    name = node._name
+                    line_names.append(name)
+                    given = (base, names[attribute], local_names[args[0]._name], local_names[name])
+                    put(given if ending is None else (*given, local_names[ending[0]._name]))
+                    use(call if ending is None else last_call)
+                    continue
             self._emit_any(node, ending)
         return linker
 

@@ -130,7 +130,7 @@ class GraphModule(nn.Module):
     def _take_over(self, root: nn.Module | Mapping[str, Any], graph: Graph) -> None:
         """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
         # Past the properties, which would double the time that this takes.
-        paths = {node._target: None for node in graph.nodes if node._op in PATH_OPCODES}  # pyright: ignore[reportPrivateUsage]
+        paths = {node._target: None for node in graph.nodes.listed() if node._op in PATH_OPCODES}  # pyright: ignore[reportPrivateUsage]
         for top in {path.partition(".")[0] for path in paths}:
             if _is_reserved(type(self), top):
                 raise _reserved(top)
