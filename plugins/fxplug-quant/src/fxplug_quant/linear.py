@@ -16,7 +16,7 @@ from fxplug_quant.engine import (
     FusedLinear,
     Weights,
     activation_levels,
-    choose_steps,
+    dynamic_operator,
     pack_fused_linear,
     pack_linear_for,
     pack_weight,
@@ -38,11 +38,8 @@ _FEW_ROWS_OF_SMALL = 128
 _SMALL = 2**21
 """Up to so many weights."""
 
-_FEW_ELEMENTS = 2**15
-"""Up to so many elements of an input, one operator that reads them twice is faster than three that read them once."""
-_FINEST_CHOSEN = 6.2e-5
-"""`choose_steps` gives no finer ones, so that where it comes near them, they are found otherwise."""
-_COARSEST_CHOSEN = _LARGEST / 255
+_WIDE = 255 * 6.2e-5
+"""FBGEMM takes no steps below 6.1e-5 where it finds them itself. Inputs that reach beyond this need no finer ones."""
 
 _FINEST_OF_QNNPACK = 2**-13
 """Its dynamic operator takes no steps below 6.1e-5: where smaller ones are needed, another computes."""
@@ -219,7 +216,7 @@ class DynamicInt8Linear(PackingModule):
         """
         found = self._shortcut
         if found is not None and not input.requires_grad:
-            few, shortcut = found
+            dynamic, shortcut = found
             (
                 weight,
                 of_weight,
@@ -247,16 +244,15 @@ class DynamicInt8Linear(PackingModule):
                 and input.numel() <= elements
             ):
                 try:
-                    if input.numel() <= few:
-                        scale, zero_point = choose_steps(input)
-                        if _FINEST_CHOSEN < scale < _COARSEST_CHOSEN:
-                            result = operator(input, scale, zero_point, packed)
-                            return result if finish is None else finish(result)
                     least, greatest = input.aminmax()
                     low, high = least.item(), greatest.item()
                     if low > -_LARGEST and high < _LARGEST:
-                        scale, zero_point = _steps_between(low, high)
-                        result = operator(input, scale, zero_point, packed)
+                        if dynamic is not None and (high > _WIDE or low < -_WIDE):
+                            # It finds the range once more, in less time than it takes to hand the steps over.
+                            result = dynamic(input, packed)
+                        else:
+                            scale, zero_point = _steps_between(low, high)
+                            result = operator(input, scale, zero_point, packed)
                         return result if finish is None else finish(result)
                 except (RuntimeError, TypeError):
                     pass  # The usual way takes what this one does not, or says what is wrong.
@@ -286,8 +282,8 @@ class DynamicInt8Linear(PackingModule):
         result = self._product(packing, values, Affine(*_steps_between(low, high)))
         finish = None if post in _DONE_BY_OPERATORS else POST_OPERATIONS[post]
         shortcut = Shortcut.of(self, packing, post, finish)
-        few = _FEW_ELEMENTS if activation_levels() == 255 else 0
-        self._shortcut = None if shortcut is None else (few, shortcut)
+        dynamic = dynamic_operator(relu=post == "relu") if activation_levels() == 255 else None
+        self._shortcut = None if shortcut is None else (dynamic, shortcut)
         return result if finish is None else finish(result)
 
     def _product(self, packing: Packing, values: Tensor, affine: Affine) -> Tensor:
