@@ -223,10 +223,21 @@ def pack_linear_for(engine: str, int_weight: Tensor, weight_scale: Tensor, bias:
     if not _has(engine):
         return None
     with _packing_for(engine):
-        weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
-            int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
-        )
+        if has_one_scale(weight_scale):  # FBGEMM multiplies by it in fewer steps.
+            weight = torch.ops.aten._make_per_tensor_quantized_tensor.default(
+                int_weight, float(weight_scale[0]), 0
+            )
+        else:
+            weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
+                int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
+            )
         return torch.ops.quantized.linear_prepack(weight, bias)
+
+
+def has_one_scale(weight_scale: Tensor) -> bool:
+    """Return whether all outputs have the same scale; no, where that cannot be seen, as of tensors without data."""
+    is_plain = type(weight_scale) is torch.Tensor and weight_scale.is_cpu and len(weight_scale) > 0
+    return is_plain and bool((weight_scale == weight_scale[0]).all())
 
 
 class FusedLinear(NamedTuple):

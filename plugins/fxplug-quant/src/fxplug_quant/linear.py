@@ -17,6 +17,7 @@ from fxplug_quant.engine import (
     Weights,
     activation_levels,
     dynamic_operator,
+    has_one_scale,
     pack_fused_linear,
     pack_linear_for,
     pack_weight,
@@ -149,10 +150,10 @@ def _steps_between(low: float, high: float) -> tuple[float, int]:
 class DynamicInt8Linear(PackingModule):
     """Computes what ``nn.Linear`` computes, with weights of 8 bits and an input rounded to 8 bits.
 
-    Weights are symmetric int8 with one scale per output feature. The input is float32 on the CPU; its range is
-    found anew at every call, for the whole tensor at once, so one huge value makes all others coarse. On CPUs
-    without VNNI the input gets 7 bits. An input that is empty or holds infinities, NaN or values beyond 1e30 is
-    multiplied in float32 by the same rounded weights.
+    Weights are symmetric int8 with one scale per output feature, which may all be the same. The input is float32 on
+    the CPU; its range is found anew at every call, for the whole tensor at once, so one huge value makes all others
+    coarse. On CPUs without VNNI the input gets 7 bits. An input that is empty or holds infinities, NaN or values beyond
+    1e30 is multiplied in float32 by the same rounded weights.
 
     The state is ``int_weight``, ``weight_scale`` and ``bias``; the engine's own copy of them is made at the
     first call, and again when they change. Writes that torch does not count, through ``.data`` or NumPy, are not
@@ -189,19 +190,22 @@ class DynamicInt8Linear(PackingModule):
         self.engine = engine
 
     @staticmethod
-    def from_float(linear: nn.Linear, *, engine: str = "x86", post: str = "none") -> DynamicInt8Linear:
+    def from_float(
+        linear: nn.Linear, *, engine: str = "x86", post: str = "none", per_channel: bool = True
+    ) -> DynamicInt8Linear:
         """Return a layer with the rounded weights of `linear`, which is left as it is.
 
         Args:
             linear: Weights are float32, finite and on the CPU.
             engine: One of `fxplug_quant.engine.ENGINES`.
             post: What is done to the output: a key of `fxplug_quant.activations.POST_OPERATIONS`.
+            per_channel: Whether each output feature has a scale of its own; otherwise all of them have the same.
 
         Raises:
             QuantizationError: There is no int8 matrix product here.
         """
         activation_levels()
-        int_weight, scale, bias = state_of(linear)
+        int_weight, scale, bias = state_of(linear, per_channel=per_channel)
         layer = DynamicInt8Linear(
             linear.in_features, linear.out_features, bias=bias is not None, engine=engine, post=post
         )
@@ -305,7 +309,7 @@ class DynamicInt8Linear(PackingModule):
         """Return what ``repr`` shows between the brackets."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"weight=int8 per channel, input=dynamic uint8"
+            f"weight=int8 per {'tensor' if has_one_scale(self.weight_scale) else 'channel'}, input=dynamic uint8"
             + (f", then={self.post}" if self.post != "none" else "")
         )
 
