@@ -21,7 +21,7 @@ from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import CHECKS
-from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo
+from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo, skip_frame
 
 if TYPE_CHECKING:
     import os
@@ -66,6 +66,11 @@ class _Forward:
     def __call__(self, instance: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Run the graph of `instance`, for whoever calls ``GraphModule.forward(instance, ...)``."""
         return self.__get__(instance, type(instance))(*args, **kwargs)
+
+
+# Where Dynamo has given up a module, it goes on with the frames that run in it. From those in which the program is
+# looked up, or its code made, nothing is to be had; and a frame that looks itself up would never end.
+skip_frame(_Forward.__get__.__code__, below=True)
 
 
 def _run_graph(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
