@@ -89,6 +89,29 @@ def test_draws_of_pythons_own_libraries_do_not_count(mode):
     assert torch.equal(fxplug.trace(program, (X,), mode=mode)(X), X * 2)
 
 
+@pytest.mark.parametrize("name", ["random", "getrandbits", "gauss"])
+def test_methods_that_others_have_put_there_between_traces_are_heard_and_stay(monkeypatch, name):
+    def drawing(x):
+        return x * getattr(HELD, name)(*([8] if name == "getrandbits" else []))
+
+    def refused():
+        with pytest.raises(TraceError, match="a generator of its own"):
+            fxplug.symbolic_trace(drawing)
+
+    theirs = getattr(random.Random, name)
+
+    def ours(self, *args, **kwargs):
+        return theirs(self, *args, **kwargs)
+
+    refused()
+    with monkeypatch.context() as patched:
+        patched.setattr(random.Random, name, ours)
+        refused()
+        assert vars(random.Random)[name] is ours
+    refused()
+    assert getattr(random.Random, name) is theirs
+
+
 def test_methods_of_generators_are_as_before():
     before = dict(vars(random.Random))
     fxplug.symbolic_trace(lambda x: x * 2)
