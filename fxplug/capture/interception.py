@@ -27,6 +27,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -77,8 +78,8 @@ _patches = Patches()
 _running: set[Session] = set()
 _lasting: dict[tuple[type, str], Trampoline | SlotPatch] = {}
 """Kept when nothing is installed any more: the next trace most likely needs the same ones."""
-_lasting_methods: list[PatchGroup] = []
-"""The same for what is patched together."""
+_lasting_methods: list[Any] = []
+"""The same for what is patched together, and the methods that the classes had then."""
 
 
 # -- templates (see `Trampoline`): their strings in angle brackets stand for objects
@@ -317,10 +318,11 @@ def _patch(
 
 def _methods_patch() -> PatchGroup:
     """Return what hears of all that takes no part in most traces, and is therefore put in place in one go."""
-    if not (_lasting_methods and _lasting_methods[0].fits()):
+    found = [vars(owner).get(name) for owner, name, _, _ in _METHODS]
+    if not (_lasting_methods and all(map(is_, found, _lasting_methods[1])) and _lasting_methods[0].fits()):
         methods = [
-            _patch(owner, name, template, constants, vars(owner).get(name))
-            for owner, name, template, constants in _METHODS
+            _patch(owner, name, template, constants, own)
+            for (owner, name, template, constants), own in zip(_METHODS, found, strict=True)
         ]
         functions = [
             Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind})
@@ -331,7 +333,12 @@ def _methods_patch() -> PatchGroup:
         ]
         group = PatchGroup([*methods, *functions])
         # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
-        _lasting_methods[:] = [group] if all(patch.is_lasting for patch in methods) else []
+        are_own = [
+            method is None or getattr(method, "__module__", None) == owner.__module__
+            for (owner, *_), method in zip(_METHODS, found, strict=True)
+        ]
+        stays = all(are_own) and all(patch.is_lasting for patch in methods)
+        _lasting_methods[:] = [group, found] if stays else []
         return group
     return _lasting_methods[0]
 

@@ -109,7 +109,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         *,
         policy: TracePolicy | None = None,
     ) -> None:
-        is_usual = autowrap_modules is _MODULES and autowrap_functions == ()
+        is_usual = (
+            autowrap_modules is _MODULES and type(autowrap_functions) is tuple and not autowrap_functions
+        )
         if not (is_usual and (policy is None or type(policy) is TracePolicy)):
             check_settings(autowrap_modules, autowrap_functions, policy)
         self.autowrap_modules = autowrap_modules

@@ -179,7 +179,7 @@ class Trampoline:
 
     def fits(self, found: Any) -> bool:
         """Return whether installing changes `found` as it is now."""
-        return found is self._reference() and found.__code__ is self._own
+        return found is not None and found is self._reference() and found.__code__ is self._own
 
     def install(self) -> None:
         """Exchange the code."""

@@ -133,16 +133,22 @@ def fill(shapes: str, operands: Sequence[str]) -> str:
     return "".join(filled)
 
 
-@lru_cache(maxsize=256)
-def head_code(head: str) -> CodeType:
-    """Return code that defines a function with this head, and without a body."""
+def _head_code(head: str) -> CodeType:
     return compile(f"{head} pass", "<fxplug-generated-head>", "exec", dont_inherit=True)
 
 
-@lru_cache(maxsize=256)
-def _stub_of(head: str) -> CodeType:
-    """Return the code of a function with this head."""
-    return next(value for value in head_code(head).co_consts if isinstance(value, CodeType))
+_known_head_code = lru_cache(maxsize=256)(_head_code)
+
+
+def head_code(head: str) -> CodeType:
+    """Return code that defines a function with this head, and without a body."""
+    # A default may be of any length: what is kept outlives the program that it belongs to.
+    return (_known_head_code if len(head) <= _LONGEST else _head_code)(head)
+
+
+def _stub_of(code: CodeType) -> CodeType:
+    """Return the code of the function that such code defines."""
+    return next(value for value in code.co_consts if isinstance(value, CodeType))
 
 
 class Linker:
@@ -155,7 +161,8 @@ class Linker:
     def __init__(self, head: str) -> None:
         self._head = head
         self._source: str | None = None
-        stub = _stub_of(head)
+        self._head_code = head_code(head)
+        self._stub = stub = _stub_of(self._head_code)
         self.function_name = stub.co_name
         """As the head has it."""
         self._tables = tables = _Tables(stub.co_varnames)
@@ -206,7 +213,7 @@ class Linker:
             pieces = self._pieces()
             code, lines = b"".join(pieces), b"".join([_lines_of(len(piece)) for piece in pieces])
         stack = max(map(_STACK, used))
-        return _code_of(code, lines, stack, self._tables, _stub_of(self._head), filename)
+        return _code_of(code, lines, stack, self._tables, self._stub, filename)
 
     def _pieces(self) -> list[bytes]:
         """Return the bytecode of each statement."""
@@ -227,7 +234,7 @@ class Linker:
             namespace: Its globals.
             filename: Where tracebacks find the source.
         """
-        exec(head_code(self._head), namespace)  # noqa: S102 - the head of a generated function
+        exec(self._head_code, namespace)  # noqa: S102 - the head of a generated function
         function = cast("FunctionType", namespace.pop(self.function_name))
         function.__code__ = self.code(filename)
         return function
@@ -333,9 +340,12 @@ def learn(shapes: Collection[str], statements: int) -> bool:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False  # The source itself is compiled then, and the error told.
     codes = [value for value in module.co_consts if isinstance(value, CodeType)]
-    for shape, names, code in zip(shapes, lists, codes, strict=True):
-        templates[shape] = _checked(_template_of(shape, names, code, prefix), names, code)
-    return None not in [templates[shape] for shape in shapes]
+    made = {
+        shape: _checked(_template_of(shape, names, code, prefix), names, code)
+        for shape, names, code in zip(shapes, lists, codes, strict=True)
+    }
+    templates.update(made)
+    return None not in made.values()
 
 
 def _checked(template: Template | None, names: list[str], code: CodeType) -> Template | None:

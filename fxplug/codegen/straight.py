@@ -62,7 +62,10 @@ def link_body(
         holders: Prefix of a path -> the local that is to hold what is found there.
         table: Receives the globals.
     """
-    linker = _Emitter(freed, head, holders, table).emit(nodes)
+    try:
+        linker = _Emitter(freed, head, holders, table).emit(nodes)
+    except (SyntaxError, ValueError, MemoryError):
+        return None  # Python does not take the head: whoever compiles the source hears so.
     if linker.missing and learn(linker.missing, len(nodes)):
         linker = _Emitter(freed, head, holders, table).emit(nodes)
     return None if linker.missing else linker
@@ -108,11 +111,11 @@ class _Emitter:
                 and node._type is None
                 and (ending is None or len(ending) == 1)
             ):
-                prefix, _, attribute = node._target.rpartition(".")
+                prefix, dot, attribute = node._target.rpartition(".")
                 base = bases[prefix] if prefix in bases else self._base(prefix, node)
                 if attribute not in plain and is_plain_name(attribute):
                     plain.add(attribute)
-                if base is not None and attribute in plain:
+                if base is not None and attribute in plain and (prefix or not dot):
                     name = node._name
                     line_names.append(name)
                     given = (base, names[attribute], local_names[args[0]._name], local_names[name])
@@ -149,17 +152,17 @@ class _Emitter:
         op, name, printer, taken = node._op, node._name, self._printer, self._marks.taken
         if op == "output":
             return f"return {printer.text(node._args[0])}", taken()
+        if is_augmented(node):
+            receiver = printer.text(node._args[0])
+            operands = (name, *taken(), name)
+            shape = f"{MARK} = {receiver}; {MARK} {symbol_of(AUGMENTED, node._target)} {printer.text(node._args[1])}"
+            return shape, operands + taken()
         annotation = f" : {printer.text(node._type)}" if node._type is not None else ""
         if op in PATH_OPCODES:
             shape, operands = self._paths.text(node._target)
             if op == "call_module":
                 shape = f"{shape}({printer.call_arguments(node._args, node._kwargs)})"
             return f"{MARK}{annotation} = {shape}", (name, *operands, *taken())
-        if is_augmented(node):
-            receiver = printer.text(node._args[0])
-            operands = (name, *taken(), name)
-            shape = f"{MARK} = {receiver}; {MARK} {symbol_of(AUGMENTED, node._target)} {printer.text(node._args[1])}"
-            return shape, operands + taken()
         shape = self._calls.call_function(node) if op == "call_function" else self._calls.call_method(node)
         return f"{MARK}{annotation} = {shape}", (name, *taken())
 

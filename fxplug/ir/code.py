@@ -76,6 +76,10 @@ class PythonCode:
         vars(code).update(globals=values, function_name=function_name, maker=maker)
         return code
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles hold: the source, which another Python may compile otherwise."""
+        return {**vars(self), "src": self.src, "lines": self.lines, "maker": None}
+
     def __getattr__(self, name: str) -> Any:
         maker = vars(self).get("maker")
         if maker is None or name not in {"src", "lines"}:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import secrets
 import tempfile
 import types
+import weakref
 from collections import deque
 
 import pytest
@@ -110,6 +112,38 @@ def test_methods_that_others_have_put_there_between_traces_are_heard_and_stay(mo
         assert vars(random.Random)[name] is ours
     refused()
     assert getattr(random.Random, name) is theirs
+
+
+def test_methods_that_are_replaced_by_what_closes_over_nothing_are_neither_taken_for_the_former_ones_nor_kept():
+    def drawing(x):
+        return x * random.Random().random()
+
+    def smooth(x):
+        return x * random.Random().gauss(0, 1)
+
+    def refused(program):
+        with pytest.raises(TraceError, match="a generator of its own"):
+            fxplug.symbolic_trace(program)
+
+    def replaced(self, *_):
+        return 0.25
+
+    own = vars(random.Random)["gauss"]
+    refused(smooth)
+    random.Random.gauss = random.Random.random = replaced
+    try:
+        refused(smooth)
+        refused(drawing)
+    finally:
+        random.Random.gauss = own
+        del random.Random.random
+    refused(smooth)
+    refused(drawing)
+    reference = weakref.ref(replaced)
+    del replaced
+    gc.collect()
+    refused(drawing)
+    assert reference() is None
 
 
 def test_methods_of_generators_are_as_before():

@@ -409,3 +409,95 @@ def test_statements_with_jumps_and_the_like_have_no_template(shape):
     assert not linking.learn({shape}, 1)
     assert linking.templates.get(shape) is None
     assert not linking.learn({shape}, 1)
+
+
+def returned(graph):
+    """Return what the function of a graph of one input gives for a list, as text that tells numbers apart."""
+    return repr(check(graph)(None, [3]))
+
+
+def test_constants_that_compare_equal_stay_apart():
+    graph = Graph()
+    x = graph.placeholder("x")
+    values = [0.0, -0.0, 0, False, 1, True, 1.0, 1 + 0j, (0.0, 1), (-0.0, True), math.nan]
+    first = graph.call_function(operator.mul, (x, 1))
+    second = graph.call_function(operator.mul, (first, True))
+    graph.output([second, *values])
+
+    assert returned(graph) == f"[[3], {repr(values)[1:]}"
+
+
+def test_additions_of_zeros_of_both_signs_stay_apart():
+    graph = Graph()
+    x = graph.placeholder("x")
+    sums = [graph.call_function(operator.add, (x, zero)) for zero in (0.0, -0.0, 0.0)]
+    graph.output(sums)
+
+    assert repr(check(graph)(None, -0.0)) == "[0.0, -0.0, 0.0]"
+
+
+def test_an_augmented_operator_has_no_annotation():
+    graph = Graph()
+    x, z, w = (graph.placeholder(name) for name in "xzw")
+    total = graph.call_function(operator.iadd, (x, z))
+    total.type = [w]
+    graph.output(total)
+
+    assert check(graph)(None, 1, 10, 100) == 11
+
+
+class Holder:
+    def act(self, value):
+        return ["act", value]
+
+
+def test_an_empty_part_of_a_path_is_no_root():
+    graph = Graph()
+    x = graph.placeholder("x")
+    usual = graph.create_node("call_module", "act", (x,))
+    graph.output(graph.create_node("call_module", ".act", (usual,)))
+    function = check(graph)
+
+    holder = Holder()
+    setattr(holder, "", types.SimpleNamespace(act=lambda value: ["inner", value]))
+    assert function(holder, 1) == ["inner", ["act", 1]]
+
+
+def test_long_heads_are_not_kept():
+    graph = Graph()
+    graph.output(graph.placeholder("x", default_value="a" * 5_000))
+    before = linking._known_head_code.cache_info().currsize
+    check(graph)
+
+    assert linking._known_head_code.cache_info().currsize == before
+
+
+def test_heads_that_python_does_not_take_are_refused_by_who_compiles_them():
+    value = []
+    for _ in range(210):
+        value = [value]
+    graph = Graph()
+    graph.output(graph.placeholder("x", default_value=value))
+
+    code = graph.python_code()
+    assert code.maker is None
+
+
+def test_copies_and_pickles_hold_source_alone():
+    code = straight().python_code()
+
+    assert code.maker is not None
+    assert pickled(code).maker is copy.copy(code).maker is None
+    assert pickled(code).src == code.src
+    assert pickled(code).lines == code.lines
+
+
+def test_templates_that_others_forget_meanwhile_are_of_use_all_the_same(monkeypatch):
+    class Forgetful(dict):
+        def update(self, *args):
+            super().update(*args)
+            self.clear()  # As another thread does whose shapes are one too many.
+
+    monkeypatch.setattr(linking, "templates", Forgetful())
+
+    assert linking.learn({"\0 = \0 + 1"}, 1)
