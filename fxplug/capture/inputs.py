@@ -56,6 +56,9 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
     Raises:
         TraceError: Python does not know its signature.
     """
+    plain = _inputs_of_plain(function)
+    if plain is not None:
+        return plain
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError) as error:
@@ -79,6 +82,46 @@ def inputs_of(function: Callable[..., Any]) -> list[Input]:
     ]
 
 
+def _inputs_of_plain(function: Callable[..., Any]) -> list[Input] | None:
+    """Return the same for a function or method that nothing is said about but by its code, in a fraction of the time.
+
+    Returns:
+        The parameters; None where the signature may be another one, as behind a decorator.
+    """
+    is_method = isinstance(function, MethodType)
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    if not isinstance(plain, FunctionType) or plain.__dict__:
+        return None
+    code, defaults = plain.__code__, plain.__defaults__ or ()
+    count = code.co_argcount
+    if count < is_method or len(defaults) > count:
+        return None
+    names, annotations, by_name = code.co_varnames, plain.__annotations__, plain.__kwdefaults__ or {}
+    behind = count + code.co_kwonlyargcount
+    values = (*[_EMPTY] * (count - len(defaults)), *defaults)
+    # Name, stars, default, whether it must be named, whether it must not.
+    rows: list[tuple[str, str, Any, bool, bool]] = [
+        (names[place], "", values[place], False, place < code.co_posonlyargcount)
+        for place in range(is_method, count)
+    ]
+    if code.co_flags & inspect.CO_VARARGS:
+        rows.append((names[behind], "*", _EMPTY, False, False))
+    rows += [(name, "", by_name.get(name, _EMPTY), True, False) for name in names[count:behind]]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        last = behind + 1 if code.co_flags & inspect.CO_VARARGS else behind
+        rows.append((names[last], "**", _EMPTY, False, False))
+    found: list[Input] = []
+    for name, stars, default, must_name, must_not in rows:
+        said = annotations.get(name)
+        is_text = isinstance(said, str)
+        declared = _named(function, said) if is_text else None
+        found.append(Input(name, stars, None if is_text else said, default, must_name, declared, must_not))
+    return found
+
+
+_EMPTY = inspect.Parameter.empty
+
+
 def _named(function: Callable[..., Any], text: str) -> Any:
     """Return what a name, dotted or not, stands for where a function was defined; nothing is run for it."""
     target = inspect.unwrap(function)
@@ -95,7 +138,7 @@ _BUILTINS: dict[str, Any] = {kind.__name__: kind for kind in (bool, dict, float,
 
 def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of a function that are objects; those that are text are left out."""
-    target = inspect.unwrap(function)
+    target = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
     target = getattr(target, "__func__", target)
     found: dict[str, Any] = getattr(target, "__annotations__", {})
     return {name: value for name, value in found.items() if not isinstance(value, str)}

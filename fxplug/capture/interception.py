@@ -27,6 +27,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from functools import partial
+from operator import is_
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -77,8 +78,8 @@ _patches = Patches()
 _running: set[Session] = set()
 _lasting: dict[tuple[type, str], Trampoline | SlotPatch] = {}
 """Kept when nothing is installed any more: the next trace most likely needs the same ones."""
-_lasting_groups: dict[int, PatchGroup] = {}
-"""The same for what is patched together, by the id of the list that says what."""
+_lasting_methods: list[Any] = []
+"""The same for what is patched together, and the methods that the classes had then."""
 
 
 # -- templates (see `Trampoline`): their strings in angle brackets stand for objects
@@ -105,9 +106,9 @@ def _getattr(self: Any, name: str) -> Any:
     is_torchs_own: Any = "<own>"
     if is_torchs_own and not hears_every:
         # Most reads of a model are of its submodules, which torch's own method finds last.
-        modules = self.__dict__.get("_modules")
-        if modules is not None and name in modules:
-            return modules[name]
+        held = self.__dict__
+        if "_modules" in held and name in held["_modules"]:
+            return held["_modules"][name]
     beneath: Any = "<beneath>"
     value = beneath(self, name)
     if not hears_every and not interceptor.hears_tensor_attributes:
@@ -276,23 +277,24 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (TorchFxTracer, "trace", _trace, {"<outside>": _outside}),
 )
 
-_CONTEXT_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
+_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     *((kind, "__enter__", _enter, _CONSTANTS) for kind in CONTEXTS),
     *((kind, "__exit__", _exit, _CONSTANTS) for kind in CONTEXTS),
     (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
-)
-
-_RANDOM_METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = tuple(
-    (kind, name, _random, {**_CONSTANTS, "<kind>": heard})
-    for kind, heard, names in (
-        (random.Random, "made", ("__init__",)),
-        (random.Random, "seed", ("seed",)),
-        (random.Random, "state", ("setstate",)),
-        (random.Random, "draw", ("gauss", "getrandbits", "random")),
-        (random.SystemRandom, "draw", ("getrandbits", "randbytes", "random")),
-    )
-    for name in names
+    *(
+        (kind, name, _random, {**_CONSTANTS, "<kind>": heard})
+        for kind, heard, names in (
+            (random.Random, "made", ("__init__",)),
+            (random.Random, "seed", ("seed",)),
+            (random.Random, "state", ("setstate",)),
+            (random.Random, "draw", ("gauss", "getrandbits", "random")),
+            (random.SystemRandom, "draw", ("getrandbits", "randbytes", "random")),
+        )
+        for name in names
+    ),
+    # What TorchScript has compiled takes no traced value.
+    (torch.jit.ScriptFunction, "__call__", _scripted, {**_CONSTANTS, "<bound>": partial}),
 )
 _SEEDING = (torch.manual_seed, torch.seed, torch.set_rng_state)
 
@@ -314,56 +316,31 @@ def _patch(
     return patch
 
 
-def _methods_patch(methods: Iterable[tuple[type, str, Any, dict[str, Any]]]) -> PatchGroup:
-    """Return what changes several methods at once."""
-    group = _lasting_groups.get(id(methods))
-    if group is None or not group.fits():
-        group = PatchGroup(
-            [
-                _patch(owner, name, template, constants, vars(owner).get(name))
-                for owner, name, template, constants in methods
-            ]
-        )
-        if group.is_lasting:
-            _lasting_groups[id(methods)] = group
-    return group
-
-
-_lasting_scripted: list[SlotPatch] = []
-
-
-def _scripted_patch() -> SlotPatch:
-    """Return what hears of calls of functions that TorchScript has compiled, which take no traced value."""
-    found = vars(torch.jit.ScriptFunction).get("__call__")
-    if not (_lasting_scripted and _lasting_scripted[0].fits(found)):
-        bound = {**_CONSTANTS, "<bound>": partial}
-        _lasting_scripted[:] = [SlotPatch(torch.jit.ScriptFunction, "__call__", _scripted, bound)]
-    return _lasting_scripted[0]
-
-
-_lasting_functions: list[PatchGroup] = []
-
-
-def _functions_patch() -> PatchGroup:
-    """Return what hears of calls that stay whole, and of those that set the random numbers of torch."""
-    if not (_lasting_functions and _lasting_functions[0].fits()):
-        _lasting_functions[:] = [
-            PatchGroup(
-                [
-                    *(
-                        Trampoline(
-                            function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind}
-                        )
-                        for kind, function in opaque_functions().items()
-                    ),
-                    *(
-                        Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS)
-                        for function in _SEEDING
-                    ),
-                ]
-            )
+def _methods_patch() -> PatchGroup:
+    """Return what hears of all that takes no part in most traces, and is therefore put in place in one go."""
+    found = [vars(owner).get(name) for owner, name, _, _ in _METHODS]
+    if not (_lasting_methods and all(map(is_, found, _lasting_methods[1])) and _lasting_methods[0].fits()):
+        methods = [
+            _patch(owner, name, template, constants, own)
+            for (owner, name, template, constants), own in zip(_METHODS, found, strict=True)
         ]
-    return _lasting_functions[0]
+        functions = [
+            Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind})
+            for kind, function in opaque_functions().items()
+        ]
+        functions += [
+            Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
+        ]
+        group = PatchGroup([*methods, *functions])
+        # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
+        are_own = [
+            method is None or getattr(method, "__module__", None) == owner.__module__
+            for (owner, *_), method in zip(_METHODS, found, strict=True)
+        ]
+        stays = all(are_own) and all(patch.is_lasting for patch in methods)
+        _lasting_methods[:] = [group, found] if stays else []
+        return group
+    return _lasting_methods[0]
 
 
 def _install(interceptor: ModuleInterceptor) -> None:
@@ -386,10 +363,7 @@ def _install(interceptor: ModuleInterceptor) -> None:
                 partial(Trampoline, found, template, {**constants, "<own>": False}, beneath=own.original),
             )
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
-    _patches.hold(_EVERY_TRACE, "functions", _functions_patch)
-    _patches.hold(_EVERY_TRACE, "scripted functions", _scripted_patch)
-    _patches.hold(_EVERY_TRACE, "contexts", partial(_methods_patch, _CONTEXT_METHODS))
-    _patches.hold(_EVERY_TRACE, "random numbers", partial(_methods_patch, _RANDOM_METHODS))
+    _patches.hold(_EVERY_TRACE, "methods", _methods_patch)
     hold_wrapped(_patches, _EVERY_TRACE)
 
 

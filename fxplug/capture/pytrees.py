@@ -67,6 +67,9 @@ class InputPlan:
         """Name of each nested parameter -> its structure."""
         self.entries: list[PlannedInput] = []
         """The inputs in order."""
+        if not concrete:
+            self.entries = [PlannedInput(entry, entry.name, PH) for entry in inputs]
+            return
         refuse_cycles(concrete, "concrete_args")
         taken = {entry.name for entry in inputs}
         star: str | None = None

@@ -129,6 +129,8 @@ class RootCall:
 
 def has_own_call(kind: type) -> bool:
     """Return whether a class of modules has a ``__call__`` of its own around its forward."""
+    if kind.__call__ is nn.Module.__call__:
+        return False
     bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
     # Graph modules, torch's and ours, only wrap errors.
     wrapping = ("torch.", "fxplug.")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import CodeType, FrameType
 
+    from fxplug.ir import StoredOrigin
+
 __all__ = [
     "Place",
     "caller_level",
@@ -134,6 +136,24 @@ class Place:
         if self.caller is None and self.scope is not None:
             return Origin(None, module=self.scope)
         return self.caller
+
+    def origin_of_call(self, path: str, kind: type, depth: int) -> StoredOrigin:
+        """Return the position in the program that is being run, where a module is called that stays whole.
+
+        Args:
+            path: Of the module.
+            kind: Its class.
+            depth: As in `origin`.
+        """
+        frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
+        if frame is self.frame:  # As for all calls but the first one of a forward.
+            return [frame.f_code, frame.f_lasti, self.caller, self.scope, path, kind]
+        former = self.scope
+        self.scope = ModuleScope(path, kind, former)
+        try:
+            return self.origin(depth + 1)
+        finally:
+            self.scope = former
 
     def _walk(self, frame: FrameType) -> Origin | None:
         """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from operator import is_
 from types import CodeType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 
@@ -33,6 +33,9 @@ _NOTHING: dict[str, Any] = {}
 _ScriptModule: type = torch.jit.ScriptModule
 
 
+_Table: TypeAlias = "MutableMapping[str, Any]"
+
+
 class ModuleStates:
     """Remembers the attributes of modules whose forward runs, and what lists and dicts among them hold, to put it back.
 
@@ -48,7 +51,9 @@ class ModuleStates:
         self.is_watching = True
         """Whether the program is still running."""
         self._seen: dict[int, list[dict[str, Any]]] = {}
-        self._tables: list[tuple[str, bool, MutableMapping[str, Any], dict[str, Any]]] = []
+        """Id of a module -> copies of its tables: of its attributes, then of what is registered."""
+        self._tables: list[tuple[str, list[_Table], list[dict[str, Any]]]] = []
+        """Path of each module, its tables as they are, and these copies."""
         self._forward = ""
         self._containers = Containers()
         self._refusal: TraceError | None = None
@@ -60,14 +65,12 @@ class ModuleStates:
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
         plain = vars(module)
-        copies = [plain.copy()]
-        self._tables.append((path, False, plain, copies[0]))
-        for table in own_tables(module):
-            before = cast("dict[str, Any]", table).copy() if table else _NOTHING
-            copies.append(before)
-            self._tables.append((path, True, table, before))
+        tables: list[_Table] = [plain, *own_tables(module)]
+        # Most modules have none of one or the other.
+        copies = [cast("dict[str, Any]", table).copy() if table else _NOTHING for table in tables]
         self._containers.remember(path, plain)
         self._modules[path] = module
+        self._tables.append((path, tables, copies))
         self._seen[id(module)] = copies
 
     def refuse(self, error: TraceError) -> None:
@@ -94,30 +97,18 @@ class ModuleStates:
         """
         self.is_watching = False
         changes: list[tuple[str, str]] = []
-        for path, registered, table, before in self._tables:
-            if not before and not table:
-                continue
-            # By identity: values may define any == of their own.
-            if (
-                len(table) == len(before)
-                and all(map(is_, table.values(), before.values()))
-                and all(map(is_, table, before))
-            ):
-                continue
-            prefix = f"{path}." if path else ""
-            names = [*before, *(name for name in table if name not in before)]
-            module = self._modules[path]
-            for name in names:
-                former, value = before.get(name), table.get(name)
-                if value is not former:
-                    kind = (
-                        "attribute"
-                        if not self._is_carried_over(module, name, former, value)
-                        else "carried over"
-                    )
-                    changes.append((prefix + name, "state" if registered else kind))
-            table.clear()
-            table.update(before)
+        for path, tables, copies in self._tables:
+            for table, before in zip(tables, copies, strict=True):
+                # By identity: values may define any == of their own.
+                if (not before and not table) or (
+                    len(table) == len(before)
+                    and all(map(is_, table.values(), before.values()))
+                    and all(map(is_, table, before))
+                ):
+                    continue
+                changes += self._changes(path, table, before, registered=table is not tables[0])
+                table.clear()
+                table.update(before)
         self._tables.clear()
         for change in self._containers.restore():
             name = f"{change.path}.{change.name}" if change.path else change.name
@@ -128,6 +119,20 @@ class ModuleStates:
         self._modules.clear()
         self._holds_traced = _nothing  # The tracer's own method would keep the tracer alive.
         return changes
+
+    def _changes(
+        self, path: str, table: _Table, before: dict[str, Any], *, registered: bool
+    ) -> list[tuple[str, str]]:
+        """Return what `restore` does for one table: of attributes, or of what is registered."""
+        prefix = f"{path}." if path else ""
+        found: list[tuple[str, str]] = []
+        for name in (*before, *(name for name in table if name not in before)):
+            former, value = before.get(name), table.get(name)
+            if value is not former:
+                carried = self._is_carried_over(self._modules[path], name, former, value)
+                kind = "carried over" if carried else "attribute"
+                found.append((prefix + name, "state" if registered else kind))
+        return found
 
     def _is_carried_over(self, module: nn.Module, name: str, former: Any, value: Any) -> bool:
         """Return whether later calls of the program would have answered by what this one has assigned.

@@ -53,7 +53,13 @@ from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import buffers_of, has_backward_hooks, parameters_of, paths_below
+from fxplug.semantics.internals import (
+    buffers_of,
+    empty_module,
+    has_backward_hooks,
+    parameters_of,
+    paths_below,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +70,10 @@ if TYPE_CHECKING:
     from fxplug.capture.sessions import Session
 
 __all__ = ["Tracer"]
+
+
+_MODULES = (math,)
+_NO_POLICY = TracePolicy()
 
 
 class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper):
@@ -93,18 +103,22 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def __init__(
         self,
-        autowrap_modules: tuple[Any, ...] = (math,),
+        autowrap_modules: tuple[Any, ...] = _MODULES,
         autowrap_functions: tuple[Callable[..., Any], ...] = (),
         param_shapes_constant: bool = False,  # noqa: FBT001, FBT002 - torch.fx's public signature
         *,
         policy: TracePolicy | None = None,
     ) -> None:
-        check_settings(autowrap_modules, autowrap_functions, policy)
+        is_usual = (
+            autowrap_modules is _MODULES and type(autowrap_functions) is tuple and not autowrap_functions
+        )
+        if not (is_usual and (policy is None or type(policy) is TracePolicy)):
+            check_settings(autowrap_modules, autowrap_functions, policy)
         self.autowrap_modules = autowrap_modules
         self.autowrap_functions: tuple[Callable[..., Any], ...] = autowrap_functions
         self.param_shapes_constant = param_shapes_constant
-        self.policy = policy if policy is not None else TracePolicy()
-        self.root: nn.Module = nn.Module()
+        self.policy = policy if policy is not None else _NO_POLICY
+        self.root: nn.Module = empty_module()
         """What the graph's paths refer to; an empty module when a function is traced."""
         self.graph: Graph = Graph()
         """The graph that is being recorded."""
@@ -239,7 +253,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._paths = paths_below(root)
             self._place = Place(_TRACE_CODE, None, ModuleScope("", type(root)))
         elif callable(root):
-            self.root = nn.Module()
+            self.root = empty_module()
             function = root
         else:
             raise TraceError(
@@ -270,7 +284,6 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         # The leaves of a nested result are returned as a list, whatever was said of the result.
         annotation = None if is_nested else annotations_of(source).get("return")
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
-        output.origins = ()
         if self.new_constants:
             self.renew_results(output)
         self.drop_unread_draws()
@@ -504,7 +517,6 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if entry.default is not inspect.Parameter.empty:
             default = (self.create_arg(entry.default),)
         proxy = self.create_proxy("placeholder", entry.target, default, {}, type_expr=entry.annotation)
-        proxy.node.origins = ()
         if entry.declared is not None:
             declare(proxy.node, entry.declared)
         return proxy
@@ -521,7 +533,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         type_expr: Any = None,
     ) -> Node:
         """Record one node; its arguments must be arguments of the graph already (see `create_arg`)."""
-        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr, self._place.origin(2))
+        origin = None if kind in _WITHOUT_LINE else self._place.origin(2)
+        node = self.graph.create_node(kind, target, args, kwargs, name, type_expr, origin)
         if self.policy.node_created is not None:
             self._note(node)
         return node
@@ -583,7 +596,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if not self._records_plainly:
             node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
             return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
-        origin = self._place.origin(2)
+        origin = None if kind == "placeholder" else self._place.origin(2)
         node = self.graph.create_node(kind, target, node_args, node_kwargs, name, type_expr, origin)
         if self.policy.node_created is not None:
             self._note(node)
@@ -735,15 +748,17 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
-        policy = self.policy
-        if not self._calls_plainly:
-            return self._call_as_replaced(module, args, kwargs)
         kind = type(module)
         treated = self._leaf_classes.get(kind)
+        if treated == "layer" and (path := self._paths.get(id(module))) is not None:
+            return self._record_leaf(path, kind, args, kwargs)
+        if not self._calls_plainly:
+            return self._call_as_replaced(module, args, kwargs)
         if treated is None:
             treated = self._leaf_classes[kind] = self._treatment(module, kind)
-        # Most modules are layers of torch, which are nobody's wrappers: asking about them would only take time.
-        if treated != "layer":
+        policy = self.policy
+        # Layers of torch are nobody's wrappers: asking about them would only take time.
+        if treated not in _LAYERS:
             unwrap = policy.unwrap_module
             inner = unwrap(module) if unwrap is not None else None
             if inner is None and treated == "wrapper":
@@ -755,7 +770,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             ask = policy.is_leaf_module
             answer = ask(module, path, self.context) if ask is not None else None
             if treated in _LEAVES if answer is None else answer:
-                return self._record_leaf(module, kind, args, kwargs)
+                return self._record_leaf(path, kind, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
 
     def _treatment(self, module: nn.Module, kind: type) -> str:
@@ -764,8 +779,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             return "wrapper"
         if not self.is_leaf_module(module, ""):
             return "entered"
-        is_layer = kind.__module__.startswith("torch.nn.modules.")
-        return "layer" if is_layer else "leaf"
+        if not kind.__module__.startswith("torch.nn.modules."):
+            return "leaf"
+        return "layer" if self.policy.is_leaf_module is None else "layer in question"
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module in a tracer of which a subclass replaces what concerns modules."""
@@ -782,31 +798,23 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
         return self.call_module(module, forward, args, kwargs)
 
-    def _record_leaf(
-        self, module: nn.Module, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Proxy:
+    def _record_leaf(self, path: str, kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proxy:
         """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
-        path = self._paths[id(module)]
         if self._ended:
             raise _trace_is_over("call_module", path)
         if len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
             node_args: tuple[Argument, ...] = (args[0].node,)
         else:
             node_args = self._checked_arguments(args)
-        node_kwargs: dict[str, Argument] = {}
+        node_kwargs: dict[str, Argument] | None = None
         if kwargs:
-            node_kwargs.update(zip(kwargs, self._checked_arguments((*kwargs.values(),)), strict=True))
-        place = self._place
-        former = place.scope
-        place.scope = ModuleScope(path, kind, former)
-        try:
-            origin = place.origin(_FRAMES_OF_A_LEAF)
-            node = self.graph.create_node("call_module", path, node_args, node_kwargs, None, None, origin)
-        finally:
-            place.scope = former
-        if self.policy.node_created is not None:
+            node_kwargs = dict(zip(kwargs, self._checked_arguments((*kwargs.values(),)), strict=True))
+        origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LEAF)
+        node = self.graph.create_node("call_module", path, node_args, node_kwargs, None, None, origin)
+        policy = self.policy
+        if policy.node_created is not None:
             self._note(node)
-        return self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+        return self._proxy_class(node, self) if policy.proxy_mixins is None else self.proxy(node)
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
@@ -894,7 +902,9 @@ def is_tracing() -> bool:
     return active_interceptor() is not None
 
 
-_LEAVES = frozenset(("layer", "leaf"))
+_WITHOUT_LINE = frozenset(("placeholder", "output"))
+_LAYERS = frozenset(("layer", "layer in question"))
+_LEAVES = _LAYERS | {"leaf"}
 _FRAMES_OF_A_LEAF = 4
 """How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
 _METHODS: dict[str, Any] = {

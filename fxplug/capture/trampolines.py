@@ -99,12 +99,13 @@ class PatchGroup:
     def __init__(self, patches: Sequence[Trampoline | SlotPatch]) -> None:
         self._codes = [patch.codes() for patch in patches if isinstance(patch, Trampoline)]
         self._slots = [patch for patch in patches if isinstance(patch, SlotPatch)]
-        self.is_lasting = not self._slots and all(patch.is_lasting for patch in patches)
-        """Whether it can be kept for later."""
 
     def fits(self) -> bool:
         """Return whether installing it changes the functions as they are now."""
-        return all(function.__code__ is own for function, own, _ in self._codes)
+        for function, own, _ in self._codes:
+            if function.__code__ is not own:
+                return False
+        return all(patch.is_current() for patch in self._slots)
 
     def install(self) -> None:
         """Put all of them in place."""
@@ -178,7 +179,7 @@ class Trampoline:
 
     def fits(self, found: Any) -> bool:
         """Return whether installing changes `found` as it is now."""
-        return found is self._reference() and found.__code__ is self._own
+        return found is not None and found is self._reference() and found.__code__ is self._own
 
     def install(self) -> None:
         """Exchange the code."""
@@ -202,7 +203,8 @@ class Trampoline:
 class SlotPatch:
     """Replaces what a class has under a name, for what is no Python function with a code to exchange."""
 
-    is_lasting = False
+    is_lasting = True
+    """Whether it can be kept for later."""
 
     def __init__(self, owner: type, name: str, template: Any, constants: Mapping[str, Any]) -> None:
         self._owner = owner
@@ -218,6 +220,11 @@ class SlotPatch:
     def fits(self, found: Any) -> bool:
         """Return whether installing changes `found`."""
         return found is self._former
+
+    def is_current(self) -> bool:
+        """Return whether the class has, itself or from its bases, what it had when this was made."""
+        found = vars(self._owner).get(self._name, _ABSENT)
+        return found is self._former and getattr(self._owner, self._name) is self.original
 
     def install(self) -> None:
         """Put the replacement there."""

@@ -130,9 +130,10 @@ def hold_wrapped(patches: Patches, holder: object) -> None:
         if value is not None:
             _hold_standing(patches, holder, value, namespace, name)
     for name, namespace in torch_fx_wrapped_functions():
-        value = original_of(namespace.get(name, getattr(builtins, name, None)))
+        found = namespace[name] if name in namespace else getattr(builtins, name, None)
+        value = original_of(found)
         # What torch.fx itself would refuse is for torch.fx to complain about.
-        if value is not None and _why_not(value) is None:
+        if type(value) is FunctionType or (value is not None and _why_not(value) is None):
             _hold_standing(patches, holder, value, namespace, name)
     for owner, name in torch_fx_wrapped_methods():
         key = ("method", id(owner), name)

@@ -56,10 +56,11 @@ def captured_module(  # noqa: PLR0913 - options of commands
         FxplugError: The model cannot be loaded or captured.
     """
     check_examples(examples, example_from)
-    inputs = example_inputs(context, examples, example_from)
     if text.endswith(".fxplug"):
         module = load(text, allow=allow, manager=manager)
+        inputs = example_inputs(context, examples, example_from, module)
     else:
         model = in_wanted_mode(load_model(context, text), training=training)
+        inputs = example_inputs(context, examples, example_from, model)
         module = model if isinstance(model, GraphModule) else trace(model, inputs, mode=mode, manager=manager)
     return module if inputs is None else described_copy(module, *inputs)

@@ -19,9 +19,7 @@ from fxplug.cli.references import Reference, call_reference, importable
 from fxplug.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import nn
+    from collections.abc import Callable, Sequence
 
 __all__ = [
     "check_examples",
@@ -41,8 +39,7 @@ _GRAMMAR = "Write sizes joined by 'x', and a dtype if it is not float32: 1x3x224
 example_from_option = click.option(
     "--example-from",
     metavar="REFERENCE",
-    help="path.py:callable or package.module:callable that returns the inputs of one call: a tuple, or, for commands "
-    "that run models, a dict by name.",
+    help="path.py:callable or package.module:callable that returns the inputs of one call: a tuple, or a dict by name.",
 )
 """Gives a command the option that names a callable for the inputs."""
 
@@ -91,7 +88,7 @@ def check_examples(examples: Sequence[str], example_from: str | None) -> None:
 
 
 def example_inputs(
-    context: click.Context, examples: Sequence[str], example_from: str | None
+    context: click.Context, examples: Sequence[str], example_from: str | None, model: Callable[..., Any]
 ) -> tuple[Any, ...] | None:
     """Return the inputs that the options of `example_options` give, None when they give none.
 
@@ -99,6 +96,7 @@ def example_inputs(
         context: While it lasts, the neighbours of a file with examples can be imported.
         examples: Shapes.
         example_from: Reference of a function.
+        model: Which is called with them, so that the function can give them by name.
 
     Raises:
         FxplugError: They cannot be made.
@@ -107,7 +105,7 @@ def example_inputs(
         return make_examples(examples) if examples else None
     source = Reference.parse(example_from, "example")
     context.with_resource(importable(source.folder))
-    return read_examples(source)
+    return read_examples(source, model)
 
 
 def make_examples(texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -178,7 +176,7 @@ def _draw(shape: list[int], dtype: torch.dtype, bound: int, generator: torch.Gen
     return torch.randint(bound, shape, generator=generator).to(dtype)
 
 
-def read_examples(reference: Reference, model: nn.Module | None = None) -> tuple[Any, ...]:
+def read_examples(reference: Reference, model: Callable[..., Any]) -> tuple[Any, ...]:
     """Return the arguments of one call that the user's function gives.
 
     Args:
@@ -195,9 +193,9 @@ def read_examples(reference: Reference, model: nn.Module | None = None) -> tuple
         return (given,)
     if isinstance(given, (tuple, list)):
         return tuple(given)
-    if isinstance(given, dict) and model is not None:
+    if isinstance(given, dict):
         return as_inputs(None, given, model)
     raise ConfigError(
         f"Cannot use {reference.text!r} as example inputs: it gives a {type(given).__name__}. Return a tuple with the "
-        f"positional arguments of one call."
+        f"positional arguments of one call, or a dict with arguments by name."
     )

@@ -163,7 +163,7 @@ def node(
     check_examples(**given)
     manager = manager_for(config)
     model = load_model(context, reference)
-    inputs = example_inputs(context, **given)
+    inputs = example_inputs(context, **given, model=model)
     found = explain_node(model, name, inputs, mode=mode, pipeline=pipeline, manager=manager)
     if as_json:
         print_json(found)

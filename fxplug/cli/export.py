@@ -44,7 +44,7 @@ def export(context: click.Context, model: str, folder: str, config: Path | None,
     manager = manager_for(config)
     module: Any = model_or_file(context, model, options["allow"], manager)
     if not isinstance(module, GraphModule):
-        inputs = example_inputs(context, examples, example_from)
+        inputs = example_inputs(context, examples, example_from, module)
         module = in_wanted_mode(module, training=options["training"])
         module = capture(module, inputs, mode=options["mode"], manager=manager)
     names = {name: options[name] for name in ("class_name", "overwrite")}

@@ -91,4 +91,4 @@ def given(
     check_examples(examples, example_from)
     manager = manager_for(config)
     model = in_wanted_mode(load_model(context, reference), training=training)
-    return Given(model, example_inputs(context, examples, example_from), mode, manager)
+    return Given(model, example_inputs(context, examples, example_from, model), mode, manager)

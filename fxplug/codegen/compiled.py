@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import linecache
 import weakref
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
 
+from fxplug.codegen.linking import Linker
 from fxplug.errors import CodegenError
 
 if TYPE_CHECKING:
     from types import FunctionType
 
-    from fxplug.ir import PythonCode
+    from fxplug.ir import PythonCode, SourceMaker
 
 __all__ = ["CompiledFunction", "compile_code"]
 
@@ -50,6 +52,28 @@ def compile_code(code: PythonCode, *, name: str = "fxplug", version: int = 0) ->
     """
     safe = "".join(letter if letter.isalnum() else "_" for letter in name)
     filename = f"<{safe}-generated-{next(_numbers)}>"
+    # Without a __name__: Dynamo would import the module of that name to find the globals.
+    namespace: dict[str, Any] = dict(code.globals)
+    maker = code.maker
+    if isinstance(maker, Linker) and _is_made_by(code, maker):
+        function = maker.define(namespace, filename)
+        lines: Any = SourceLines(maker)
+    else:
+        function = _compiled(code, filename, namespace)
+        lines = code.src.splitlines(keepends=True)
+    function.__module__ = "fxplug.generated"
+    linecache.cache[filename] = (0, None, lines, filename)
+    weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
+    return CompiledFunction(code, function, filename, version)
+
+
+def _is_made_by(code: PythonCode, maker: Linker) -> bool:
+    """Return whether source and name are those that the maker gave, and were not replaced in a copy."""
+    given = vars(code).get("src")
+    return code.function_name == maker.function_name and (given is None or given is maker.source())
+
+
+def _compiled(code: PythonCode, filename: str, namespace: dict[str, Any]) -> FunctionType:
     try:
         compiled = compile(code.src, filename, "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -57,8 +81,6 @@ def compile_code(code: PythonCode, *, name: str = "fxplug", version: int = 0) ->
             f"Cannot compile the generated code: {error}. This is a fault of the graph's code generator; "
             f"graph.python_code().src shows the source."
         ) from error
-    # Without a __name__: Dynamo would import the module of that name to find the globals.
-    namespace: dict[str, Any] = dict(code.globals)
     exec(compiled, namespace)  # noqa: S102 - the one place where generated source becomes a function
     function = cast("FunctionType | None", namespace.pop(code.function_name, None))
     if function is None:
@@ -66,7 +88,36 @@ def compile_code(code: PythonCode, *, name: str = "fxplug", version: int = 0) ->
             f"Cannot use the generated code: it defines no function {code.function_name!r}. The code generator of the "
             "graph must begin it with a 'def' of that name (gen_fn_def)."
         )
-    function.__module__ = "fxplug.generated"
-    linecache.cache[filename] = (len(code.src), None, code.src.splitlines(keepends=True), filename)
-    weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
-    return CompiledFunction(code, function, filename, version)
+    return function
+
+
+class SourceLines(Sequence[str]):  # noqa: PLW1641 - no more than a list has
+    """The lines of a source, which is made when they are first asked for; it stands in `linecache` for a list.
+
+    Args:
+        maker: Makes the source.
+    """
+
+    def __init__(self, maker: SourceMaker) -> None:
+        self._maker = maker
+        self._lines: list[str] | None = None
+
+    def _all(self) -> list[str]:
+        if self._lines is None:
+            self._lines = self._maker.source().splitlines(keepends=True)
+        return self._lines
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == (other._all() if isinstance(other, SourceLines) else other)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fxplug.codegen.holders import PathPrinter
     from fxplug.codegen.literals import ArgumentPrinter
 
-__all__ = ["AUGMENTED", "INFIX", "PREFIX", "ExpressionEmitter", "symbol_of"]
+__all__ = ["AUGMENTED", "INFIX", "PREFIX", "CallEmitter", "ExpressionEmitter", "is_augmented", "symbol_of"]
 
 INFIX: dict[Any, str] = {
     operator.add: "+",
@@ -73,38 +73,24 @@ def symbol_of(table: dict[Any, str], function: Any) -> str | None:
     return _SYMBOLS[id(table)].get(id(function))
 
 
-class ExpressionEmitter:
-    """Turns a node into the expression that computes it.
+class CallEmitter:
+    """Turns a call of a function or method into an expression.
 
     Args:
         printer: Prints arguments.
         table: Receives the callables.
-        paths: Prints attribute paths of the root.
     """
 
-    def __init__(self, printer: ArgumentPrinter, table: GlobalTable, paths: PathPrinter) -> None:
+    def __init__(self, printer: ArgumentPrinter, table: GlobalTable) -> None:
         self._printer = printer
         self._table = table
-        self._paths = paths
-        self.by_opcode: dict[str, Callable[[Node], str]] = {
-            "get_attr": self._get_attr,
-            "call_function": self._call_function,
-            "call_method": self._call_method,
-            "call_module": self._call_module,
-        }
-        """For any opcode but placeholder and output: what gives the expression for a node."""
 
-    def _get_attr(self, node: Node) -> str:
-        return self._paths.text(node._target)
+    def call_method(self, node: Node) -> str:
+        """Return the expression for a ``call_method`` node.
 
-    def _call_module(self, node: Node) -> str:
-        path, args = node._target, node._args
-        callee = self._paths.text(path)
-        if len(args) == 1 and args[0].__class__ is Node and not node._kwargs:
-            return f"{callee}({args[0]._name})"  # What most calls of a module look like.
-        return f"{callee}({self._printer.call_arguments(args, node._kwargs)})"
-
-    def _call_method(self, node: Node) -> str:
+        Raises:
+            CodegenError: It has no first argument.
+        """
         if not node._args:
             raise CodegenError(
                 f"Cannot generate code: node {node._name!r} calls the method {node._target!r} of nothing. Its first "
@@ -114,7 +100,8 @@ class ExpressionEmitter:
         callee = self._printer.attribute(self._printer.receiver(receiver), node._target)
         return f"{callee}({self._printer.call_arguments(tuple(rest), node._kwargs)})"
 
-    def _call_function(self, node: Node) -> str:
+    def call_function(self, node: Node) -> str:
+        """Return the expression for a ``call_function`` node."""
         target, args, printer = node._target, node._args, self._printer
         if not node._kwargs:
             count = len(args)
@@ -130,3 +117,45 @@ class ExpressionEmitter:
                 return f"{symbol}{printer.operand(args[0])}"
         hint = qualified_name(target).replace(".", "_")
         return f"{self._table.refer(target, hint)}({printer.call_arguments(args, node._kwargs)})"
+
+
+class ExpressionEmitter(CallEmitter):
+    """Turns a node into the expression that computes it.
+
+    Args:
+        printer: Prints arguments.
+        table: Receives the callables.
+        paths: Prints attribute paths of the root.
+    """
+
+    def __init__(self, printer: ArgumentPrinter, table: GlobalTable, paths: PathPrinter[str]) -> None:
+        super().__init__(printer, table)
+        self._paths = paths
+        self.by_opcode: dict[str, Callable[[Node], str]] = {
+            "get_attr": self._get_attr,
+            "call_function": self.call_function,
+            "call_method": self.call_method,
+            "call_module": self._call_module,
+        }
+        """For any opcode but placeholder and output: what gives the expression for a node."""
+
+    def _get_attr(self, node: Node) -> str:
+        return self._paths.text(node._target)
+
+    def _call_module(self, node: Node) -> str:
+        path, args = node._target, node._args
+        callee = self._paths.text(path)
+        if len(args) == 1 and args[0].__class__ is Node and not node._kwargs:
+            return f"{callee}({args[0]._name})"  # What most calls of a module look like.
+        return f"{callee}({self._printer.call_arguments(args, node._kwargs)})"
+
+
+def is_augmented(node: Node) -> bool:
+    """Return whether a node is written as an augmented assignment, such as ``a += b``."""
+    return (
+        node._op == "call_function"
+        and len(node._args) == 2
+        and not node._kwargs
+        and isinstance(node._args[0], Node)
+        and symbol_of(AUGMENTED, node._target) is not None
+    )

@@ -7,13 +7,15 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from fxplug.codegen.emitters import AUGMENTED, ExpressionEmitter, symbol_of
+from fxplug.codegen.emitters import AUGMENTED, ExpressionEmitter, is_augmented, symbol_of
 from fxplug.codegen.globals import GlobalTable
 from fxplug.codegen.holders import PathPrinter, name_holders
 from fxplug.codegen.hooks import call_hook, check_globals, hook_text, is_overridden, transform_body
+from fxplug.codegen.linking import CAN_LINK
 from fxplug.codegen.literals import ArgumentPrinter
 from fxplug.codegen.readable import annotate, described
 from fxplug.codegen.signature import Signature, function_head, signature_of
+from fxplug.codegen.straight import are_straight, link_body
 from fxplug.errors import CodegenError
 from fxplug.ir import (
     PATH_OPCODES,
@@ -146,10 +148,10 @@ class CodeGen:
             ) from error
 
     def _generate(self, graph: Graph, root_module: str, style: SourceStyle) -> PythonCode:
-        nodes = list(graph.nodes)
+        nodes = graph.nodes.listed()
         signature = signature_of(nodes, graph.keyword_only)
         names = {node: node._name for node in nodes}
-        taken = {*names.values(), *(entry.name for entry in signature.parameters), *self.local_names()}
+        taken = {*names.values(), *[entry.name for entry in signature.parameters], *self.local_names()}
         given = check_globals(self.additional_globals(), taken)
         root = root_module
         while root in taken or root in given:
@@ -159,11 +161,17 @@ class CodeGen:
         holders = name_holders(targets, taken, given)
         table = GlobalTable(taken, given)
         printer = ArgumentPrinter(table, names)
-        paths = PathPrinter(printer, root, holders)
+        ends = last_uses(nodes)
+        if CAN_LINK and style is PLAIN_STYLE and self._is_plain(graph) and are_straight(nodes, signature):
+            head = self._text_of_head(signature, printer, root, style)
+            linker = link_body(nodes, ends, head, holders, table)
+            if linker is not None:
+                return PythonCode.made_by(linker, table.globals, linker.function_name)
+        paths = PathPrinter[str](printer.attribute, str, root, holders)
         body = _Body(printer, ExpressionEmitter(printer, table, paths), paths.pending, names)
         head = self._head(signature, printer, body, root, style)
         body.bind_renamed(signature)
-        body.emit_all(nodes, last_uses(nodes), self._output_writer(printer))
+        body.emit_all(nodes, ends, self._output_writer(printer))
         statements, line_names = body.statements, body.line_names
         if graph.code_transformer is not None:
             statements, line_names = transform_body(graph.code_transformer, statements, line_names)
@@ -174,14 +182,19 @@ class CodeGen:
         lines = {number: name for number, name in enumerate(line_names, first) if name}
         return PythonCode(source, table.globals, "forward", lines)
 
+    def _is_plain(self, graph: Graph) -> bool:
+        """Return whether nothing is changed about the functions that this class writes."""
+        return graph.code_transformer is None and not any(
+            is_overridden(self, CodeGen, hook) for hook in ("gen_fn_def", "generate_output")
+        )
+
     def _head(
         self, signature: Signature, printer: ArgumentPrinter, body: _Body, root: str, style: SourceStyle
     ) -> str:
         """Return the first lines of the function."""
-        parameters = signature.parameter_texts(printer, lambda node: described(node, style))
-        returns = signature.returns_text(printer)
         if not is_overridden(self, CodeGen, "gen_fn_def"):
-            return function_head("forward", [root, *parameters], returns, expanded=style.expanded_def)
+            return self._text_of_head(signature, printer, root, style)
+        parameters, returns = _head_parts(signature, printer, style)
         if body.has_name("self") or any(entry.name == "self" for entry in signature.parameters):
             raise CodegenError(
                 "Cannot generate code: a node or parameter is named 'self', which the code generator uses for the "
@@ -191,6 +204,12 @@ class CodeGen:
             body.add(f"{root} = self")
         text = call_hook(self.gen_fn_def, parameters, returns, expanded_def=style.expanded_def)
         return hook_text("gen_fn_def of the code generator", text).strip("\n")
+
+    def _text_of_head(
+        self, signature: Signature, printer: ArgumentPrinter, root: str, style: SourceStyle
+    ) -> str:
+        parameters, returns = _head_parts(signature, printer, style)
+        return function_head("forward", [root, *parameters], returns, expanded=style.expanded_def)
 
     def _output_writer(self, printer: ArgumentPrinter) -> Callable[[Argument], str]:
         """Return what writes the ``return`` statement."""
@@ -212,7 +231,11 @@ class _Body:
     """Collects the statements of the function and keeps track of the open ``with`` blocks."""
 
     def __init__(
-        self, printer: ArgumentPrinter, emitter: ExpressionEmitter, pending: list[str], names: dict[Node, str]
+        self,
+        printer: ArgumentPrinter,
+        emitter: ExpressionEmitter,
+        pending: list[tuple[str, str]],
+        names: dict[Node, str],
     ) -> None:
         self.statements: list[str] = []
         self.line_names: list[str] = []
@@ -266,8 +289,8 @@ class _Body:
             else:
                 statement = f"{name} = {emitters[op](node)}"
             if pending:
-                for reading in pending:
-                    self.add(reading, name)
+                for holder, reading in pending:
+                    self.add(f"{holder} = {reading}", name)
                 pending.clear()
             ending = freed.get(node)
             if ending is None:
@@ -287,11 +310,11 @@ class _Body:
             self.add(line, node.name)
 
     def _statement(self, node: Node, name: str) -> str:
-        symbol = symbol_of(AUGMENTED, node._target) if node._op == "call_function" else None
-        if symbol is not None and _is_binary_of_node(node):
+        if is_augmented(node):
             receiver = self._printer.text(node._args[0])
             # The receiver's name keeps its old binding when somebody reads it later: rebinding could hide a
             # new object.
+            symbol = symbol_of(AUGMENTED, node._target)
             return f"{name} = {receiver}; {name} {symbol} {self._printer.text(node._args[1])}"
         annotation = f" : {self._printer.text(node._type)}" if node._type is not None else ""
         return f"{name}{annotation} = {self._emitter.by_opcode[node._op](node)}"
@@ -314,5 +337,7 @@ def _unusable(name: str) -> CodegenError:
     )
 
 
-def _is_binary_of_node(node: Node) -> bool:
-    return len(node.args) == 2 and not node.kwargs and isinstance(node.args[0], Node)
+def _head_parts(signature: Signature, printer: ArgumentPrinter, style: SourceStyle) -> tuple[list[str], str]:
+    """Return the parameters as they stand in the signature, and the annotation of the result."""
+    parameters = signature.parameter_texts(printer, lambda node: described(node, style))
+    return parameters, signature.returns_text(printer)

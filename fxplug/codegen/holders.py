@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fxplug.ir import is_plain_name, is_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
-
-    from fxplug.codegen.literals import ArgumentPrinter
+    from collections.abc import Callable, Container, Iterable
 
 __all__ = ["PathPrinter", "name_holders"]
+
+ExpressionT = TypeVar("ExpressionT")
 
 
 def name_holders(paths: Iterable[str], taken: set[str], given: Container[str] = ()) -> dict[str, str]:
@@ -49,42 +49,48 @@ def _free_name(prefix: str, taken: set[str], given: Container[str]) -> str:
     return name
 
 
-class PathPrinter:
+class PathPrinter(Generic[ExpressionT]):
     """Prints dotted paths.
 
     Args:
-        printer: Prints single attributes.
+        attribute: Gives the expression for an attribute of any name of an expression.
+        local: Gives the expression for a local.
         root: Name of the parameter that holds the root.
         holders: Prefix of a path -> the local that is to hold what is found there (see `name_holders`).
     """
 
-    def __init__(self, printer: ArgumentPrinter, root: str, holders: dict[str, str]) -> None:
-        self._printer = printer
+    def __init__(
+        self,
+        attribute: Callable[[ExpressionT, str], ExpressionT],
+        local: Callable[[str], ExpressionT],
+        root: str,
+        holders: dict[str, str],
+    ) -> None:
+        self._attribute = attribute
+        self._local = local
         self._holders = holders
-        self._root = root
-        self.known: dict[str, str] = {}
+        self._root = local(root)
+        self.known: dict[str, ExpressionT] = {}
         """Path -> the expression that was given for it."""
-        self.pending: list[str] = []
-        """Statements that must run before the expressions that were printed last; whoever writes them empties it."""
+        self.pending: list[tuple[str, ExpressionT]] = []
+        """Locals that must be bound before the expressions that were printed last are reached, each with what it is to
+        hold; whoever writes these statements empties it."""
 
-    def text(self, path: str) -> str:
+    def text(self, path: str) -> ExpressionT:
         """Return an expression that reads `path`."""
         known = self.known.get(path)
         if known is not None:
             return known
         prefix, dot, name = path.rpartition(".")
-        if dot:
-            base = self.known.get(prefix)
-            if base is None:
-                base = self._open(prefix)
-        else:
-            base = self._root
-        known = self.known[path] = (
-            f"{base}.{name}" if is_plain_name(name) else self._printer.attribute(base, name)
-        )
+        known = self.known[path] = self._attribute(self.base(prefix) if dot else self._root, name)
         return known
 
-    def _open(self, prefix: str) -> str:
+    def base(self, prefix: str) -> ExpressionT:
+        """Return an expression that reads the module at `prefix`."""
+        known = self.known.get(prefix)
+        return self._open(prefix) if known is None else known
+
+    def _open(self, prefix: str) -> ExpressionT:
         """Return the expression for a prefix that is met for the first time."""
         text, end = self._root, -1
         while end < len(prefix):
@@ -94,11 +100,11 @@ class PathPrinter:
             walked = prefix[:end]
             known = self.known.get(walked)
             if known is None:
-                known = self._printer.attribute(text, prefix[start:end])
+                known = self._attribute(text, prefix[start:end])
                 holder = self._holders.get(walked)
                 if holder is not None:
-                    self.pending.append(f"{holder} = {known}")
-                    known = holder
+                    self.pending.append((holder, known))
+                    known = self._local(holder)
                 self.known[walked] = known
             text = known
         return text

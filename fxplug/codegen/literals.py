@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
+from fxplug.codegen.linking import MARK
 from fxplug.ir import Argument, Node, is_plain_name, qualified_name
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from fxplug.codegen.globals import GlobalTable
 
-__all__ = ["ArgumentPrinter"]
+__all__ = ["ArgumentPrinter", "Marks", "quoted_name"]
 
 _LONGEST_INT = 10**300
 
@@ -112,6 +113,28 @@ class ArgumentPrinter:
         """Return an expression that reads one attribute whose name may be any text."""
         if is_plain_name(name):
             return f"{base}.{name}"
-        escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-        literal = f'"{escaped}"' if name.isprintable() else repr(name)
-        return f"{self._table.refer(getattr)}({base}, {literal})"
+        return f"{self._table.refer(getattr)}({base}, {quoted_name(name)})"
+
+
+def quoted_name(name: str) -> str:
+    """Return a literal for any text, in double quotes where it can be shown as it is."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"' if name.isprintable() else repr(name)
+
+
+class Marks(dict[Node, str]):
+    """The names of nodes, for an `ArgumentPrinter` that writes shapes: it writes marks, and the names are kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._met: list[str] = []
+
+    def __missing__(self, node: Node) -> str:
+        self._met.append(node.name)
+        return MARK
+
+    def taken(self) -> tuple[str, ...]:
+        """Return the names of the nodes that were printed since this was asked last, in order."""
+        met = tuple(self._met)
+        self._met.clear()
+        return met

@@ -21,7 +21,7 @@ from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import CHECKS
-from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo
+from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo, skip_frame
 
 if TYPE_CHECKING:
     import os
@@ -66,6 +66,11 @@ class _Forward:
     def __call__(self, instance: GraphModule, *args: Any, **kwargs: Any) -> Any:
         """Run the graph of `instance`, for whoever calls ``GraphModule.forward(instance, ...)``."""
         return self.__get__(instance, type(instance))(*args, **kwargs)
+
+
+# Where Dynamo has given up a module, it goes on with the frames that run in it. From those in which the program is
+# looked up, or its code made, nothing is to be had; and a frame that looks itself up would never end.
+skip_frame(_Forward.__get__.__code__, below=True)
 
 
 def _run_graph(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -129,7 +134,8 @@ class GraphModule(nn.Module):
 
     def _take_over(self, root: nn.Module | Mapping[str, Any], graph: Graph) -> None:
         """Let this module hold what the graph's paths name: the very objects of the root, nothing duplicated."""
-        paths = {node.target: None for node in graph.nodes if node.op in PATH_OPCODES}
+        # Past the properties, which would double the time that this takes.
+        paths = {node._target: None for node in graph.nodes.listed() if node._op in PATH_OPCODES}  # pyright: ignore[reportPrivateUsage]
         for top in {path.partition(".")[0] for path in paths}:
             if _is_reserved(type(self), top):
                 raise _reserved(top)
@@ -147,12 +153,12 @@ class GraphModule(nn.Module):
             self._take_values(root, paths)
             return
         holders = Holders(self, root)
-        for path in paths:
-            if not holders.take(path):
-                raise GraphError(
-                    f"Cannot make a GraphModule: the graph refers to {path!r}, which {type(root).__name__} does "
-                    f"not have. Pass the module that the graph was traced from, or a dict that holds {path!r}."
-                )
+        missing = holders.take_all(paths)
+        if missing is not None:
+            raise GraphError(
+                f"Cannot make a GraphModule: the graph refers to {missing!r}, which {type(root).__name__} does "
+                f"not have. Pass the module that the graph was traced from, or a dict that holds {missing!r}."
+            )
         holders.keep_order()
 
     def _take_values(self, values: Mapping[str, Any], paths: Iterable[str]) -> None:

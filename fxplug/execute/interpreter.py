@@ -130,7 +130,7 @@ class Interpreter:
         """Return the nodes in order and what is freed behind each; worked out anew only when the graph changed."""
         key = (self.graph, self.graph.version, self.garbage_collect_values)
         if self._scheduled is None or self._scheduled[0] != key:
-            nodes = list(self.graph.nodes)
+            nodes = self.graph.nodes.listed()
             self._scheduled = key, nodes, last_uses(nodes) if self.garbage_collect_values else {}
             # A subclass with its own way of loading values hears of every argument.
             plain = type(self).map_nodes_to_values is Interpreter.map_nodes_to_values

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from fxplug.errors import GraphError
 from fxplug.semantics.internals import buffers_of, empty_module, modules_of, parameters_of, persists
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["Holders", "delete_path", "fetch_path", "has_path", "set_path"]
 
@@ -97,6 +100,25 @@ class Holders:
             "": (ours, theirs, modules_of(ours), modules_of(theirs))
         }
 
+    def take_all(self, paths: Iterable[str]) -> str | None:
+        """Let the new root hold what the old one holds at each path (see `take`).
+
+        Returns:
+            The first path at which the old root has nothing; None when it has something at all of them.
+        """
+        for path in paths:
+            prefix, _, name = path.rpartition(".")
+            pair = self._pairs.get(prefix)
+            if pair is not None and path not in self._pairs:
+                ours, theirs, our_modules, their_modules = pair
+                value = their_modules.get(name)
+                if value is not None and ours is not theirs:  # Most paths lead to modules.
+                    our_modules[name] = value
+                    continue
+            if not self.take(path):
+                return path
+        return None
+
     def take(self, path: str) -> bool:
         """Let the new root hold the very object that the old one holds at `path`; nothing is duplicated.
 
@@ -142,10 +164,14 @@ class Holders:
         for ours, theirs, our_modules, their_modules in self._pairs.values():
             if ours is theirs:
                 continue
-            _order_as(our_modules, their_modules)
+            if len(our_modules) > 1:
+                _order_as(our_modules, their_modules)
             if isinstance(theirs, nn.Module):
-                _order_as(parameters_of(ours), parameters_of(theirs))
-                _order_as(buffers_of(ours), buffers_of(theirs))
+                parameters, buffers = parameters_of(ours), buffers_of(ours)
+                if len(parameters) > 1:
+                    _order_as(parameters, parameters_of(theirs))
+                if len(buffers) > 1:
+                    _order_as(buffers, buffers_of(theirs))
 
     def _open(self, prefix: str) -> tuple[Any, Any, Any, Any] | None:
         """Return the pair at `prefix`, making an empty module there and on the way where there is none."""
@@ -174,10 +200,10 @@ _MISSING = object()
 
 def _order_as(ours: Any, theirs: Any) -> None:
     """Bring the names in a table into the order of another one; names that it has not stay in their places."""
-    if len(ours) < 2 or not isinstance(theirs, dict):
+    if not isinstance(theirs, dict):
         return
     wanted = [name for name in theirs if name in ours]
-    if [name for name in ours if name in theirs] == wanted:
+    if (list(ours) if len(wanted) == len(ours) else [name for name in ours if name in theirs]) == wanted:
         return
     following = iter(wanted)
     for name in [next(following) if name in theirs else name for name in ours]:

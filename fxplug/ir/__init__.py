@@ -15,6 +15,7 @@ from fxplug.ir.code import (
     CodeGenerator,
     CodeTransformer,
     PythonCode,
+    SourceMaker,
     SourceStyle,
     Transformation,
     install_generator,
@@ -26,7 +27,14 @@ from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegi
 from fxplug.ir.graph import Graph
 from fxplug.ir.lifetimes import last_uses
 from fxplug.ir.lint import check_structure, find_structure_faults
-from fxplug.ir.naming import Namespace, is_class_method, is_reserved, qualified_name, register_namespace
+from fxplug.ir.naming import (
+    Namespace,
+    are_usable,
+    is_class_method,
+    is_reserved,
+    qualified_name,
+    register_namespace,
+)
 from fxplug.ir.node import (
     OPCODES,
     PATH_OPCODES,
@@ -44,7 +52,7 @@ from fxplug.ir.normalization import (
     bind_arguments,
     normalization,
 )
-from fxplug.ir.origins import MadeBy, ModuleScope, Origin, SourceLine
+from fxplug.ir.origins import MadeBy, ModuleScope, Origin, SourceLine, StoredOrigin
 from fxplug.ir.parameters import find_parameter_faults, is_plain_name, split_stars
 from fxplug.ir.printing import TABLE_HEADER, format_table, node_rows
 from fxplug.ir.regions import PLAIN, Region, RegionEntry, common_depth
@@ -84,9 +92,12 @@ __all__ = [
     "Region",
     "RegionEntry",
     "SourceLine",
+    "SourceMaker",
     "SourceStyle",
+    "StoredOrigin",
     "Target",
     "Transformation",
+    "are_usable",
     "argument_text",
     "bind_arguments",
     "check_structure",

@@ -25,6 +25,7 @@ __all__ = [
     "CodeOwner",
     "CodeTransformer",
     "PythonCode",
+    "SourceMaker",
     "SourceStyle",
     "Transformation",
     "default_generator",
@@ -33,6 +34,18 @@ __all__ = [
 
 CodeTransformer = Callable[[list[str]], list[str]]
 """Given the lines of a function's body, each ending in a newline, returns those that take their place."""
+
+
+class SourceMaker(Protocol):
+    """Knows what the source of a function will be, for code that can be run before anybody has asked for it."""
+
+    def source(self) -> str:
+        """Return the source, the same object each time."""
+        ...
+
+    def lines(self) -> dict[int, str]:
+        """Return `PythonCode.lines`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,34 @@ class PythonCode:
     """The name that `src` defines."""
     lines: dict[int, str] = field(default_factory=dict[int, str])
     """Line of `src` (counted from 1) -> name of the node that it computes."""
+    maker: SourceMaker | None = field(default=None, repr=False, compare=False)
+    """What gives `src` and `lines` when they are first asked for, None where they were given."""
+
+    @classmethod
+    def made_by(cls, maker: SourceMaker, values: dict[str, Any], function_name: str) -> PythonCode:
+        """Return code whose source is made when it is first asked for.
+
+        Args:
+            maker: Makes it.
+            values: The globals.
+            function_name: The name that the source defines.
+        """
+        code = cls.__new__(cls)
+        vars(code).update(globals=values, function_name=function_name, maker=maker)
+        return code
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what copies and pickles hold: the source, which another Python may compile otherwise."""
+        return {**vars(self), "src": self.src, "lines": self.lines, "maker": None}
+
+    def __getattr__(self, name: str) -> Any:
+        maker = vars(self).get("maker")
+        if maker is None or name not in {"src", "lines"}:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+        made = vars(self)[name] = maker.source() if name == "src" else maker.lines()
+        return made
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
 
 def describe_nodes(graph: Graph) -> list[NodeData]:
     """Return what each node of a graph is, in order. The graph is not changed."""
-    nodes = list(graph.nodes)
+    nodes = graph.nodes.listed()
     references = {node: node_reference(number) for number, node in enumerate(nodes)}
 
     def refer(leaf: Any) -> Any:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
-    from fxplug.ir.origins import Origin
+    from fxplug.ir.origins import StoredOrigin
 
 __all__ = ["Graph"]
 
@@ -255,7 +255,7 @@ class Graph(CodeOwner):
         kwargs: Mapping[str, Argument] | None = None,
         name: str | None = None,
         type_expr: Any = None,
-        origin: Origin | None = None,
+        origin: StoredOrigin = None,
     ) -> Node:
         """Make a node at the insertion point.
 
@@ -276,14 +276,13 @@ class Graph(CodeOwner):
             GraphError: The opcode or the target does not fit.
             ForeignNodeError: An argument is a node of another graph, or erased.
         """
-        if op not in _OPCODES:
-            raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
         if not (op.__class__ is str and (name is None or name.__class__ is str)):
             op, name = exact_text(op), exact_text(name)
-        if target.__class__ is not str and isinstance(target, str):
-            target = exact_text(target)
+        is_text = target.__class__ is str
+        if not is_text and isinstance(target, str):
+            target, is_text = exact_text(target), True
         # Text for everything but call_function: a mismatch is looked into, the rest is checked once for each target.
-        if (op == "call_function") is (target.__class__ is str):
+        if op not in _OPCODES or (op == "call_function") is is_text:
             self._check_target(op, target)
         node = Node(
             self,
@@ -295,12 +294,24 @@ class Graph(CodeOwner):
             type_expr,
             self._region,
         )
-        if name is None:
-            name = self._candidate(op, target)
-        node._name = self._namespace.create_name(name)
+        if name is not None:
+            wish = name
+        elif is_text and target.islower() and target[:2] != "__":
+            wish = target.replace(".", "_")  # As `target_name` does, without the call.
+        else:
+            wish = self._candidate(op, target)
+        node._name = self._namespace.create_name(wish)
         node._origin = origin
         anchor, before = self._insertion
-        self._ring.insert_after(node, anchor._prev if before else anchor)
+        after = anchor._prev if before else anchor
+        ring = self._ring
+        if ring.numbered:
+            ring.insert_after(node, after)
+        else:  # As there, without the call.
+            following = after._next
+            node._prev, node._next = after, following
+            after._next = following._prev = node
+            ring.length += 1
         self.version += 1
         if self._index is not None:
             self._index.add(node, node._op, node._target)
@@ -324,6 +335,8 @@ class Graph(CodeOwner):
         return candidate
 
     def _check_target(self, op: str, target: Any) -> None:
+        if op not in _OPCODES:
+            raise GraphError(f"Cannot create a node with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
         if op == "call_function":
             if not callable(target):
                 raise GraphError(

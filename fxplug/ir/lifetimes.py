@@ -25,18 +25,20 @@ def last_uses(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     Returns:
         Only nodes behind which something ends; a value that nobody uses ends with its own node, inputs excepted.
     """
-    last: dict[Node, Node] = {}
-    for node in nodes:
-        inputs = node._inputs
-        for used in inputs if isinstance(inputs, tuple) else (inputs,):
-            last.pop(used, None)  # The dict's order becomes the order of the last uses.
-            last[used] = node
-        if not node.users and node._op not in _NEVER_FREED:
-            last[node] = node
+    needed: set[Node] = set()
+    """What is used behind the node at hand."""
     freed: dict[Node, list[Node]] = {}
-    for used, node in last.items():
-        if node in freed:
-            freed[node].append(used)
-        else:
-            freed[node] = [used]
+    for node in reversed([*nodes]):
+        inputs = node._inputs
+        if node.users and not isinstance(inputs, tuple):  # Most nodes of a network.
+            if inputs not in needed:
+                needed.add(inputs)
+                freed[node] = [inputs]
+            continue
+        ending = [used for used in (inputs if isinstance(inputs, tuple) else (inputs,)) if used not in needed]
+        if not node.users and node._op not in _NEVER_FREED:
+            ending.append(node)
+        if ending:
+            freed[node] = ending
+            needed.update(ending)
     return freed

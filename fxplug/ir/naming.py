@@ -14,10 +14,11 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 __all__ = [
     "Namespace",
+    "are_usable",
     "is_class_method",
     "is_reserved",
     "qualified_name",
@@ -40,6 +41,11 @@ _RESERVED = frozenset(
 def is_reserved(name: str) -> bool:
     """Return whether generated code could not use `name` for a value without hiding something."""
     return name in _RESERVED
+
+
+def are_usable(names: Collection[str]) -> bool:
+    """Return whether generated code could use all `names` for values; a no may be wrong for letters beyond ASCII."""
+    return _RESERVED.isdisjoint(names) and all(map(str.isascii, names)) and all(map(str.isidentifier, names))
 
 
 def snake_case(name: str) -> str:
@@ -84,15 +90,17 @@ class Namespace:
                 candidate not in _RESERVED
                 and candidate.isidentifier()
                 and candidate.isascii()
-                and not (candidate[-1].isdigit() and candidate.rpartition("_")[2].isdigit())
+                and (candidate[-1] > "9" or not candidate.rpartition("_")[2].isdigit())
             ):
-                used[candidate] = None
-                if candidate not in self._counts:
-                    self._counts[candidate] = 0
+                used[candidate] = None  # Its counter begins when it is wished for again: most names are not.
                 return candidate
             return self._create_odd(candidate)
         number = self._counts.get(candidate)
-        if number is None or candidate[-1].isdigit():
+        if number is None:
+            if not (candidate.isidentifier() and candidate.isascii()):
+                return self._create_odd(candidate)
+            number = 0
+        if candidate[-1].isdigit():
             return self._create_odd(candidate)
         # A base that was given before: the hot path of a trace.
         number += 1

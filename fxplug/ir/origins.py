@@ -220,8 +220,13 @@ class DerivedOrigins:
         return origins
 
 
-StoredOrigin: TypeAlias = "Origin | tuple[Origin, ...] | DerivedOrigins | None"
-"""What a node stores of where it came from: one origin is by far the most frequent number, and needs no tuple."""
+StoredOrigin: TypeAlias = "Origin | tuple[Origin, ...] | DerivedOrigins | list[Any] | None"
+"""What a node stores of where it came from: one origin is by far the most frequent number, and needs no tuple.
+
+A list holds what the origin of a call of a whole module is made of, until somebody reads it: most nodes of a network
+are such calls. These are the code, the offset, the caller, the module around the call, the path and the class of its
+module; then the origin alone.
+"""
 
 
 def origins_in(stored: StoredOrigin) -> tuple[Origin, ...]:
@@ -230,7 +235,18 @@ def origins_in(stored: StoredOrigin) -> tuple[Origin, ...]:
         return ()
     if isinstance(stored, DerivedOrigins):
         return stored.all()
+    if isinstance(stored, list):
+        return (_read(stored),)
     return stored if isinstance(stored, tuple) else (stored,)
+
+
+def _read(stored: list[Any]) -> Origin:
+    """Return the origin that a list holds, or make it of what it holds: copies of the node share the list."""
+    with _lock:
+        if len(stored) > 1:
+            code, offset, caller, around, path, kind = stored
+            stored[:] = [Origin(code, offset, caller, ModuleScope(path, kind, around))]
+    return stored[0]
 
 
 _lock = threading.Lock()

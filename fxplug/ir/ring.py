@@ -166,6 +166,17 @@ class NodeList:
     def __reversed__(self) -> Iterator[Node]:
         return iter(self.reversed())
 
+    def listed(self) -> list[Node]:
+        """Return the nodes as they stand now, in the order of the graph."""
+        # At once, as below: code is generated of every graph.
+        found: list[Node] = []
+        sentinel = self._ring.sentinel
+        node = sentinel._next
+        while node is not sentinel:
+            found.append(node)
+            node = node._next
+        return found
+
     def without_users(self) -> list[Node]:
         """Return the nodes that no other node uses, in the order of the graph."""
         # At once, and not by an iteration that heeds changes of the graph: every trace asks about all of its nodes.

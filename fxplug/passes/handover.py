@@ -67,8 +67,10 @@ def _modules_of(module: GraphModule) -> dict[str, nn.Module]:
 
 
 def _look(node: Node, modules: dict[str, nn.Module]) -> _Look:
-    target = node._target
-    return node._op, target, node._origin, modules.get(target) if node._op == "call_module" else None
+    target, origin = node._target, node._origin
+    if isinstance(origin, list):  # Nobody has read it yet: what is copied from it is the origin itself.
+        origin = node.origins[0]
+    return node._op, target, origin, modules.get(target) if node._op == "call_module" else None
 
 
 def _are_same(first: _Look | None, second: _Look) -> bool:

@@ -72,7 +72,10 @@ class SingleCall:
         for call in (old, *match.members):
             stored = call._origin
             # One that was replaced before is asked now: else the chain would grow with every rewrite.
-            if stored is not None and stored not in parents:
+            # Two that were read off the same line are two, as long as nobody has read them, too.
+            if stored is not None and not (
+                stored in parents if isinstance(stored, tuple) else any(stored is known for known in parents)
+            ):
                 parents.append(stored.all() if isinstance(stored, DerivedOrigins) else stored)
         # A graph made by hand may not know.
         if parents or node._origin is not None:

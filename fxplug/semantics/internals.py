@@ -446,10 +446,16 @@ def persists(module: nn.Module, name: str) -> bool:
     return name in module._buffers and name not in module._non_persistent_buffers_set
 
 
-def skip_frame(code: CodeType) -> None:
-    """Tell Dynamo not to compile frames of `code`; what they call is compiled as always."""
+def skip_frame(code: CodeType, *, below: bool = False) -> None:
+    """Tell Dynamo not to compile frames of `code`.
+
+    Args:
+        code: Of a function.
+        below: Whether what they call is not compiled either; else it is, as always.
+    """
     strategy, action = _dynamo_frames._FrameExecStrategy, _dynamo_frames._FrameAction
-    _dynamo_frames.set_code_exec_strategy(code, strategy(action.SKIP, action.DEFAULT))
+    inner = action.SKIP if below else action.DEFAULT
+    _dynamo_frames.set_code_exec_strategy(code, strategy(action.SKIP, inner))
 
 
 def torch_fx_wrapped_functions() -> list[tuple[str, dict[str, Any]]]:

@@ -95,8 +95,10 @@ class OriginWriter:
         Raises:
             Refusal: More callers or modules lie around one than a file may say.
         """
-        if type(stored) is Origin:  # Almost always.
+        if type(stored) is Origin:
             return self._describe(stored)
+        if type(stored) is list:
+            return self._describe(origins_in(stored)[0])
         numbers = [self._describe(origin) for origin in origins_in(stored)]
         return numbers[0] if len(numbers) == 1 else numbers
 

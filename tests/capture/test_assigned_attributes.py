@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import fxplug
 from fxplug.capture import Proxy
 from fxplug.errors import TraceError, TraceWarning
 
@@ -151,3 +152,27 @@ def test_what_forward_assigns_is_taken_back_after_a_failure(capture):
     with pytest.raises(LookupError):
         capture(root)
     assert ({**vars(root)}, {**root._parameters}, {**root._buffers}) == before
+
+
+class Reordering(nn.Module):
+    """Takes out what is registered, and puts it in again; its neighbour is the very same object."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = self.v = nn.Parameter(torch.ones(2))
+        self.a = self.b = nn.ReLU()
+        self.first = self.second = None
+
+    def forward(self, x):
+        for table, name in ((self._parameters, "w"), (self._modules, "a"), (vars(self), "first")):
+            table[name] = table.pop(name)
+        return self.b(x)
+
+
+def test_the_order_of_attributes_is_put_back():
+    module = Reordering()
+    tables = vars(module), module._parameters, module._modules
+    before = [list(table) for table in tables]
+    fxplug.symbolic_trace(module)
+
+    assert [list(table) for table in tables] == before

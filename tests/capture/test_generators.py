@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import secrets
 import tempfile
 import types
+import weakref
 from collections import deque
 
 import pytest
@@ -87,6 +89,61 @@ def test_draws_of_pythons_own_libraries_do_not_count(mode):
             return x * 2
 
     assert torch.equal(fxplug.trace(program, (X,), mode=mode)(X), X * 2)
+
+
+@pytest.mark.parametrize("name", ["random", "getrandbits", "gauss"])
+def test_methods_that_others_have_put_there_between_traces_are_heard_and_stay(monkeypatch, name):
+    def drawing(x):
+        return x * getattr(HELD, name)(*([8] if name == "getrandbits" else []))
+
+    def refused():
+        with pytest.raises(TraceError, match="a generator of its own"):
+            fxplug.symbolic_trace(drawing)
+
+    theirs = getattr(random.Random, name)
+
+    def ours(self, *args, **kwargs):
+        return theirs(self, *args, **kwargs)
+
+    refused()
+    with monkeypatch.context() as patched:
+        patched.setattr(random.Random, name, ours)
+        refused()
+        assert vars(random.Random)[name] is ours
+    refused()
+    assert getattr(random.Random, name) is theirs
+
+
+def test_methods_that_are_replaced_by_what_closes_over_nothing_are_neither_taken_for_the_former_ones_nor_kept():
+    def drawing(x):
+        return x * random.Random().random()
+
+    def smooth(x):
+        return x * random.Random().gauss(0, 1)
+
+    def refused(program):
+        with pytest.raises(TraceError, match="a generator of its own"):
+            fxplug.symbolic_trace(program)
+
+    def replaced(self, *_):
+        return 0.25
+
+    own = vars(random.Random)["gauss"]
+    refused(smooth)
+    random.Random.gauss = random.Random.random = replaced
+    try:
+        refused(smooth)
+        refused(drawing)
+    finally:
+        random.Random.gauss = own
+        del random.Random.random
+    refused(smooth)
+    refused(drawing)
+    reference = weakref.ref(replaced)
+    del replaced
+    gc.collect()
+    refused(drawing)
+    assert reference() is None
 
 
 def test_methods_of_generators_are_as_before():

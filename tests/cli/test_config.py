@@ -15,6 +15,7 @@ PARTS = (
     "    def forward(self, x):\n"
     "        return scale(self.block(x)) if x.shape[0] > 1 else x\n"
     "def inputs():\n    return (torch.ones(2, 3),)\n"
+    "def by_name():\n    return {'x': torch.ones(2, 3)}\n"
 )
 
 
@@ -182,7 +183,10 @@ def test_a_pass_is_explained(fxplug, configured):
     assert [place["pipeline"] for place in data["places"]] == ["fast", "inference"]
 
 
-@pytest.mark.parametrize("example", [("--example", "2x3"), ("--example-from", "parts.py:inputs")])
+@pytest.mark.parametrize(
+    "example",
+    [("--example", "2x3"), ("--example-from", "parts.py:inputs"), ("--example-from", "parts.py:by_name")],
+)
 def test_a_node_is_explained(fxplug, configured, folder, example):
     found = facts(fxplug("explain", "node", "parts.py:Net", "scale", *example))
 

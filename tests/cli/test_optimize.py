@@ -107,7 +107,12 @@ def test_examples_come_from_a_function(fxplug):
 
 
 @pytest.mark.parametrize(
-    "command", [("optimize", "--no-measure"), ("cost",), ("bisect",), ("plan", "--backend", "eager")]
+    "command",
+    [
+        *[("optimize", "--no-measure"), ("cost",), ("bisect",), ("plan", "--backend", "eager")],
+        *[("trace",), ("decompose", "--counts"), ("export", "out")],
+    ],
+    ids=lambda command: command[0],
 )
 def test_a_function_gives_examples_by_name(fxplug, folder, command):
     (folder / "named.py").write_text(
@@ -117,8 +122,9 @@ def test_a_function_gives_examples_by_name(fxplug, folder, command):
         "def wrong():\n    return {'bais': torch.ones(3)}\n"
     )
     name, *options = command
-    result = fxplug(name, "named.py:Net", "--example-from", "named.py:inputs", *options)
-    refused = fxplug(name, "named.py:Net", "--example-from", "named.py:wrong", *options)
+    own = [options.pop(0)] if options and not options[0].startswith("-") else []
+    result = fxplug(name, "named.py:Net", *own, "--example-from", "named.py:inputs", *options)
+    refused = fxplug(name, "named.py:Net", *own, "--example-from", "named.py:wrong", *options)
 
     assert result.exit_code == 0, result.stderr
     assert refused.exit_code != 0

@@ -603,6 +603,48 @@ def test_compiled_again_after_an_edit(module):
     torch.testing.assert_close(compiled(X), module(X))
 
 
+@torch.compiler.disable
+def negated(x):
+    return -x
+
+
+class Breaking(nn.Module):
+    """Calls what torch.compile leaves alone."""
+
+    def forward(self, x):
+        return negated(x) * 2
+
+
+class Holding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.inner = Breaking()
+
+    def forward(self, x):
+        return self.inner(self.linear(x)).relu()
+
+
+class KeepingBreaks(Tracer):
+    def is_leaf_module(self, m, module_qualified_name):
+        return isinstance(m, Breaking) or super().is_leaf_module(m, module_qualified_name)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_compiled_where_a_submodule_breaks_the_graph(inside):
+    torch._dynamo.reset()
+    tracer = KeepingBreaks()
+    graph = tracer.trace(Holding())
+    module = GraphModule(tracer.root, graph)
+    outer = nn.Sequential(module, nn.ReLU()) if inside else module
+    compiled = torch.compile(outer, backend="eager")
+
+    with torch.no_grad():  # Behind a break, Dynamo looks at the gradients of values that have none.
+        torch.testing.assert_close(compiled(X), outer(X))
+        graph.output_node().update_arg(0, graph.output_node().args[0].args[0])
+        torch.testing.assert_close(compiled(X), outer(X))
+
+
 def test_compiled_inside_another_model_without_graph_break(module):
     torch._dynamo.reset()
     outer = nn.Sequential(module, edited(nn.Linear(3, 3)))

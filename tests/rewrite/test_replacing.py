@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.errors import InvalidArgumentError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph
@@ -549,3 +550,28 @@ def test_something_else_than_a_graph_module_is_refused():
 
     assert "Cannot replace a pattern in a torch.fx.graph_module.GraphModule" in str(caught.value)
     assert "fxplug.symbolic_trace" in str(caught.value)
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        for _ in range(2):
+            x = self.act(x)
+        return x * 2
+
+
+@pytest.mark.parametrize("read", [0, 2, 3])
+def test_calls_of_one_line_are_two_origins_whoever_has_read_them(read):
+    module = fxplug.symbolic_trace(Twice())
+    assert all(node.origins for node in list(module.graph.nodes)[1:read])
+    pattern, replacement = fxplug.Graph(), fxplug.Graph()
+    inner = pattern.call_module("act", (pattern.placeholder("a"),))
+    pattern.output(pattern.call_module("act", (inner,)))
+    replacement.output(replacement.call_function(torch.sigmoid, (replacement.placeholder("a"),)))
+
+    assert len(fxplug.replace_pattern(module, pattern, replacement)) == 1
+    (node,) = [node for node in module.graph.nodes if node.target is torch.sigmoid]
+    assert len(node.origins) == 2

@@ -147,6 +147,7 @@ def of_recommender() -> Case:
         "static": converted(model, data),
         "torch.ao static": ao_variant(model, data, static=True),
         "dynamic": converted(model, data, mode="dynamic-int8"),
+        "dynamic, one scale": converted(model, data, mode="dynamic-int8", per_channel=False),
         "torch.ao dynamic": ao_variant(model, data, static=False),
     }
     return Case(there(variants), ratings, (1, 16, 64, 128), 3.3, 8)
@@ -276,8 +277,9 @@ def rows_of(
     for variant, found in times.items():
         low, _, high = statistics.quantiles(found, n=4)
         to_float, to_ao = ratio(times["float"], found), None
-        if f"torch.ao {variant}" in times:
-            to_ao = ratio(times[f"torch.ao {variant}"], found)
+        other = f"torch.ao {variant.partition(',')[0]}"
+        if other in times:
+            to_ao = ratio(times[other], found)
         rows.append(
             Row(
                 name,

@@ -48,6 +48,37 @@ def test_the_product_is_that_of_the_rounded_integers(shape, bias):
     torch.testing.assert_close(layer(inputs), integer_reference(layer, inputs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("engine_name", ["x86", "fbgemm", "onednn", "qnnpack"])
+@pytest.mark.parametrize("rows", [1, 7, 300])
+def test_one_scale_for_all_weights(linear, engine_name, rows):
+    if engine_name == "qnnpack" and "qnnpack" not in torch.backends.quantized.supported_engines:
+        pytest.skip("this PyTorch has no QNNPACK")
+    with torch.no_grad():
+        linear.weight[0] *= 20  # Beside it, the steps of the others are coarse.
+    layer = DynamicInt8Linear.from_float(linear, engine=engine_name, per_channel=False)
+    inputs = torch.randn(rows, 40, generator=torch.Generator().manual_seed(1))
+
+    assert layer.weight_scale.tolist() == [layer.weight_scale[0].item()] * 24
+    torch.testing.assert_close(layer(inputs), integer_reference(layer, inputs), rtol=1e-5, atol=2e-2)
+    assert "weight=int8 per tensor" in repr(layer)
+    per_channel = DynamicInt8Linear.from_float(linear)
+    errors = [(made(inputs) - linear(inputs))[:, 1:].abs().max() for made in (layer, per_channel)]
+    assert errors[0] > 2 * errors[1]
+
+
+@pytest.mark.parametrize(
+    ("per_channel", "scheme"), [(True, "per_channel_affine"), (False, "per_tensor_affine")]
+)
+def test_fbgemm_reads_one_scale_as_one(linear, per_channel, scheme):
+    layer = DynamicInt8Linear.from_float(linear, per_channel=per_channel)
+
+    packed = engine.pack_fused_linear(layer.int_weight, layer.weight_scale, layer.bias)
+
+    weight, _ = packed.unpack()
+    assert str(weight.qscheme()) == f"torch.{scheme}"
+    assert torch.equal(weight.int_repr(), layer.int_weight)
+
+
 def test_an_input_that_is_not_contiguous_gives_the_same(linear, inputs):
     layer = DynamicInt8Linear.from_float(linear)
     strided = inputs.t().contiguous().t()

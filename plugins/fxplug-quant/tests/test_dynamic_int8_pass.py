@@ -225,6 +225,18 @@ def test_small_layers_stay_float_when_asked():
     assert list(result.details["left"].values()) == ["fewer than 20 features"]
 
 
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_weights_have_scales_of_their_own_unless_one_is_asked_for(per_channel):
+    traced = fxplug.symbolic_trace(make_mlp().eval())
+
+    quantize(traced, per_channel=per_channel)
+
+    scales = [
+        module.weight_scale.unique().numel() for module in traced.modules() if hasattr(module, "weight_scale")
+    ]
+    assert [count > 1 for count in scales] == [per_channel] * 3
+
+
 class Custom(nn.Linear):
     def forward(self, x):
         return super().forward(x) + 1

@@ -66,6 +66,17 @@ def test_rules_select_by_path_type_and_node_and_the_last_word_counts(model, inpu
     assert (plan.edges()["input_1"].observer, plan.edges()["input_1"].decided_by) == ("min-max", "rule 2")
 
 
+@pytest.mark.parametrize("mode", ["static-int8", "dynamic-int8", "weight-int8"])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_one_scale_for_all_weights_is_planned_where_it_can_be(model, inputs, mode, per_channel):
+    plan = fxplug_quant.plan(
+        model[2:].eval(), {"mode": mode, "per_channel": per_channel}, torch.randn(4, 144)
+    )
+
+    schemes = {entry.scheme for entry in plan.entries if entry.what == "weight"}
+    assert schemes == {f"per-{'channel' if per_channel or mode == 'weight-int8' else 'tensor'} symmetric"}
+
+
 def test_what_the_engine_cannot_do_is_said(model, inputs):
     plan = fxplug_quant.plan(model, {"mode": "dynamic-int8"}, inputs)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxplug_quant import DynamicInt8Linear, Int8Linear, QuantizationError, engine
+from fxplug_quant import DynamicInt8Linear, Int8Linear, QuantizationError, engine, linear
 from fxplug_quant.affine import affine_of
 from fxplug_quant.linear import state_of
 
@@ -69,16 +69,65 @@ def test_both_ways_give_the_same(kind, post, bias, monkeypatch):
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-30, 1e-9, 1e-3, 1e-2, 1.0, 1e28, 1e31])
-@pytest.mark.parametrize("rows", [4, 16])
-def test_both_ways_find_the_same_steps_for_values_of_every_size(factor, rows):
-    features = 4096  # 16 rows of it are too many elements to be read twice.
-    layer = DynamicInt8Linear.from_float(nn.Linear(features, 16))
-    given = torch.randn(rows, features, generator=torch.Generator().manual_seed(1))
+@pytest.mark.parametrize("offset", [-8.0, 0.5, 8.0])
+@pytest.mark.parametrize("post", ["none", "relu"])
+def test_both_ways_find_the_same_steps_for_values_of_every_size(factor, offset, post):
+    features = 4096
+    layer = DynamicInt8Linear.from_float(nn.Linear(features, 16), post=post)
+    given = torch.randn(16, features, generator=torch.Generator().manual_seed(1))
     layer(given)
     assert layer._shortcut is not None
-    given = given.add(0.5).mul(factor)
+    given = given.add(offset).mul(factor)
 
     assert torch.equal(layer(given), fresh(layer)(given))
+
+
+@pytest.mark.parametrize("reach", [0.0154, 0.0157, 0.0159])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_steps_are_as_fine_as_the_input_needs_on_both_sides_of_the_finest_that_fbgemm_takes(reach, sign):
+    layer = run_before("dynamic", post="none")
+    given = values(4).abs()
+    given *= sign * reach / given.max()
+    exact = nn.functional.linear(given, layer.dequantized_weight(), layer.bias)
+
+    # Half a step of each of the input's values, times the weights.
+    bound = reach / 255 / 2 * layer.dequantized_weight().abs().sum(1) + 1e-6
+    assert ((layer(given) - exact).abs() <= bound).all()
+    assert torch.equal(layer(given), fresh(layer)(given))
+
+
+@pytest.mark.parametrize(("reach", "calls"), [(-2.0, 1), (2.0, 1), (-0.01, 0), (0.01, 0)])
+def test_the_operator_finds_the_steps_of_what_reaches_far_to_either_side(reach, calls):
+    layer = run_before("dynamic")
+    operator, shortcut = layer._shortcut
+    called = []
+    layer._shortcut = (lambda *given: called.append(given) or operator(*given)), shortcut
+
+    layer(torch.linspace(0, reach, _SIZE)[None])
+
+    assert len(called) == calls
+
+
+def test_an_input_of_7_bits_gets_no_8(monkeypatch):
+    monkeypatch.setattr(linear, "activation_levels", lambda: 127)
+    layer = make("dynamic")
+    layer.engine = "fbgemm"
+    given = values(4)
+    first = layer(given)
+    assert layer._shortcut is not None
+
+    assert torch.equal(layer(given), first)
+
+
+@both
+@pytest.mark.parametrize("post", ["none", "relu"])
+def test_no_function_of_python_stands_before_the_operator(kind, post, monkeypatch):
+    layer = run_before(kind, post=post)
+    expected = layer(values(4))
+    overload = type(torch.ops.quantized.linear_dynamic.default)
+    monkeypatch.setattr(overload, "__call__", lambda *_: pytest.fail("called through Python"))
+
+    assert torch.equal(layer(values(4)), expected)
 
 
 @both
@@ -178,10 +227,28 @@ def test_values_that_are_not_finite_are_seen(value):
     dynamic, static, given = run_before("dynamic"), run_before("static"), values(4)
     given[2, 5] = value
 
+    with torch.inference_mode():
+        assert not dynamic(given)[2].isfinite().all()
     assert not dynamic(given)[2].isfinite().all()
     assert dynamic(given)[[0, 1, 3]].isfinite().all()
     with pytest.raises(QuantizationError, match="FXP-Q012"):
         static(given)
+
+
+def test_nan_that_is_written_between_two_layers_is_seen():
+    torch.manual_seed(0)
+    first, second = (DynamicInt8Linear.from_float(nn.Linear(_SIZE, _SIZE), post="selu") for _ in range(2))
+    model = nn.Sequential(first, second)
+    model(values(4))
+    assert second._shortcut is not None
+
+    def spoil(*called: object) -> None:
+        called[-1][1, 2] = float("nan")
+
+    first.register_forward_hook(spoil)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert model(values(4))[1].isnan().any()
 
 
 @both

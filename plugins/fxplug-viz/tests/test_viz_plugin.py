@@ -202,6 +202,26 @@ def test_draw_captures_a_model_and_makes_a_picture(run_fxplug, reference, tmp_pa
     assert "float32[1, 3]" in out.read_text(encoding="utf-8").replace("&#160;", " ")
 
 
+@pytest.mark.parametrize("command", ["draw", "view"])
+def test_a_function_gives_examples_by_name(run_fxplug, tmp_path, command):
+    (tmp_path / "named.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n    def forward(self, x, scale=1.0, bias=None):\n        return x * scale + bias\n"
+        "def inputs():\n    return {'bias': torch.ones(3), 'x': torch.ones(2, 3)}\n"
+        "def wrong():\n    return {'bais': torch.ones(3)}\n"
+    )
+    out = tmp_path / ("graph.dot" if command == "draw" else "graph.html")
+    model = f"{tmp_path / 'named.py'}:Net"
+
+    result = run_fxplug(command, model, "--example-from", f"{tmp_path / 'named.py'}:inputs", "--out", out)
+    refused = run_fxplug(command, model, "--example-from", f"{tmp_path / 'named.py'}:wrong", "--out", out)
+
+    assert result.exit_code == 0, result.output
+    assert "float32" in out.read_text()
+    assert refused.exit_code != 0
+    assert "bais" in refused.output
+
+
 def test_draw_prints_a_tree(run_fxplug, reference):
     result = run_fxplug("draw", reference, "--example", "1x4", "--text")
 

@@ -266,7 +266,9 @@ class _Converter:
         if kind in TABLES:
             return (Int8Embedding if kind == "embedding" else Int8EmbeddingBag).from_float(called)
         if mode == "dynamic-int8":
-            return DynamicInt8Linear.from_float(called, engine=self._config.engine, post=post)
+            return DynamicInt8Linear.from_float(
+                called, engine=self._config.engine, post=post, per_channel=self._config.per_channel
+            )
         if mode == "weight-int4":
             return WeightInt4Linear.from_float(called, group_size=self._config.group_size)
         return WeightInt8Linear.from_float(called)

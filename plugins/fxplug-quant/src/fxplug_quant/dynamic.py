@@ -29,13 +29,14 @@ class DynamicInt8(Pass):
 
     Args:
         min_features: See `DynamicInt8Options`.
+        per_channel: The same.
 
     Raises:
         ConfigError: An option is out of range.
     """
 
-    def __init__(self, min_features: int = 1) -> None:
-        self.options = DynamicInt8Options(min_features)
+    def __init__(self, min_features: int = 1, *, per_channel: bool = True) -> None:
+        self.options = DynamicInt8Options(min_features, per_channel)
 
     def run(self, module: GraphModule, context: PassContext) -> PassResult:
         """Replace every call that can be replaced.
@@ -57,7 +58,10 @@ class DynamicInt8(Pass):
             elif context.allows(node, "quantize"):
                 chosen.append((node, linear))
         layers = {id(linear): linear for _, linear in chosen}
-        quantized = {key: DynamicInt8Linear.from_float(linear) for key, linear in layers.items()}
+        quantized = {
+            key: DynamicInt8Linear.from_float(linear, per_channel=self.options.per_channel)
+            for key, linear in layers.items()
+        }
         kept = Kept(module, {node for node, _ in chosen})
         new_paths: dict[str, str] = {}
         for node, linear in chosen:

@@ -31,7 +31,7 @@ __all__ = [
     "Weights",
     "activation_levels",
     "check_engine",
-    "choose_steps",
+    "dynamic_operator",
     "has_fbgemm",
     "pack_conv",
     "pack_conv_transpose",
@@ -51,13 +51,6 @@ ENGINES = ("x86", "onednn", "fbgemm", "qnnpack")
 """Where linear layers are computed: the faster one for each call, or always the same. Convolutions: oneDNN."""
 _PARTS_OF_TORCH = frozenset({"fbgemm", "qnnpack"})
 """Engines that a build of PyTorch has or lacks; the others need oneDNN alone, as convolutions do."""
-
-# The overload below `torch.ops` would be a function of Python, which takes a fifth of the time.
-choose_steps = torch._choose_qparams_per_tensor  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-"""From a tensor, return the scale and the zero point of its 256 steps.
-
-A scale is never below 6.1e-5. RuntimeError says that a value is NaN, or that there is none.
-"""
 
 _ENGINE_LOCK = threading.Lock()
 """torch packs for the engine that a global variable names."""
@@ -230,10 +223,21 @@ def pack_linear_for(engine: str, int_weight: Tensor, weight_scale: Tensor, bias:
     if not _has(engine):
         return None
     with _packing_for(engine):
-        weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
-            int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
-        )
+        if has_one_scale(weight_scale):  # FBGEMM multiplies by it in fewer steps.
+            weight = torch.ops.aten._make_per_tensor_quantized_tensor.default(
+                int_weight, float(weight_scale[0]), 0
+            )
+        else:
+            weight = torch.ops.aten._make_per_channel_quantized_tensor.default(
+                int_weight, weight_scale.double(), torch.zeros(len(weight_scale), dtype=torch.int64), 0
+            )
         return torch.ops.quantized.linear_prepack(weight, bias)
+
+
+def has_one_scale(weight_scale: Tensor) -> bool:
+    """Return whether all outputs have the same scale; no, where that cannot be seen, as of tensors without data."""
+    is_plain = type(weight_scale) is torch.Tensor and weight_scale.is_cpu and len(weight_scale) > 0
+    return is_plain and bool((weight_scale == weight_scale[0]).all())
 
 
 class FusedLinear(NamedTuple):
@@ -257,7 +261,7 @@ class FusedLinear(NamedTuple):
             if relu
             else operators.linear_with_input_q_dq_qweight_dq_output_fp32.default
         )
-        return FusedLinear(operator, packed, elements)
+        return FusedLinear(_without_python(operator), packed, elements)
 
 
 def has_fbgemm() -> bool:
@@ -296,6 +300,27 @@ def run_fused_linear(values: Tensor, affine: Affine, packed: Any, *, relu: bool 
     return operator(values, affine.scale, affine.zero_point, packed)
 
 
+def dynamic_operator(*, relu: bool = False) -> Callable[[Tensor, Any], Tensor]:
+    """Return what computes a linear layer from float32 to float32, and finds the range of its input itself.
+
+    It takes the input, of two dimensions or more, and what `pack_linear_for` made. It gives the input 8 bits, and takes
+    no steps below 6.1e-5. Of NaN and infinities it makes numbers without a word.
+    """
+    operators = torch.ops.quantized
+    return _without_python(
+        operators.linear_relu_dynamic.default if relu else operators.linear_dynamic.default
+    )
+
+
+def _without_python(operator: Any) -> Callable[..., Tensor]:
+    """Return what an operator calls in the end.
+
+    Before that, an operator that takes a packed layer is three functions of Python, which look through its arguments
+    for stand-ins that no packed layer here is: per cents of the time of a model at few rows.
+    """
+    return getattr(operator, "_op", operator)
+
+
 def run_qnnpack_linear(
     steps: Tensor, affine: Affine, packed: Any, output: Affine, *, relu: bool = False
 ) -> Tensor:
@@ -324,9 +349,7 @@ def run_qnnpack_dynamic(values: Tensor, packed: Any, *, relu: bool = False) -> T
         packed: From `pack_linear_for`.
         relu: Whether negative results become 0.
     """
-    operators = torch.ops.quantized
-    operator = operators.linear_relu_dynamic.default if relu else operators.linear_dynamic.default
-    return operator(values, packed)
+    return dynamic_operator(relu=relu)(values, packed)
 
 
 def pack_conv(

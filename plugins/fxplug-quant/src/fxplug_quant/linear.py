@@ -16,7 +16,8 @@ from fxplug_quant.engine import (
     FusedLinear,
     Weights,
     activation_levels,
-    choose_steps,
+    dynamic_operator,
+    has_one_scale,
     pack_fused_linear,
     pack_linear_for,
     pack_weight,
@@ -38,11 +39,8 @@ _FEW_ROWS_OF_SMALL = 128
 _SMALL = 2**21
 """Up to so many weights."""
 
-_FEW_ELEMENTS = 2**15
-"""Up to so many elements of an input, one operator that reads them twice is faster than three that read them once."""
-_FINEST_CHOSEN = 6.2e-5
-"""`choose_steps` gives no finer ones, so that where it comes near them, they are found otherwise."""
-_COARSEST_CHOSEN = _LARGEST / 255
+_WIDE = 255 * 6.2e-5
+"""FBGEMM takes no steps below 6.1e-5 where it finds them itself. Inputs that reach beyond this need no finer ones."""
 
 _FINEST_OF_QNNPACK = 2**-13
 """Its dynamic operator takes no steps below 6.1e-5: where smaller ones are needed, another computes."""
@@ -152,10 +150,10 @@ def _steps_between(low: float, high: float) -> tuple[float, int]:
 class DynamicInt8Linear(PackingModule):
     """Computes what ``nn.Linear`` computes, with weights of 8 bits and an input rounded to 8 bits.
 
-    Weights are symmetric int8 with one scale per output feature. The input is float32 on the CPU; its range is
-    found anew at every call, for the whole tensor at once, so one huge value makes all others coarse. On CPUs
-    without VNNI the input gets 7 bits. An input that is empty or holds infinities, NaN or values beyond 1e30 is
-    multiplied in float32 by the same rounded weights.
+    Weights are symmetric int8 with one scale per output feature, which may all be the same. The input is float32 on
+    the CPU; its range is found anew at every call, for the whole tensor at once, so one huge value makes all others
+    coarse. On CPUs without VNNI the input gets 7 bits. An input that is empty or holds infinities, NaN or values beyond
+    1e30 is multiplied in float32 by the same rounded weights.
 
     The state is ``int_weight``, ``weight_scale`` and ``bias``; the engine's own copy of them is made at the
     first call, and again when they change. Writes that torch does not count, through ``.data`` or NumPy, are not
@@ -192,19 +190,22 @@ class DynamicInt8Linear(PackingModule):
         self.engine = engine
 
     @staticmethod
-    def from_float(linear: nn.Linear, *, engine: str = "x86", post: str = "none") -> DynamicInt8Linear:
+    def from_float(
+        linear: nn.Linear, *, engine: str = "x86", post: str = "none", per_channel: bool = True
+    ) -> DynamicInt8Linear:
         """Return a layer with the rounded weights of `linear`, which is left as it is.
 
         Args:
             linear: Weights are float32, finite and on the CPU.
             engine: One of `fxplug_quant.engine.ENGINES`.
             post: What is done to the output: a key of `fxplug_quant.activations.POST_OPERATIONS`.
+            per_channel: Whether each output feature has a scale of its own; otherwise all of them have the same.
 
         Raises:
             QuantizationError: There is no int8 matrix product here.
         """
         activation_levels()
-        int_weight, scale, bias = state_of(linear)
+        int_weight, scale, bias = state_of(linear, per_channel=per_channel)
         layer = DynamicInt8Linear(
             linear.in_features, linear.out_features, bias=bias is not None, engine=engine, post=post
         )
@@ -219,7 +220,7 @@ class DynamicInt8Linear(PackingModule):
         """
         found = self._shortcut
         if found is not None and not input.requires_grad:
-            few, shortcut = found
+            dynamic, shortcut = found
             (
                 weight,
                 of_weight,
@@ -247,16 +248,15 @@ class DynamicInt8Linear(PackingModule):
                 and input.numel() <= elements
             ):
                 try:
-                    if input.numel() <= few:
-                        scale, zero_point = choose_steps(input)
-                        if _FINEST_CHOSEN < scale < _COARSEST_CHOSEN:
-                            result = operator(input, scale, zero_point, packed)
-                            return result if finish is None else finish(result)
                     least, greatest = input.aminmax()
                     low, high = least.item(), greatest.item()
                     if low > -_LARGEST and high < _LARGEST:
-                        scale, zero_point = _steps_between(low, high)
-                        result = operator(input, scale, zero_point, packed)
+                        if dynamic is not None and (high > _WIDE or low < -_WIDE):
+                            # It finds the range once more, in less time than it takes to hand the steps over.
+                            result = dynamic(input, packed)
+                        else:
+                            scale, zero_point = _steps_between(low, high)
+                            result = operator(input, scale, zero_point, packed)
                         return result if finish is None else finish(result)
                 except (RuntimeError, TypeError):
                     pass  # The usual way takes what this one does not, or says what is wrong.
@@ -286,8 +286,8 @@ class DynamicInt8Linear(PackingModule):
         result = self._product(packing, values, Affine(*_steps_between(low, high)))
         finish = None if post in _DONE_BY_OPERATORS else POST_OPERATIONS[post]
         shortcut = Shortcut.of(self, packing, post, finish)
-        few = _FEW_ELEMENTS if activation_levels() == 255 else 0
-        self._shortcut = None if shortcut is None else (few, shortcut)
+        dynamic = dynamic_operator(relu=post == "relu") if activation_levels() == 255 else None
+        self._shortcut = None if shortcut is None else (dynamic, shortcut)
         return result if finish is None else finish(result)
 
     def _product(self, packing: Packing, values: Tensor, affine: Affine) -> Tensor:
@@ -309,7 +309,7 @@ class DynamicInt8Linear(PackingModule):
         """Return what ``repr`` shows between the brackets."""
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"weight=int8 per channel, input=dynamic uint8"
+            f"weight=int8 per {'tensor' if has_one_scale(self.weight_scale) else 'channel'}, input=dynamic uint8"
             + (f", then={self.post}" if self.post != "none" else "")
         )
 

@@ -28,6 +28,9 @@ class DynamicInt8Options:
     min_features: int = 1
     """Layers with fewer input or output features stay float: where products are small, rounding the input
     costs more than they save."""
+    per_channel: bool = True
+    """Whether each output feature has a scale of its own for its weights; one for all is less exact and, with few rows,
+    some per cent faster."""
 
     def __post_init__(self) -> None:
         if self.min_features < 1:

@@ -329,7 +329,7 @@ def _scheme(call: Call, row: PlanEntry, config: QuantConfig) -> tuple[str, str, 
     if row.mode == "weight-int4":
         size = config.group_size
         return "int4", f"groups of {size}, affine", "default", f"group_size = {size}"
-    per_channel = config.per_channel or row.mode != "static-int8"
+    per_channel = config.per_channel or row.mode == "weight-int8"
     scheme = "per-channel symmetric" if per_channel else "per-tensor symmetric"
     return "int8", scheme, "default", f"per_channel = {str(config.per_channel).lower()}"
 

@@ -89,13 +89,12 @@ def view(context: click.Context, reference: str, out: Path | None, title: str | 
     examples, example_from = options["examples"], options["example_from"]
     check_examples(examples, example_from)
     manager = manager_for(options["config"])
-    inputs = example_inputs(context, examples, example_from)
-    if inputs is None and (options["measure"] or options["device_name"]):
+    if not examples and example_from is None and (options["measure"] or options["device_name"]):
         raise click.UsageError(
             "--profile and --device-name need inputs: --example 1x3x224x224 (once per input)."
         )
     _check_steps(options)
-    module = _captured(context, reference, inputs, options, manager)
+    module, inputs = _captured(context, reference, options, manager)
     target = _default_name(reference) if out is None else out
     if options["pipeline"] or options["passes"]:
         steps = _steps(module, inputs, options, manager)
@@ -137,21 +136,22 @@ def _steps(
 def _captured(
     context: click.Context,
     reference: str,
-    inputs: Sequence[Any] | None,
     options: dict[str, Any],
     manager: PluginManager,
-) -> GraphModule:
+) -> tuple[GraphModule, tuple[Any, ...] | None]:
+    """Return the graph module that a reference names, and the inputs that the options give."""
+    given = options["examples"], options["example_from"]
     if reference.endswith(".fxplug"):
         module = fxplug.load(reference, allow=options["allow"], manager=manager)
+        inputs = example_inputs(context, *given, module)
     else:
         model = load_model(context, reference)
         model.eval()
-        module = fxplug.trace(
-            model, None if inputs is None else tuple(inputs), mode=options["mode"], manager=manager
-        )
+        inputs = example_inputs(context, *given, model)
+        module = fxplug.trace(model, inputs, mode=options["mode"], manager=manager)
     if inputs is not None:
         propagate_shapes(module, *inputs)
-    return module
+    return module, inputs
 
 
 def _numbers(
