@@ -28,6 +28,7 @@ import random
 from contextlib import contextmanager
 from functools import partial
 from operator import is_
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -49,7 +50,7 @@ from fxplug.semantics.internals import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from types import FunctionType, ModuleType
+    from types import ModuleType
 
 __all__ = [
     "ModuleInterceptor",
@@ -333,14 +334,18 @@ def _methods_patch() -> PatchGroup:
         ]
         group = PatchGroup([*methods, *functions])
         # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
-        are_own = [
-            method is None or getattr(method, "__module__", None) == owner.__module__
-            for (owner, *_), method in zip(_METHODS, found, strict=True)
-        ]
+        are_own = [_is_own(owner, method) for (owner, *_), method in zip(_METHODS, found, strict=True)]
         stays = all(are_own) and all(patch.is_lasting for patch in methods)
         _lasting_methods[:] = [group, found] if stays else []
         return group
     return _lasting_methods[0]
+
+
+def _is_own(owner: type, method: Any) -> bool:
+    """Return whether what a class has is from where the class is, or from C; None is what it only inherits."""
+    if isinstance(method, FunctionType):
+        return method.__module__ == owner.__module__
+    return type(method).__module__ == "builtins"
 
 
 def _install(interceptor: ModuleInterceptor) -> None:

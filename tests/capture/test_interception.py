@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import operator
 import sys
 import threading
 import warnings
@@ -19,7 +20,7 @@ import torch.fx
 from torch import nn
 from torch.nn import functional as F
 
-from fxplug.capture import Tracer, is_tracing
+from fxplug.capture import Tracer, interception, is_tracing
 from fxplug.capture.examples import ExampleTracer
 from fxplug.errors import TraceError, TraceWarning
 
@@ -390,6 +391,15 @@ class Counting(nn.Module):
 
 
 SHARED = "until the trace ends, a buffer that was assigned is a proxy for every thread"
+
+
+def test_what_hears_of_methods_is_made_once():
+    Tracer().trace(nn.ReLU())
+    before = list(interception._lasting_methods)
+    Tracer().trace(nn.ReLU())
+
+    assert before
+    assert all(map(operator.is_, before, interception._lasting_methods))
 
 
 def test_model_that_updates_a_buffer_can_run_while_it_is_traced():
