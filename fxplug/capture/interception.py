@@ -27,7 +27,6 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from functools import partial
-from operator import is_
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -77,10 +76,12 @@ def original_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 _patches = Patches()
 _running: set[Session] = set()
+_hearing_every: set[Session] = set()
+"""Those of the running traces that want to hear of reads of submodules, too."""
 _lasting: dict[tuple[type, str], Trampoline | SlotPatch] = {}
 """Kept when nothing is installed any more: the next trace most likely needs the same ones."""
-_lasting_methods: list[Any] = []
-"""The same for what is patched together, and the methods that the classes had then."""
+_lasting_methods: list[PatchGroup] = []
+"""The same for what is patched together."""
 
 
 # -- templates (see `Trampoline`): their strings in angle brackets stand for objects
@@ -98,18 +99,19 @@ def _call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _getattr(self: Any, name: str) -> Any:
+    anybody_hears_every: Any = "<hears every>"
+    is_torchs_own: Any = "<own>"
+    if is_torchs_own and not anybody_hears_every:
+        # Most reads of a model are of its submodules, which torch's own method finds last.
+        held = self.__dict__
+        if "_modules" in held and name in held["_modules"]:
+            return held["_modules"][name]
     current: Any = "<active>"
     session = current()
     if session is None or (interceptor := session.interceptor) is None:
         original: Any = "<original>"
         return original(self, name)
     hears_every: bool = interceptor.hears_every_attribute
-    is_torchs_own: Any = "<own>"
-    if is_torchs_own and not hears_every:
-        # Most reads of a model are of its submodules, which torch's own method finds last.
-        held = self.__dict__
-        if "_modules" in held and name in held["_modules"]:
-            return held["_modules"][name]
     beneath: Any = "<beneath>"
     value = beneath(self, name)
     if not hears_every and not interceptor.hears_tensor_attributes:
@@ -272,7 +274,7 @@ class _FlagPatch:
 
 _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (nn.Module, "__call__", _call, _CONSTANTS),
-    (nn.Module, "__getattr__", _getattr, _CONSTANTS),
+    (nn.Module, "__getattr__", _getattr, {**_CONSTANTS, "<hears every>": _hearing_every}),
     (nn.Module, "__setattr__", _setattr, _CONSTANTS),
     (torch.Tensor, "__hash__", _hash, _CONSTANTS),
     (TorchFxTracer, "trace", _trace, {"<outside>": _outside}),
@@ -319,11 +321,11 @@ def _patch(
 
 def _methods_patch() -> PatchGroup:
     """Return what hears of all that takes no part in most traces, and is therefore put in place in one go."""
-    found = [vars(owner).get(name) for owner, name, _, _ in _METHODS]
-    if not (_lasting_methods and all(map(is_, found, _lasting_methods[1])) and _lasting_methods[0].fits()):
+    if not (_lasting_methods and _lasting_methods[0].fits()):
+        found = [(owner, name, vars(owner).get(name)) for owner, name, _, _ in _METHODS]
         methods = [
-            _patch(owner, name, template, constants, own)
-            for (owner, name, template, constants), own in zip(_METHODS, found, strict=True)
+            _patch(owner, name, template, constants, method)
+            for (owner, name, template, constants), (_, _, method) in zip(_METHODS, found, strict=True)
         ]
         functions = [
             Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind})
@@ -332,11 +334,10 @@ def _methods_patch() -> PatchGroup:
         functions += [
             Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
         ]
-        group = PatchGroup([*methods, *functions])
+        group = PatchGroup([*methods, *functions], found)
         # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
-        are_own = [_is_own(owner, method) for (owner, *_), method in zip(_METHODS, found, strict=True)]
-        stays = all(are_own) and all(patch.is_lasting for patch in methods)
-        _lasting_methods[:] = [group, found] if stays else []
+        are_own = all(_is_own(owner, method) for owner, _, method in found)
+        _lasting_methods[:] = [group] if are_own and all(patch.is_lasting for patch in methods) else []
         return group
     return _lasting_methods[0]
 
@@ -393,6 +394,8 @@ def intercept(
     try:
         with _patches.lock:
             _running.add(session)
+            if interceptor.hears_every_attribute:
+                _hearing_every.add(session)
             _install(interceptor)
             hold_leaves(_patches, session, modules, functions)
         with interceptor.torch_calls(session):
@@ -404,6 +407,7 @@ def intercept(
         with _patches.lock:
             _patches.release(session)
             _running.discard(session)
+            _hearing_every.discard(session)
             if not _running:
                 _patches.release(_EVERY_TRACE)
 

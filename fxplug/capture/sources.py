@@ -146,7 +146,8 @@ class Place:
             depth: As in `origin`.
         """
         frame = sys._getframe(depth)  # pyright: ignore[reportPrivateUsage]
-        if frame is self.frame:  # As for all calls but the first one of a forward.
+        # The first is so for all calls but the first one of a forward, the second for most of these.
+        if frame is self.frame or self._is_outermost(frame):
             return [frame.f_code, frame.f_lasti, self.caller, self.scope, path, kind]
         former = self.scope
         self.scope = ModuleScope(path, kind, former)
@@ -155,16 +156,38 @@ class Place:
         finally:
             self.scope = former
 
+    def _is_outermost(self, frame: FrameType) -> bool:
+        """Return whether a frame is of the program, and no other one lies between it and the boundary; remember it."""
+        known, boundary = _is_carrier, self.boundary
+        walker: FrameType | None = frame
+        while walker is not None:
+            code = walker.f_code
+            if code is boundary:
+                break
+            carries = known.get(code.co_filename)
+            if carries is not (walker is not frame):  # Or it was not met yet: whoever walks finds out.
+                return False
+            walker = walker.f_back
+        self.frame, self.last = frame, None
+        return True
+
     def _walk(self, frame: FrameType) -> Origin | None:
         """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame."""
         found: list[tuple[CodeType, int]] = []
         outermost = frame
         walker: FrameType | None = frame
-        while walker is not None and walker.f_code is not self.boundary:
-            if not passes_calls_on(walker.f_code.co_filename):
-                found.append((walker.f_code, walker.f_lasti))
+        known, boundary, mark = _is_carrier, self.boundary, self.frame
+        while walker is not None:
+            code = walker.f_code
+            if code is boundary:
+                break
+            carries = known.get(code.co_filename)
+            if carries is None:
+                carries = passes_calls_on(code.co_filename)
+            if not carries:
+                found.append((code, walker.f_lasti))
                 outermost = walker
-            if walker is self.frame:
+            if walker is mark:
                 break
             walker = walker.f_back
         if outermost is not self.frame:

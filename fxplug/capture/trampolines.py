@@ -94,14 +94,24 @@ class PatchGroup:
     """Several patches that are installed and removed together.
 
     Dynamo is not told what it may inline in their place: this is for methods that it knows by their classes.
+
+    Args:
+        patches: They.
+        methods: Class, name and what the class has under it, for the methods that are patched.
     """
 
-    def __init__(self, patches: Sequence[Trampoline | SlotPatch]) -> None:
+    def __init__(
+        self, patches: Sequence[Trampoline | SlotPatch], methods: Sequence[tuple[type, str, Any]] = ()
+    ) -> None:
+        self._methods = [(vars(owner), name, found) for owner, name, found in methods]
         self._codes = [patch.codes() for patch in patches if isinstance(patch, Trampoline)]
         self._slots = [patch for patch in patches if isinstance(patch, SlotPatch)]
 
     def fits(self) -> bool:
-        """Return whether installing it changes the functions as they are now."""
+        """Return whether installing it changes the functions and methods as they are now."""
+        for held, name, found in self._methods:
+            if held.get(name) is not found:
+                return False
         for function, own, _ in self._codes:
             if function.__code__ is not own:
                 return False
