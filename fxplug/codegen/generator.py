@@ -162,9 +162,9 @@ class CodeGen:
         table = GlobalTable(taken, given)
         printer = ArgumentPrinter(table, names)
         ends = last_uses(nodes)
-        if CAN_LINK and style is PLAIN_STYLE and self._is_plain(graph) and are_straight(nodes, signature):
+        if CAN_LINK and style is PLAIN_STYLE and self._is_plain(graph) and are_straight(nodes):
             head = self._text_of_head(signature, printer, root, style)
-            linker = link_body(nodes, ends, head, holders, table)
+            linker = link_body(nodes, ends, head, holders, table, signature.renamed())
             if linker is not None:
                 return PythonCode.made_by(linker, table.globals, linker.function_name)
         paths = PathPrinter[str](printer.attribute, str, root, holders)
@@ -251,9 +251,7 @@ class _Body:
 
     def bind_renamed(self, signature: Signature) -> None:
         """Let the values of parameters go by the names of their nodes."""
-        renamed = {
-            entry.node.name: entry.name for entry in signature.parameters if entry.name != entry.node.name
-        }
+        renamed = signature.renamed()
         if not renamed:
             return
         # All at once: the new name of one parameter may be the old name of another.

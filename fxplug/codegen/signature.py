@@ -68,6 +68,10 @@ class Signature:
             parts.append(part)
         return parts
 
+    def renamed(self) -> dict[str, str]:
+        """Return the name of the node -> that of the parameter, where a node could not be named as its parameter is."""
+        return {entry.node.name: entry.name for entry in self.parameters if entry.name != entry.node.name}
+
     def returns_text(self, printer: ArgumentPrinter) -> str:
         """Return the annotation of the result with its arrow, empty where there is none."""
         return f" -> {printer.text(self.returns)}" if self.returns is not None else ""

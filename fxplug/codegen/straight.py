@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from fxplug.codegen.globals import GlobalTable
     from fxplug.codegen.linking import Template
-    from fxplug.codegen.signature import Signature
 
 __all__ = ["are_straight", "link_body"]
 
@@ -34,7 +33,7 @@ _SLOTS = ((LOCAL, 1), (NAME, 2), (LOCAL, 3), (LOCAL, 0), (LOCAL, 4))
 """Their slots: the instructions load what is called and its argument, and then store the result."""
 
 
-def are_straight(nodes: Sequence[Node], signature: Signature) -> bool:
+def are_straight(nodes: Sequence[Node]) -> bool:
     """Return whether a function for these nodes is a list of statements that can be linked, as far as can be said."""
     return (
         0 < len(nodes) <= _MOST_NODES
@@ -42,7 +41,6 @@ def are_straight(nodes: Sequence[Node], signature: Signature) -> bool:
         and len(nodes[-1]._args) == 1
         and not [node for node in nodes if node._region]
         and are_usable([node._name for node in nodes])
-        and all(parameter.name == parameter.node._name for parameter in signature.parameters)
     )
 
 
@@ -52,6 +50,7 @@ def link_body(
     head: str,
     holders: dict[str, str],
     table: GlobalTable,
+    renamed: dict[str, str],
 ) -> Linker | None:
     """Return the statements of a function whose nodes `are_straight`, None when not all can be linked.
 
@@ -61,13 +60,14 @@ def link_body(
         head: The ``def`` of the function, whose first parameter is the root.
         holders: Prefix of a path -> the local that is to hold what is found there.
         table: Receives the globals.
+        renamed: Name of an input's node -> that of its parameter, where they differ.
     """
     try:
-        linker = _Emitter(freed, head, holders, table).emit(nodes)
+        linker = _Emitter(freed, head, holders, table).emit(nodes, renamed)
     except (SyntaxError, ValueError, MemoryError):
         return None  # Python does not take the head: whoever compiles the source hears so.
     if linker.missing and learn(linker.missing, len(nodes)):
-        linker = _Emitter(freed, head, holders, table).emit(nodes)
+        linker = _Emitter(freed, head, holders, table).emit(nodes, renamed)
     return None if linker.missing else linker
 
 
@@ -88,8 +88,10 @@ class _Emitter:
         self._calls = CallEmitter(self._printer, table)
         self._bases: dict[str, int | None] = {"": 0}
 
-    def emit(self, nodes: Sequence[Node]) -> Linker:
+    def emit(self, nodes: Sequence[Node], renamed: dict[str, str]) -> Linker:
         """Write all nodes, and return the result."""
+        if renamed:
+            self._bind(renamed)
         linker, freed = self._linker, self._freed
         local_names, names, put = linker.local_names, linker.names, linker.numbers.extend
         use, line_names, bases = linker.templates.append, linker.line_names, self._bases
@@ -124,6 +126,16 @@ class _Emitter:
                     continue
             self._emit_any(node, ending)
         return linker
+
+    def _bind(self, renamed: dict[str, str]) -> None:
+        """Let the values of parameters go by the names of their nodes."""
+        ended = [old for old in renamed.values() if old not in renamed]
+        # Python numbers them as they are written, and the instructions may store the last one first.
+        list(map(self._linker.local_names.__getitem__, renamed))
+        marks = ", ".join([MARK] * len(renamed))
+        shape = f"{marks} = {marks}{_freeing(len(ended)) if ended else ''}"
+        name = next(iter(renamed)) if len(renamed) == 1 else ""
+        self._linker.add(shape, (*renamed, *renamed.values(), *ended), name)
 
     def _base(self, prefix: str, node: Node) -> int | None:
         """Return the number of the local that holds the module at a path, None when none does."""

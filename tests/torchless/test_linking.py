@@ -337,8 +337,6 @@ def test_a_generator_of_ones_own_is_heard():
 def test_what_is_no_straight_line_is_compiled():
     within = straight()
     list(within.nodes)[2].region = (RegionEntry(contextlib.nullcontext),)
-    renamed = straight()
-    next(iter(renamed.nodes)).target = "y"
     endless = Graph()
     endless.call_function(operator.add, (endless.placeholder("x"), 1))
     long = Graph()
@@ -346,10 +344,32 @@ def test_what_is_no_straight_line_is_compiled():
     for _ in range(1000):
         value = long.call_method("neg", (value,))
     long.output(value)
-    for graph in (within, renamed, endless, long):
+    for graph in (within, endless, long):
         code = graph.python_code()
         assert code.maker is None
         compile_code(code)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("form", ["all", "first", "swapped"])
+def test_parameters_with_other_names_than_their_nodes(count, form):
+    graph = Graph()
+    inputs = [graph.placeholder(f"x{place}") for place in range(count)]
+    for place, node in enumerate(inputs):
+        if form == "swapped":
+            node.target = inputs[count - 1 - place].name
+        elif form == "all" or place == 0:
+            node.target = f"given{place}"
+    graph.output([graph.call_method("__neg__", (node,)) for node in inputs])
+
+    assert check(graph)(None, *range(count)) == [-place for place in range(count)]
+    text = graph.python_code()
+    assert text.lines == text_without_linking_lines(graph)
+
+
+def text_without_linking_lines(graph):
+    with graph.on_generate_code(lambda _: lambda body: body):
+        return graph.python_code().lines
 
 
 def test_elsewhere_the_source_is_compiled(monkeypatch):
