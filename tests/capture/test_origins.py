@@ -265,3 +265,29 @@ def test_origin_outside_of_any_source_is_no_problem():
     found = source(node(Tracer().trace(namespace["program"]), "add"))
 
     assert (found.filename, found.line, found.text) == ("<nowhere>", 2, "")
+
+
+class Helped(nn.Module):
+    """Calls its first layer by a function of its own, and the second one itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.ReLU(), nn.ReLU()
+
+    def forward(self, x):
+        return self.second(applied(self.first, x))
+
+
+def applied(layer, x):
+    return layer(x)
+
+
+def test_a_layer_that_a_function_calls_first_comes_from_that_function_and_from_forward():
+    graph = Tracer().trace(Helped())
+    frames = {
+        node.target: [frame.function for frame in node.origins[0].frames()]
+        for node in graph.nodes
+        if node.op == "call_module"
+    }
+
+    assert frames == {"first": ["applied", "forward"], "second": ["forward"]}

@@ -474,13 +474,17 @@ class Holder:
 def test_an_empty_part_of_a_path_is_no_root():
     graph = Graph()
     x = graph.placeholder("x")
-    usual = graph.create_node("call_module", "act", (x,))
-    graph.output(graph.create_node("call_module", ".act", (usual,)))
+    first = graph.create_node("call_module", "act", (x,))
+    usual = graph.create_node(
+        "call_module", "act", (x,)
+    )  # Both shapes of a call: with an end of its input, and without.
+    last = graph.create_node("call_module", ".act", (usual,))
+    graph.output([first, last])
     function = check(graph)
 
     holder = Holder()
     setattr(holder, "", types.SimpleNamespace(act=lambda value: ["inner", value]))
-    assert function(holder, 1) == ["inner", ["act", 1]]
+    assert function(holder, 1) == [["act", 1], ["inner", ["act", 1]]]
 
 
 def test_long_heads_are_not_kept():
