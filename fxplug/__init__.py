@@ -249,6 +249,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
+    if name == "fx":  # As torch.fx is there once torch is imported.
+        return importlib.import_module("fxplug.fx")
     if name in _MODULES:
         return importlib.import_module(f"fxplug.fx.{name}")
     if home is None:

@@ -525,3 +525,11 @@ print(sorted(name for name in sys.modules if name.startswith(("torch", "fxplug."
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert completed.stdout.strip() == "['fxplug.fx']"
+
+
+def test_it_is_there_once_fxplug_is_imported():
+    script = "import fxplug; print(fxplug.fx.__name__, callable(fxplug.fx.symbolic_trace))"
+
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert completed.stdout.strip() == "fxplug.fx True"
