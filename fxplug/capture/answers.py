@@ -96,7 +96,10 @@ class TracedValue(Protocol):
 def _tracer(proxy: TracedValue) -> Any:
     """Return the tracer of a proxy while it runs the program in this thread or task, None for any other."""
     session = active.get()
-    tracer = vars(proxy).get("tracer")
+    try:
+        tracer = object.__getattribute__(proxy, "tracer")
+    except AttributeError:  # It is being made.
+        return None
     is_running = session is not None and tracer is not None and session.interceptor is tracer
     return tracer if is_running and getattr(tracer, "answers_questions", False) else None
 

@@ -423,10 +423,11 @@ def entering_module(module: nn.Module) -> None:
     """Hear that the forward of a module is about to be traced."""
     session = active.get()
     kind = type(module)
-    if session is None or kind in session.classes:
+    has_own = "forward" in vars(module)
+    if session is None or (kind in session.classes and not has_own):
         return
     if isinstance(module, GraphModule):
         keep_calls_of(_patches, module)
-    elif "forward" not in vars(module):
+    elif not has_own:
         session.classes.add(kind)
     look_through(_patches, module.forward)

@@ -103,7 +103,7 @@ class ModuleStates:
                 if (not before and not table) or (
                     len(table) == len(before)
                     and all(map(is_, table.values(), before.values()))
-                    and all(map(is_, table, before))
+                    and [*table] == [*before]
                 ):
                     continue
                 changes += self._changes(path, table, before, registered=table is not tables[0])

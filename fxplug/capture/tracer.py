@@ -802,15 +802,15 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         """Record a call of a leaf as `call_module` does, for a tracer that customises nothing about it."""
         if self._ended:
             raise _trace_is_over("call_module", path)
-        if len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
-            node_args: tuple[Argument, ...] = (args[0].node,)
+        origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LEAF)
+        if not kwargs and len(args) == 1 and (type(args[0]) is Proxy or type(args[0]) in _MIXED_PROXIES):
+            node = self.graph._create_call_of(path, args[0].node, origin)  # pyright: ignore[reportPrivateUsage]
         else:
             node_args = self._checked_arguments(args)
-        node_kwargs: dict[str, Argument] | None = None
-        if kwargs:
-            node_kwargs = dict(zip(kwargs, self._checked_arguments((*kwargs.values(),)), strict=True))
-        origin = self._place.origin_of_call(path, kind, _FRAMES_OF_A_LEAF)
-        node = self.graph.create_node("call_module", path, node_args, node_kwargs, None, None, origin)
+            node_kwargs: dict[str, Argument] | None = None
+            if kwargs:
+                node_kwargs = dict(zip(kwargs, self._checked_arguments((*kwargs.values(),)), strict=True))
+            node = self.graph.create_node("call_module", path, node_args, node_kwargs, None, None, origin)
         policy = self.policy
         if policy.node_created is not None:
             self._note(node)

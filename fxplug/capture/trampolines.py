@@ -13,6 +13,7 @@ import inspect
 import sys
 import threading
 import weakref
+from operator import is_
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -261,13 +262,17 @@ class NamespacePatch:
 
     def __init__(self, namespace: dict[str, Any], replacements: Mapping[str, tuple[Any, Any]]) -> None:
         self._namespace = namespace
-        self._replacements = replacements
+        self._originals = {name: original for name, (original, _) in replacements.items()}
+        self._lent = {name: replacement for name, (_, replacement) in replacements.items()}
         self._added: list[str] = []
 
     def install(self) -> None:
         """Put the replacements there."""
-        namespace = self._namespace
-        for name, (original, replacement) in self._replacements.items():
+        namespace, originals = self._namespace, self._originals
+        if _holds(namespace, originals):
+            namespace.update(self._lent)
+            return
+        for (name, original), replacement in zip(originals.items(), self._lent.values(), strict=True):
             found = namespace.get(name, _ABSENT)
             if found is original:
                 namespace[name] = replacement
@@ -277,8 +282,11 @@ class NamespacePatch:
 
     def remove(self) -> None:
         """Put back what was there, where nobody else has put something since."""
-        namespace = self._namespace
-        for name, (original, replacement) in self._replacements.items():
+        namespace, lent = self._namespace, self._lent
+        if not self._added and _holds(namespace, lent):
+            namespace.update(self._originals)
+            return
+        for (name, original), replacement in zip(self._originals.items(), lent.values(), strict=True):
             if namespace.get(name) is not replacement:
                 continue
             if name in self._added:
@@ -286,6 +294,11 @@ class NamespacePatch:
             else:
                 namespace[name] = original
         self._added.clear()
+
+
+def _holds(namespace: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether a namespace has the very values under their names; in a loop of Python it would take long."""
+    return all(map(is_, map(namespace.get, values), values.values()))
 
 
 def patch_for(

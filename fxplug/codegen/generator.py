@@ -150,8 +150,8 @@ class CodeGen:
     def _generate(self, graph: Graph, root_module: str, style: SourceStyle) -> PythonCode:
         nodes = graph.nodes.listed()
         signature = signature_of(nodes, graph.keyword_only)
-        names = {node: node._name for node in nodes}
-        taken = {*names.values(), *[entry.name for entry in signature.parameters], *self.local_names()}
+        taken = {node._name for node in nodes}
+        taken.update([entry.name for entry in signature.parameters], self.local_names())
         given = check_globals(self.additional_globals(), taken)
         root = root_module
         while root in taken or root in given:
@@ -160,6 +160,7 @@ class CodeGen:
         targets = [node._target for node in nodes if node._op in PATH_OPCODES]
         holders = name_holders(targets, taken, given)
         table = GlobalTable(taken, given)
+        names: dict[Node, str] = {}
         printer = ArgumentPrinter(table, names)
         ends = last_uses(nodes)
         if CAN_LINK and style is PLAIN_STYLE and self._is_plain(graph) and are_straight(nodes):
@@ -167,6 +168,7 @@ class CodeGen:
             linker = link_body(nodes, ends, head, holders, table, signature.renamed())
             if linker is not None:
                 return PythonCode.made_by(linker, table.globals, linker.function_name)
+        names.update({node: node._name for node in nodes})
         paths = PathPrinter[str](printer.attribute, str, root, holders)
         body = _Body(printer, ExpressionEmitter(printer, table, paths), paths.pending, names)
         head = self._head(signature, printer, body, root, style)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
-from fxplug.codegen.emitters import AUGMENTED, CallEmitter, is_augmented, symbol_of
+from fxplug.codegen.emitters import AUGMENTED, INFIX, CallEmitter, is_augmented, symbol_of
 from fxplug.codegen.holders import PathPrinter
 from fxplug.codegen.linking import LOCAL, MARK, NAME, Linker, learn, templates
 from fxplug.codegen.literals import ArgumentPrinter, Marks, quoted_name
@@ -31,6 +31,9 @@ _CALL, _LAST_CALL = f"{MARK} = {MARK}.{MARK}({MARK})", f"{MARK} = {MARK}.{MARK}(
 """Most statements of a network: the call of a module, and one that is the last to need its input."""
 _SLOTS = ((LOCAL, 1), (NAME, 2), (LOCAL, 3), (LOCAL, 0), (LOCAL, 4))
 """Their slots: the instructions load what is called and its argument, and then store the result."""
+
+_INFIX = {id(function): f"{MARK} = {MARK} {symbol} {MARK}" for function, symbol in INFIX.items()}
+"""Id of a binary operator -> the shape of a statement that applies it to two locals."""
 
 
 def are_straight(nodes: Sequence[Node]) -> bool:
@@ -124,7 +127,8 @@ class _Emitter:
                     put(given if ending is None else (*given, local_names[ending[0]._name]))
                     use(call if ending is None else last_call)
                     continue
-            self._emit_any(node, ending)
+            if op != "call_function" or not self._emit_infix(node, ending):
+                self._emit_any(node, ending)
         return linker
 
     def _bind(self, renamed: dict[str, str]) -> None:
@@ -146,6 +150,22 @@ class _Emitter:
             base = self._linker.local_names[operands[0]] if shape == MARK else None
         self._bases[prefix] = base
         return base
+
+    def _emit_infix(self, node: Node, ending: list[Node] | None) -> bool:
+        """Write ``a + b`` and its like for two nodes; return whether the node is such a one."""
+        args = node._args
+        if len(args) != 2 or node._kwargs or node._type is not None:
+            return False
+        shape = _INFIX.get(id(node._target))
+        if shape is None or args[0].__class__ is not Node or args[1].__class__ is not Node:
+            return False
+        name = node._name
+        operands = (name, args[0]._name, args[1]._name)
+        if ending is not None:
+            shape += _freeing(len(ending))
+            operands += tuple([value._name for value in ending])
+        self._linker.add(shape, operands, name)
+        return True
 
     def _emit_any(self, node: Node, ending: list[Node] | None) -> None:
         shape, operands = self._statement(node)

@@ -34,7 +34,11 @@ class NodeDescription:
         _op: str
         _target: Any
         _type: Any
-        users: dict[Node, None]
+
+        @property
+        def users(self) -> dict[Node, None]:
+            """The nodes that use this one's value."""
+            ...
 
     def is_impure(self, impure_random: bool = True) -> bool:  # noqa: FBT001, FBT002 - torch.fx's public signature
         """Return whether the node does more than compute its value, so that it may not be removed.

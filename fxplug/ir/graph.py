@@ -302,6 +302,44 @@ class Graph(CodeOwner):
             wish = self._candidate(op, target)
         node._name = self._namespace.create_name(wish)
         node._origin = origin
+        self._put(node)
+        return node
+
+    def _create_call_of(self, path: str, value: Node, origin: StoredOrigin) -> Node:
+        """Make what ``create_node("call_module", path, (value,))`` does, for a tracer: most nodes of a network.
+
+        Args:
+            path: Dotted path of the module.
+            value: A node of this graph, the only argument.
+            origin: Where in a program the node comes from.
+
+        Returns:
+            The new node.
+
+        Raises:
+            ForeignNodeError: `value` is a node of another graph, or erased.
+        """
+        if value.graph is not self or value._position is ERASED or path[:2] == "__" or not path.islower():
+            return self.create_node("call_module", path, (value,), None, None, None, origin)
+        node = Node.__new__(Node)
+        node.graph = self
+        node._name = self._namespace.create_name(path.replace(".", "_"))
+        node._op = "call_module"
+        node._target = path
+        node._type = node._meta = node._users = None
+        node._region = self._region
+        node._origin = origin
+        node._position = 0
+        node._args, node._kwargs, node._inputs = (value,), EMPTY_DICT, value
+        if value._users is None:
+            value._users = node
+        else:
+            value._start_use(node)
+        self._put(node)
+        return node
+
+    def _put(self, node: Node) -> None:
+        """Link a new node at the insertion point."""
         anchor, before = self._insertion
         after = anchor._prev if before else anchor
         ring = self._ring
@@ -318,7 +356,6 @@ class Graph(CodeOwner):
         if self.observers:
             for observer in self.observers:
                 observer("created", node)
-        return node
 
     def _candidate(self, op: str, target: Any) -> str:
         """Return the text from which a node with this target is named."""
@@ -504,7 +541,7 @@ class Graph(CodeOwner):
         if to_erase._position is ERASED:
             warnings.warn(f"Node {to_erase.name!r} was erased before; nothing is done.", stacklevel=2)
             return
-        if to_erase.users:
+        if to_erase._users:
             names = " and ".join(repr(user.name) for user in to_erase.users)
             raise NodeInUseError(
                 f"Cannot erase node {to_erase.name!r}: it is still used by {names}. Replace those uses first "
@@ -519,7 +556,7 @@ class Graph(CodeOwner):
         self._ring.remove(to_erase)
         inputs = to_erase._inputs
         for used in inputs if isinstance(inputs, tuple) else (inputs,):
-            used.users.pop(to_erase, None)
+            used._end_use(to_erase)
         to_erase._args, to_erase._kwargs, to_erase._inputs = (), EMPTY_DICT, ()
         to_erase._position = ERASED
         self.version += 1
@@ -625,7 +662,7 @@ class Graph(CodeOwner):
         root = self.owning_module
         changed = False
         for node in self.nodes.reversed():
-            if node.users or node.op in {"placeholder", "output"}:
+            if node._users or node.op in {"placeholder", "output"}:
                 continue
             keep = is_impure_node(node) if is_impure_node else effects.effect_of(node, root).must_be_kept
             if not keep:

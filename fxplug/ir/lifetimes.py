@@ -30,13 +30,13 @@ def last_uses(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     freed: dict[Node, list[Node]] = {}
     for node in reversed([*nodes]):
         inputs = node._inputs
-        if node.users and not isinstance(inputs, tuple):  # Most nodes of a network.
+        if node._users and not isinstance(inputs, tuple):  # Most nodes of a network.
             if inputs not in needed:
                 needed.add(inputs)
                 freed[node] = [inputs]
             continue
         ending = [used for used in (inputs if isinstance(inputs, tuple) else (inputs,)) if used not in needed]
-        if not node.users and node._op not in _NEVER_FREED:
+        if not node._users and node._op not in _NEVER_FREED:
             ending.append(node)
         if ending:
             freed[node] = ending

@@ -85,11 +85,12 @@ def _is_sound_step(node: Node) -> bool:
 def _has_sound_uses(node: Node, seen: set[Node]) -> bool:
     inputs, args = node._inputs, node._args
     if inputs.__class__ is Node and not node._kwargs and len(args) == 1 and args[0] is inputs:
-        if inputs not in seen or node not in inputs.users:  # Most nodes of a network are like this.
+        if inputs not in seen or not inputs._is_used_by(node):  # Most nodes of a network are like this.
             return False
     elif not _has_sound_inputs(node, seen):
         return False
-    for user in node.users:
+    users = node._users
+    for user in users if isinstance(users, dict) else () if users is None else (users,):
         used = user._inputs
         if used is not node and (isinstance(used, Node) or node not in used):
             return False
@@ -105,7 +106,7 @@ def _has_sound_inputs(node: Node, seen: set[Node]) -> bool:
         used = {value for value in args if value.__class__ is Node}
     if len(used) != len(sources):
         return False
-    return all(source in used and source in seen and node in source.users for source in sources)
+    return all(source in used and source in seen and source._is_used_by(node) for source in sources)
 
 
 def find_structure_faults(graph: _HasNodes, root: Any = None) -> Iterator[str]:

@@ -107,8 +107,8 @@ class Node(NodeDescription):
         "_region",
         "_target",
         "_type",
+        "_users",
         "graph",
-        "users",
     )
 
     def __init__(  # noqa: PLR0913, PLR0917 - torch.fx's public signature and the region
@@ -129,8 +129,8 @@ class Node(NodeDescription):
         self._target = target
         self._type = return_type
         self._region = region
-        self.users: dict[Node, None] = {}
-        """The nodes that use this one's value, in the order in which they started to."""
+        # Most nodes have one user, and a dict around it would be a third of the node's memory.
+        self._users: Node | dict[Node, None] | None = None
         self._origin: StoredOrigin = None
         self._meta: dict[str, Any] | None = None
         self._prev: Node = self
@@ -144,14 +144,17 @@ class Node(NodeDescription):
                 if used.graph is not graph or used._position is ERASED:
                     raise _foreign(used, graph)
                 self._args, self._kwargs, self._inputs = args, EMPTY_DICT, used
-                used.users[self] = None
+                if used._users is None:
+                    used._users = self
+                else:
+                    used._start_use(self)
                 return
             if not args and (kwargs is EMPTY_DICT or kwargs.__class__ is dict):
                 self._args, self._kwargs, self._inputs = args, EMPTY_DICT, args
                 return
         self._args, self._kwargs, inputs = _take_in(graph, args, kwargs)
         for used in inputs:
-            used.users[self] = None
+            used._start_use(self)
         self._inputs = inputs[0] if len(inputs) == 1 else inputs
 
     # -- what the node is
@@ -266,6 +269,35 @@ class Node(NodeDescription):
     # -- arguments and uses
 
     @property
+    def users(self) -> dict[Node, None]:
+        """The nodes that use this one's value, in the order in which they started to."""
+        users = self._users
+        if users is None or users.__class__ is not dict:
+            users = self._users = {} if users is None else {cast("Node", users): None}
+        return cast("dict[Node, None]", users)
+
+    @users.setter
+    def users(self, users: dict[Node, None]) -> None:
+        self._users = users if users.__class__ is dict else dict(users)
+
+    def _start_use(self, user: Node) -> None:
+        if self._users is None:
+            self._users = user
+        else:
+            self.users[user] = None
+
+    def _end_use(self, user: Node) -> None:
+        users = self._users
+        if users is user:
+            self._users = None
+        elif users.__class__ is dict:
+            cast("dict[Node, None]", users).pop(user, None)
+
+    def _is_used_by(self, user: Node) -> bool:
+        users = self._users
+        return user in users if isinstance(users, dict) else users is user
+
+    @property
     def args(self) -> tuple[Argument, ...]:
         """Positional arguments."""
         return self._args
@@ -303,9 +335,9 @@ class Node(NodeDescription):
             kept = inputs if len(inputs) < 8 else frozenset(inputs)
             for used in former:
                 if used not in kept:
-                    used.users.pop(self, None)
+                    used._end_use(self)
             for used in inputs:
-                used.users[self] = None
+                used._start_use(self)
         self._args, self._kwargs = taken[0], taken[1]
         self._inputs = inputs[0] if len(inputs) == 1 else inputs
         self.graph.node_changed(self)
@@ -350,8 +382,9 @@ class Node(NodeDescription):
             else:
                 inputs = tuple(dict.fromkeys([value for value in args if value.__class__ is Node]))
                 self._inputs = inputs[0] if len(inputs) == 1 else inputs
-            if old_input is not new_input and old_input.users.pop(self, self) is None:
-                new_input.users[self] = None
+            if old_input is not new_input and old_input._is_used_by(self):
+                old_input._end_use(self)
+                new_input._start_use(self)
             self.graph.node_changed(self)
             return
 

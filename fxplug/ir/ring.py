@@ -184,7 +184,7 @@ class NodeList:
         sentinel = self._ring.sentinel
         node = sentinel._next
         while node is not sentinel:
-            if not node.users:
+            if not node._users:
                 found.append(node)
             node = node._next
         return found

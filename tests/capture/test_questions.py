@@ -645,6 +645,23 @@ def test_what_torch_computes_is_never_none():
     assert torch.equal(fxplug.symbolic_trace(root)(inputs()), root(inputs()))
 
 
+def test_a_layer_with_a_forward_of_its_own_is_looked_at_although_its_class_was_met():
+    class Block(nn.Module):
+        def forward(self, x):
+            return x * 3
+
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Block(), Block()
+            self.second.forward = lambda x: x + 1 if type(x) is torch.Tensor else x - 1
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    refused(Root(), "FXP-T040")
+
+
 def test_an_input_that_is_only_handed_on_stays_one():
     class Root(nn.Module):
         def __init__(self):

@@ -651,3 +651,44 @@ def test_nodes_that_call_asks_once_for_each_target_and_keeps_the_order(graph, is
         made[0]
     ]
     assert graph.nodes_that_call(lambda op, target: False) == []
+
+
+# -- calls of layers, which a trace makes by a short way
+
+
+@pytest.mark.parametrize(
+    "path", ["layer", "layer1.0.conv1", "a.Layer", "__hidden", "a b.c", "class", "é.x", "sum"]
+)
+def test_the_short_way_to_a_call_makes_what_the_long_one_makes(path):
+    graphs = Graph(), Graph()
+    made = []
+    for graph in graphs:
+        x = graph.placeholder("x")
+        graph.call_function(print, (x,))
+        seen = []
+        graph.observers.append(lambda event, node, seen=seen: seen.append((event, node.name)))
+        before = graph.version
+        with graph.inserting_before(x.next):
+            if graph is graphs[0]:
+                nodes = [graph._create_call_of(path, x, None) for _ in range(2)]
+            else:
+                nodes = [graph.create_node("call_module", path, (x,)) for _ in range(2)]
+        graph.lint()
+        made.append((str(graph), [node.name for node in x.users], seen, graph.version - before))
+        made[-1] += (
+            [(node.op, node.target, node.args, node.kwargs, node.type, node.meta) for node in nodes],
+        )
+        assert graph.find_nodes(op="call_module", target=path) == nodes
+
+    assert str(made[0]) == str(made[1])
+
+
+def test_the_short_way_to_a_call_refuses_what_is_no_value_of_the_graph():
+    graph = Graph()
+    erased = graph.placeholder("x")
+    graph.erase_node(erased)
+    for value in (Graph().placeholder("x"), erased):
+        with pytest.raises(ForeignNodeError):
+            graph._create_call_of("layer", value, None)
+
+    assert len(graph.nodes) == 0

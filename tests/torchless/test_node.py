@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import copy
 import operator
 import typing
 
@@ -470,3 +472,67 @@ def test_a_subclass_of_node_is_a_node(graph, nodes):
 
     assert list(special.users) == [user]
     assert map_arg(user.args, lambda node: node.name) == (["special"],)
+
+
+# -- users
+
+
+def test_users_are_one_table_that_follows_the_graph(graph, nodes):
+    a = nodes[0]
+    before = a.users
+    first = graph.call_function(operator.neg, (a,))
+    second = graph.call_function(operator.neg, (a,))
+    first.args = (second,)
+
+    assert a.users is before
+    assert list(before) == [*before] == [user for user in graph.nodes if a in user.all_input_nodes]
+    assert list(second.users) == [first]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+@pytest.mark.parametrize("looked_at", [False, True])
+def test_users_end_with_the_uses(count, looked_at):
+    graph = Graph()
+    x, other = graph.placeholder("x"), graph.placeholder("other")
+    users = [graph.call_function(operator.neg, (x,)) for _ in range(count)]
+    if looked_at:
+        assert list(x.users) == users
+    for user in users[::2]:
+        user.replace_input_with(x, other)
+    for user in users[1::2]:
+        graph.erase_node(user)
+
+    assert list(x.users) == []
+    assert list(other.users) == users[::2]
+    graph.lint()
+    graph.erase_node(x)
+
+
+def test_a_node_that_uses_itself_is_its_own_user(graph, nodes):
+    call = graph.call_function(operator.neg, (nodes[0],))
+    call.args = (call,)
+
+    assert list(call.users) == [call]
+    call.args = (nodes[1],)
+    assert list(call.users) == []
+    assert call in nodes[1].users
+
+
+def test_users_that_are_assigned_are_kept_as_a_table(graph, nodes):
+    a = nodes[0]
+    user = graph.call_function(operator.neg, (a,))
+    a.users = collections.OrderedDict.fromkeys([user])
+
+    assert type(a.users) is dict
+    assert list(a.users) == [user]
+    graph.erase_node(user)
+    assert not a.users
+
+
+def test_copies_have_users_of_their_own(graph, nodes):
+    graph.output(tuple(nodes[:3]))
+    copied = copy.deepcopy(graph)
+    names = [[user.name for user in node.users] for node in graph.nodes]
+
+    assert [[user.name for user in node.users] for node in copied.nodes] == names
+    assert all(user.graph is copied for node in copied.nodes for user in node.users)
