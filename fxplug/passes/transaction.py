@@ -5,18 +5,28 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from operator import is_
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fxplug.execute import GraphModule
 from fxplug.ir.clone import give_back_notes
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import compiles_functions, is_listening, modules_of
+from fxplug.semantics.internals import (
+    ATTRIBUTES_OF_MODULES,
+    HOOK_TABLES,
+    OTHER_TABLES,
+    compiles_functions,
+    is_listening,
+    modules_below,
+    modules_of,
+)
 from fxplug.semantics.storages import StorageJournal
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Collection, Generator, Iterable, Iterator
 
     from torch import nn
 
@@ -90,19 +100,22 @@ class Snapshot:
 
     def __init__(self, module: GraphModule) -> None:
         self._parts: list[tuple[nn.Module, type, dict[str, Any]]] = []
-        self._contents: dict[int, tuple[Any, Any]] = {}
+        self._contents: dict[int, Any] = {}
+        """Id of a container -> what it held."""
+        self._containers: list[Any] = []
+        """These containers, in the same order."""
         self._empty: list[Any] = []
-        """The containers that hold nothing, each as often as it is found: most tables of most modules."""
+        """The empty containers among the attributes of tensors; those of modules are not listed."""
         self._tensors: list[torch.Tensor] = []
         self._properties: list[tuple[type, dict[str, property]]] = []
         copies: dict[Graph, Graph] = {}
-        parts = list(module.modules())
+        parts = [part for _, part in modules_below(module)]
         self._graphs = [_Graph(part, copies) for part in parts if isinstance(part, GraphModule)]
         self.version = module.graph.version
         """Version of the graph."""
         with paused_collection():  # Almost all of it stays for as long as the pass runs.
             for part in parts:
-                attributes = dict(vars(part))
+                attributes = vars(part).copy()
                 self._parts.append((part, type(part), attributes))
                 if "parametrizations" in modules_of(part):
                     # The class was made for this module; what takes a parametrisation away changes the class.
@@ -110,7 +123,7 @@ class Snapshot:
                         name: value for name, value in vars(type(part)).items() if isinstance(value, property)
                     }
                     self._properties.append((type(part), own))
-                self._keep(attributes.values())
+                self._keep_attributes(attributes)
             self._keep_attributes_of_tensors()
             self.journal = StorageJournal(self._tensors)
         """Hears of writes."""
@@ -120,22 +133,45 @@ class Snapshot:
         """The graphs that the module and those below it had."""
         return tuple(entry.graph for entry in self._graphs)
 
+    def _keep_attributes(self, attributes: dict[str, Any]) -> None:
+        """Note what a module holds."""
+        own = attributes.values()
+        if [*attributes][: len(ATTRIBUTES_OF_MODULES)] != ATTRIBUTES_OF_MODULES:
+            self._keep(own)
+            return
+        # What every module has comes first, and most of it is a table of hooks, in which there are none.
+        if any(map(attributes.__getitem__, HOOK_TABLES)):
+            self._keep([attributes[name] for name in HOOK_TABLES])
+        for name in OTHER_TABLES:
+            table = attributes[name]
+            if table:
+                self._keep_table(table)
+        self._keep(islice(own, len(ATTRIBUTES_OF_MODULES), None))
+
     def _keep(self, values: Iterable[Any]) -> None:
         """Note the tensors among values, and what containers hold; those in them, too."""
-        empty = self._empty
         for value in values:
             kind = value.__class__
             if kind in _SCALARS:
                 continue
             if kind in _CONTAINERS or isinstance(value, _NESTED):
                 if not value:
-                    empty.append(value)
-                elif kind is not tuple or not _SCALARS.issuperset(
-                    map(type, value)
-                ):  # A stride holds no more.
+                    continue
+                if kind is not tuple or not _SCALARS.issuperset(map(type, value)):  # A stride holds no more.
                     self._keep_contents(value)
             elif isinstance(value, torch.Tensor):
                 self._tensors.append(value)
+
+    def _keep_table(self, table: Any) -> None:
+        """Note a table of parameters, buffers or modules."""
+        if table.__class__ is dict and _CONTAINERS.isdisjoint(map(type, table.values())):
+            elements: dict[str, Any] = table.copy()
+            if id(table) not in self._contents:
+                self._containers.append(table)
+            self._contents[id(table)] = elements
+            self._tensors += [value for value in elements.values() if isinstance(value, torch.Tensor)]
+        else:
+            self._keep_contents(table)
 
     def _keep_attributes_of_tensors(self) -> None:
         """Note what tensors have as attributes, such as the scale of a weight; the tensors there may have some, too."""
@@ -145,6 +181,7 @@ class Snapshot:
             if attributes and id(tensor) not in looked_into:
                 looked_into.add(id(tensor))
                 self._keep(attributes.values())
+                self._empty += _empty_ones(attributes)
 
     def _keep_contents(self, container: Any) -> None:
         waiting = [container]  # A list instead of recursion: depth is the user's.
@@ -153,8 +190,9 @@ class Snapshot:
             if id(value) in self._contents:
                 continue
             elements = _elements_of(value)
-            self._contents[id(value)] = value, elements
-            for element in value.values() if isinstance(value, dict) else elements:
+            self._contents[id(value)] = elements
+            self._containers.append(value)
+            for element in elements.values() if isinstance(elements, dict) else elements:
                 if element.__class__ in _SCALARS:
                     continue
                 if isinstance(element, _NESTED):
@@ -166,7 +204,10 @@ class Snapshot:
     def watching(self) -> Generator[None]:
         """Hear of what is written while the context lasts."""
         runs_functions = any(
-            compiles_functions(node.target) for entry in self._graphs for node in entry.graph.nodes
+            compiles_functions(node.target)
+            for entry in self._graphs
+            for node in entry.graph.nodes
+            if node.op == "call_function"
         )
         if runs_functions:
             # Such operators compile what they run. Beside a mode that hears of operators that fails, then and later.
@@ -240,10 +281,10 @@ class Snapshot:
             ):
                 return True
         return (
-            any(container and id(container) not in notes for container in self._empty)
+            any(container and id(container) not in notes for container in self._were_empty())
             or any(
-                not _are_same(elements, _elements_of(container))
-                for key, (container, elements) in self._contents.items()
+                not _holds(container, elements)
+                for container, (key, elements) in zip(self._containers, self._contents.items(), strict=True)
                 if key not in notes
             )
             or bool(self.journal.changed())
@@ -272,7 +313,7 @@ class Snapshot:
     def _changes_in_persistence(self, now: dict[str, Any], attributes: dict[str, Any]) -> Iterator[str]:
         """Yield the buffers that have come into the state dict, or gone out of it."""
         held = attributes.get(_NOT_PERSISTENT)
-        kept: set[str] = set(self._contents[id(held)][1]) if id(held) in self._contents else set()
+        kept: set[str] = set(self._contents.get(id(held), ()))
         current: set[str] = now.get(_NOT_PERSISTENT) or set()
         if kept != current:
             yield from sorted(name for name in kept ^ current if name in now["_buffers"])
@@ -283,7 +324,7 @@ class Snapshot:
         for table, held in attributes.items():
             if table not in _TABLES and not table.endswith("_hooks"):
                 continue
-            kept = self._contents[id(held)][1] if id(held) in self._contents else ()
+            kept = self._contents.get(id(held), ())
             current: Any = now.get(table) or {}
             if not kept and not current:
                 continue
@@ -336,11 +377,20 @@ class Snapshot:
             entry.restore()
         return failures
 
+    def _were_empty(self) -> Iterator[Any]:
+        """Yield the containers that held nothing: most tables of most modules, and so they are not listed."""
+        yield from self._empty
+        for _, _, attributes in self._parts:
+            for value in attributes.values():
+                is_container = value.__class__ in _CONTAINERS or isinstance(value, _NESTED)
+                if is_container and not isinstance(value, tuple) and id(value) not in self._contents:
+                    yield value
+
     def _restore_containers(self) -> None:
-        for container in self._empty:
+        for container in self._were_empty():
             if container:
                 container.clear()
-        for container, elements in self._contents.values():
+        for container, elements in zip(self._containers, self._contents.values(), strict=True):
             if isinstance(container, list):
                 container[:] = elements
             elif isinstance(container, dict):
@@ -348,7 +398,7 @@ class Snapshot:
                 if type(container) is dict:
                     container.update(elements)
                     continue
-                for key, value in elements:  # A Counter is updated by counting.
+                for key, value in elements.items():  # A Counter is updated by counting.
                     container[key] = value
             elif isinstance(container, set):
                 container.clear()
@@ -366,17 +416,20 @@ def _changes_in_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterato
             yield name
 
 
-def _are_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    return len(first) == len(second) and all(
-        ours is theirs
-        # The entries of dicts are tuples that are made when they are asked for.
-        or (type(ours) is type(theirs) is tuple and len(ours) == 2 and _are_same(ours, theirs))
-        for ours, theirs in zip(first, second, strict=True)
-    )
+def _holds(container: Any, elements: Collection[Any]) -> bool:
+    """Return whether a container holds the very objects, in their order, that `_elements_of` has found in it."""
+    if len(container) != len(elements) or not all(map(is_, container, elements)):
+        return False
+    if not isinstance(elements, dict):
+        return True
+    held = cast("dict[Any, Any]", elements)
+    return all(map(is_, container.values(), held.values()))
 
 
-def _elements_of(container: Any) -> tuple[Any, ...]:
-    """Return what a container holds; most tables of most modules are empty."""
-    if not container:
-        return ()
-    return tuple(container.items()) if isinstance(container, dict) else tuple(container)
+def _empty_ones(attributes: dict[str, Any]) -> list[Any]:
+    return [value for value in attributes.values() if isinstance(value, _NESTED) and not value]
+
+
+def _elements_of(container: Any) -> Any:
+    """Return what a container holds: a dict of a dict, a tuple of any other."""
+    return dict(cast("dict[Any, Any]", container)) if isinstance(container, dict) else tuple(container)

@@ -45,13 +45,17 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
 __all__ = [
+    "ATTRIBUTES_OF_MODULES",
     "BOOLEAN_DISPATCHED",
     "COMPILED_MODULE",
     "COMPILER",
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
     "FUNCTIONAL_BATCH_NORM",
+    "HOOKS_OF_TENSORS",
+    "HOOK_TABLES",
     "NN_OPERATORS",
+    "OTHER_TABLES",
     "RRELU",
     "SET_GRAD_ENABLED",
     "TORCH_FX_PATCHED",
@@ -90,6 +94,7 @@ __all__ = [
     "has_forward_hooks",
     "has_hooks",
     "has_only_weight_hooks",
+    "hook_tables_of",
     "is_about_missing_data",
     "is_compiled_class",
     "is_compiler_loaded",
@@ -367,6 +372,14 @@ _TABLES = tuple(
 """The names of the tables that a module has to itself, all of them empty in a new one, and their classes."""
 
 
+ATTRIBUTES_OF_MODULES = [*_EMPTY]
+"""The names of what every module has, in the order in which a new one gets them."""
+OTHER_TABLES = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules")
+"""Those of the tables of a module that are not about hooks."""
+HOOK_TABLES = tuple(name for name, _ in _TABLES if name not in OTHER_TABLES)
+"""Those that hold what is called when something is done with a module."""
+
+
 def own_tables(module: nn.Module) -> tuple[MutableMapping[str, Any], ...]:
     """Return the module's own tables: of parameters, of buffers, of submodules."""
     return module._parameters, module._buffers, module._modules
@@ -583,6 +596,15 @@ def storage_of(tensor: torch.Tensor) -> Any:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # Sparse, or without storage.
         return None
+
+
+HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+"""What a tensor holds its hooks in: dicts, or None."""
+
+
+def hook_tables_of(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """Return what a tensor has under these names."""
+    return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
 
 
 def storage_and_size_of(tensor: torch.Tensor) -> tuple[Any, int]:

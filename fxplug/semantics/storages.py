@@ -10,8 +10,10 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from fxplug.semantics.internals import (
+    HOOKS_OF_TENSORS,
     LightDispatchMode,
     flatten_tree,
+    hook_tables_of,
     memory_of,
     remove_modes_above,
     storage_and_size_of,
@@ -39,11 +41,8 @@ class _Record(NamedTuple):
     hooks: tuple[_Hooks, ...]
 
 
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-"""What a tensor holds its hooks in: dicts, or None."""
-
 _Hooks = tuple[Any, tuple[tuple[Any, Any], ...]]
-"""Such a dict, and what it held."""
+"""A table of hooks, and what it held."""
 
 
 class StorageJournal(LightDispatchMode):
@@ -63,15 +62,17 @@ class StorageJournal(LightDispatchMode):
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         super().__init__()
         known = {id(tensor): tensor for tensor in tensors}
-        for tensor in list(known.values()):
-            gradient = tensor.grad if tensor.is_leaf else None
-            if gradient is not None:
-                known.setdefault(id(gradient), gradient)
-        with torch.no_grad():
-            self._records = [_record_of(tensor) for tensor in known.values()]
+        self._records: list[_Record] = []
         self._watched: dict[Any, torch.Tensor] = {}
         self._sizes: dict[Any, int] = {}
-        for record in self._records:
+        waiting = list(known.values())
+        for tensor in waiting:  # It grows meanwhile.
+            gradient = tensor.grad if tensor.is_leaf else None
+            if gradient is not None and id(gradient) not in known:
+                known[id(gradient)] = gradient
+                waiting.append(gradient)
+            record = _record_of(tensor, gradient)
+            self._records.append(record)
             for plain in memory_of(record.alias) if record.alias is not None else ():
                 key, size = storage_and_size_of(plain)
                 self._watched[key], self._sizes[key] = plain, size
@@ -179,25 +180,32 @@ class StorageJournal(LightDispatchMode):
 _NO_ATTRIBUTES: dict[str, Any] = {}
 
 
-def _record_of(tensor: torch.Tensor) -> _Record:
-    return _Record(
+def _record_of(tensor: torch.Tensor, gradient: torch.Tensor | None) -> _Record:
+    kind, attributes = type(tensor), vars(tensor)
+    parts = (
         tensor,
-        None if is_lazy(tensor) else tensor.detach(),
+        tensor.data if kind in _PLAIN else _alias_of(tensor),
         tensor.requires_grad,
-        tensor.grad if tensor.is_leaf else None,
-        type(tensor),
-        dict(vars(tensor)) or _NO_ATTRIBUTES,
+        gradient,
+        kind,
+        attributes.copy() if attributes else _NO_ATTRIBUTES,
         _hooks_of(tensor),
     )
+    return tuple.__new__(_Record, parts)  # A third of what the class itself takes.
 
 
-_NO_TABLES = [None] * len(_HOOKS)
-_NO_HOOKS: tuple[_Hooks, ...] = ((None, ()),) * len(_HOOKS)
+def _alias_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return a tensor with the same memory, None for a parameter that has none yet."""
+    with torch.no_grad():
+        return None if is_lazy(tensor) else tensor.detach()
+
+
+_NO_HOOKS: tuple[_Hooks, ...] = ((None, ()),) * len(HOOKS_OF_TENSORS)
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[_Hooks, ...]:
-    tables = [getattr(tensor, name) for name in _HOOKS]
-    if tables == _NO_TABLES:
+    tables = hook_tables_of(tensor)
+    if tables == (None, None):
         return _NO_HOOKS
     return tuple([(table, tuple(table.items()) if table else ()) for table in tables])
 
@@ -242,7 +250,7 @@ def _restore_data(record: _Record) -> None:
         vars(tensor).clear()
         vars(tensor).update(record.attributes)
     if _hooks_of(tensor) != record.hooks:
-        for name, (table, held) in zip(_HOOKS, record.hooks, strict=True):
+        for name, (table, held) in zip(HOOKS_OF_TENSORS, record.hooks, strict=True):
             added = getattr(tensor, name)
             if added is not None:
                 added.clear()  # Some are called also when they are no longer held here.

@@ -370,6 +370,37 @@ class TestContainers:
         assert held[0] == 1
         assert held[1] is held
 
+    def test_of_a_module_that_has_attributes_before_it_is_one(self):
+        class Early(nn.Module):
+            def __init__(self):
+                self.__dict__["log"] = ["made"]
+                super().__init__()
+                self.scale = nn.Parameter(torch.ones(3))
+                self.later = {"a": [1]}
+
+            def forward(self, x):
+                return x * self.scale
+
+        layer = Early()
+        module = GraphModule({"layer": layer}, graph_that_calls("layer"))
+
+        def change(module):
+            module.layer.log.append("changed")
+            module.layer.later["a"].append(2)
+            module.layer.register_forward_hook(lambda *_: None)
+            with torch.no_grad():
+                module.layer.scale.mul_(2)
+
+        fail(module, change)
+        assert (layer.log, layer.later, len(layer._forward_hooks)) == (["made"], {"a": [1]}, 0)
+        assert layer.scale.tolist() == [1, 1, 1]
+
+    def test_of_a_tensor_that_were_empty(self, module):
+        module.linear.weight.notes = []
+
+        fail(module, lambda module: module.linear.weight.notes.append("changed"))
+        assert module.linear.weight.notes == []
+
 
 class TestTensorsThatBecameOthers:
     def test_an_integer_that_was_given_a_number_that_trains(self, module):
