@@ -121,3 +121,9 @@ class SourceLines(Sequence[str]):  # noqa: PLW1641 - no more than a list has
 
     def __eq__(self, other: object) -> bool:
         return self._all() == (other._all() if isinstance(other, SourceLines) else other)
+
+    def __add__(self, other: list[str]) -> list[str]:
+        return [*self._all(), *other]
+
+    def __radd__(self, other: list[str]) -> list[str]:
+        return [*other, *self._all()]

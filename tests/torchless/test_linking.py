@@ -272,6 +272,8 @@ def test_the_source_is_registered_as_lines_while_the_function_lives():
     assert linecache.getline(filename, 1) == "def forward(self, x):\n"
     assert linecache.getlines(filename) == code.src.splitlines(keepends=True)
     assert len(linecache.getlines(filename)) == 4
+    assert [*linecache.getlines(filename), "end"] == linecache.getlines(filename) + ["end"]  # noqa: RUF005
+    assert ["start", *linecache.getlines(filename)] == ["start"] + linecache.getlines(filename)  # noqa: RUF005
     assert inspect.getsource(compiled.function) == code.src
     del compiled
     gc.collect()

@@ -4,8 +4,10 @@ All variants run in turn, so that a busy machine slows all of them alike. Run it
 
     python plugins/fxplug-quant/benchmarks/quantization.py                    # everything, with 1 and 2 threads
     python plugins/fxplug-quant/benchmarks/quantization.py recommender token --threads 1 --rounds 51
-    python plugins/fxplug-quant/benchmarks/quantization.py --write            # keep the table in benchmarks/results/
+    python plugins/fxplug-quant/benchmarks/quantization.py --processes 5 --write # keep the table in benchmarks/results/
 
+Where a process has its weights in memory makes some per cent of the time of a model at few rows, for as long as it
+runs: with several processes the rounds of all of them count alike.
 torch.ao is deprecated; it is here as what to compare with. Without it (a PyTorch that dropped it) it is left out.
 No time is asserted; **bound** says what is promised, and **holds** whether it was so in this run.
 """
@@ -17,7 +19,9 @@ import copy
 import json
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from dataclasses import asdict, dataclass
@@ -258,21 +262,64 @@ def measure(variants: dict[str, nn.Module], batch: torch.Tensor, rounds: int) ->
     return found
 
 
-def promise(case: Case, variant: str, to_float: float, to_ao: float | None) -> tuple[str, bool | None]:
+def promise(least: float, variant: str, to_float: float, to_ao: float | None) -> tuple[str, bool | None]:
     """Return what is promised of a variant, and whether it is so."""
     if variant in {"float", "bfloat16", "weight-int8, float32"} or variant.startswith("torch.ao"):
         return "", None
-    bound = f"{case.bound} x float"
-    return bound if to_ao is None else f"{bound}, 1.0 x torch.ao", to_float >= case.bound and (
-        to_ao or 1.0
-    ) >= 1.0
+    bound = f"{least} x float"
+    return bound if to_ao is None else f"{bound}, 1.0 x torch.ao", to_float >= least and (to_ao or 1.0) >= 1.0
+
+
+@dataclass
+class Samples:
+    """What was found out about one model; plain values, as another process may have found them."""
+
+    bound: float
+    noise: dict[str, float]
+    """Variant -> decibels."""
+    megabytes: dict[str, float]
+    times: list[tuple[int, int, dict[str, list[float]]]]
+    """Threads, rows and, of each variant, milliseconds of each round."""
+
+    @staticmethod
+    def taken(name: str, threads: list[int], batches: list[int] | None, rounds: int) -> Samples:
+        """Measure a model in this process."""
+        case = CASES[name]()
+        noise = noise_of(case)
+        times = []
+        for count in threads:
+            torch.set_num_threads(count)
+            times += [
+                (count, batch, measure(case.variants, case.make(batch, 7), rounds))
+                for batch in batches or case.batches
+            ]
+        sizes = {variant: megabytes(model) for variant, model in case.variants.items()}
+        return Samples(case.bound, noise, sizes, times)
+
+    @staticmethod
+    def taken_apart(name: str, options: argparse.Namespace) -> Samples:
+        """Measure a model in several processes, one after the other."""
+        chosen = ["--threads", *map(str, options.threads), "--rounds", str(options.rounds)]
+        if options.batches:
+            chosen += ["--batches", *map(str, options.batches)]
+        parts = []
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "samples.json")
+            for _ in range(options.processes):
+                subprocess.run([sys.executable, __file__, name, *chosen, "--samples", str(path)], check=True)
+                parts.append(Samples(**json.loads(path.read_text())))
+        whole = parts[0]
+        for place, (_, _, times) in enumerate(whole.times):
+            for part in parts[1:]:
+                for variant, found in part.times[place][2].items():
+                    times[variant] += found
+        return whole
 
 
 def rows_of(
-    name: str, case: Case, threads: int, batch: int, rounds: int, noise: dict[str, float]
+    name: str, samples: Samples, threads: int, batch: int, times: dict[str, list[float]]
 ) -> list[Row]:
-    """Measure one batch."""
-    times = measure(case.variants, case.make(batch, 7), rounds)
+    """Return the lines about one batch."""
     rows = []
     for variant, found in times.items():
         low, _, high = statistics.quantiles(found, n=4)
@@ -290,9 +337,9 @@ def rows_of(
                 (low, high),
                 to_float,
                 to_ao,
-                noise.get(variant),
-                megabytes(case.variants[variant]),
-                *promise(case, variant, to_float, to_ao),
+                samples.noise.get(variant),
+                samples.megabytes[variant],
+                *promise(samples.bound, variant, to_float, to_ao),
             )
         )
     return rows
@@ -343,13 +390,18 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(rows: list[Row]) -> None:
+def write(rows: list[Row], processes: int, rounds: int) -> None:
     """Keep a table."""
     _RESULTS.mkdir(exist_ok=True)
-    data = {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability()}
+    data = {
+        "torch": torch.__version__,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "processes": processes,
+        "rounds": rounds,
+    }
     text = json.dumps({**data, "rows": [asdict(row) for row in rows]}, indent=1)
     (_RESULTS / "quantization.json").write_text(f"{text}\n")
-    about = f"PyTorch {data['torch']}, {data['capability']}"
+    about = f"PyTorch {data['torch']}, {data['capability']}, {processes} x {rounds} rounds"
     (_RESULTS / "quantization.md").write_text(f"# Quantized models\n\n{about}\n\n{table(rows)}\n")
 
 
@@ -362,25 +414,35 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="*")
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument(
+        "--samples", type=Path, help="where the samples of one model are written, and no table is made"
+    )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if not set(options.models) <= set(CASES):
         parser.error(f"there are the models {', '.join(CASES)}")
+    if options.samples is not None and len(options.models) != 1:
+        parser.error("--samples takes one model")
     if options.rounds < 2:
         parser.error("quartiles need at least 2 rounds")
     warnings.simplefilter("ignore")
+    if options.samples is not None:
+        samples = Samples.taken(options.models[0], options.threads, options.batches, options.rounds)
+        options.samples.write_text(json.dumps(asdict(samples)))
+        return
     rows: list[Row] = []
     for name in options.models or CASES:
         print(f"{name}, PyTorch {torch.__version__}")
-        case = CASES[name]()
-        noise = noise_of(case)
-        for threads in options.threads:
-            torch.set_num_threads(threads)
-            for batch in options.batches or case.batches:
-                rows += rows_of(name, case, threads, batch, options.rounds, noise)
-                print(table(rows[-len(case.variants) :]))
+        if options.processes > 1:
+            samples = Samples.taken_apart(name, options)
+        else:
+            samples = Samples.taken(name, options.threads, options.batches, options.rounds)
+        for threads, batch, times in samples.times:
+            rows += rows_of(name, samples, threads, batch, times)
+            print(table(rows[-len(times) :]))
     if options.write:
-        write(rows)
+        write(rows, options.processes, options.rounds)
 
 
 if __name__ == "__main__":
