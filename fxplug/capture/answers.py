@@ -96,10 +96,7 @@ class TracedValue(Protocol):
 def _tracer(proxy: TracedValue) -> Any:
     """Return the tracer of a proxy while it runs the program in this thread or task, None for any other."""
     session = active.get()
-    try:
-        tracer = object.__getattribute__(proxy, "tracer")
-    except AttributeError:  # It is being made.
-        return None
+    tracer = vars(proxy).get("tracer")
     is_running = session is not None and tracer is not None and session.interceptor is tracer
     return tracer if is_running and getattr(tracer, "answers_questions", False) else None
 

@@ -14,6 +14,7 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+import torch.nn.modules.container
 from torch import nn
 
 from fxplug.capture.caches import CACHED
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of", "values_by_name"]
 
-_CONTAINERS = nn.Sequential.forward.__code__.co_filename
+_FILE_OF_CONTAINERS = torch.nn.modules.container.__file__
 """Where all that is done with what a module is called with is to hand it on."""
 ASKED_BY_NAME = frozenset({"callable", "getattr", "hasattr", "id", "type"})
 """Functions of Python whose calls no traced value hears."""
@@ -140,7 +141,7 @@ def _closed_over(function: FunctionType) -> Iterator[Any]:
 
 def _is_foreign(filename: str) -> bool:
     """Return whether code is of fxplug, of torch beneath its modules or in its containers, or of Python itself."""
-    return passes_calls_on(filename) or is_standard(filename) or filename == _CONTAINERS
+    return passes_calls_on(filename) or is_standard(filename) or filename == _FILE_OF_CONTAINERS
 
 
 def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:

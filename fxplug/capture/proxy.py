@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import operator
@@ -107,16 +106,15 @@ class Proxy:
         tracer: Who records; by default one that appends plain nodes to the graph of `node`.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "node", "tracer")  # Most have nothing else, and need no table.
-
     node: Node
     """The node whose value this is."""
     tracer: ProxyFactory
     """Who records."""
 
     def __init__(self, node: Node, tracer: ProxyFactory | None = None) -> None:
-        _put_node(self, node)  # Past __setattr__, which would double the time that this takes.
-        _put_tracer(self, tracer if tracer is not None else GraphAppendingTracer(cast("Graph", node.graph)))
+        own = self.__dict__  # Past __setattr__, which would double the time that this takes.
+        own["node"] = node
+        own["tracer"] = tracer if tracer is not None else GraphAppendingTracer(cast("Graph", node.graph))
 
     def __repr__(self) -> str:
         return f"Proxy({self.node.name})"
@@ -248,18 +246,10 @@ class Proxy:
 
     def __getstate__(self) -> dict[str, Any]:
         check_pickling(self)
-        state = dict(vars(self))
-        for name in ("node", "tracer"):
-            with contextlib.suppress(AttributeError):  # An attribute that nobody has used has no node.
-                state[name] = _SLOTS[name].__get__(self)
-        return state
+        return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            if name in _SLOTS:
-                _SLOTS[name].__set__(self, value)
-            else:
-                vars(self)[name] = value
+        vars(self).update(state)
 
     @classmethod
     def __torch_function__(
@@ -275,10 +265,6 @@ class Proxy:
         return tracer.create_proxy("call_function", function, args, kwargs)
 
 
-_SLOTS: dict[str, Any] = {"node": Proxy.node, "tracer": Proxy.tracer}
-_put_node, _put_tracer = _SLOTS["node"].__set__, _SLOTS["tracer"].__set__
-
-
 class Attribute(Proxy):
     """An attribute of a traced value. It becomes a node only when it is used other than by being called."""
 
@@ -289,8 +275,7 @@ class Attribute(Proxy):
     _node: Node | None
 
     def __init__(self, root: Proxy, attr: str) -> None:
-        _put_tracer(self, root.tracer)
-        self.__dict__.update(_node=None, root=root, attr=attr)
+        self.__dict__.update(_node=None, root=root, attr=attr, tracer=root.tracer)
 
     @property
     def node(self) -> Node:  # pyright: ignore[reportIncompatibleVariableOverride] - made when it is asked for

@@ -130,6 +130,7 @@ PROBES: tuple[TorchName, ...] = (
         "_global_forward_hooks _global_forward_pre_hooks _global_backward_hooks _global_backward_pre_hooks",
         "modules with hooks",
     ),
+    *_below("torch.zeros(())", "_backward_hooks _post_accumulate_grad_hooks", "undoing what passes change"),
     *_below("torch.autocast()", "_enabled _cache_enabled", "autocast regions"),
     *_below("torch.UntypedStorage()", "_cdata", "telling whether tensors share memory"),
 )

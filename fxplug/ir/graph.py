@@ -319,7 +319,9 @@ class Graph(CodeOwner):
         Raises:
             ForeignNodeError: `value` is a node of another graph, or erased.
         """
-        if value.graph is not self or value._position is ERASED or path[:2] == "__" or not path.islower():
+        is_usual = type(self).create_node is _create_node and "create_node" not in vars(self)
+        is_ours = value.graph is self and value._position is not ERASED
+        if not (is_usual and is_ours and path.islower() and path[:2] != "__"):
             return self.create_node("call_module", path, (value,), None, None, None, origin)
         node = Node.__new__(Node)
         node.graph = self
@@ -695,6 +697,10 @@ class Graph(CodeOwner):
 
     def __repr__(self) -> str:
         return f"<Graph with {len(self.nodes)} nodes, version {self.version}>"
+
+
+_create_node = Graph.create_node
+"""As it is here; whoever puts something else in its place hears of every node."""
 
 
 def _identity(node: Node) -> Argument:

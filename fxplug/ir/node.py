@@ -272,9 +272,11 @@ class Node(NodeDescription):
     def users(self) -> dict[Node, None]:
         """The nodes that use this one's value, in the order in which they started to."""
         users = self._users
-        if users is None or users.__class__ is not dict:
-            users = self._users = {} if users is None else {cast("Node", users): None}
-        return cast("dict[Node, None]", users)
+        if isinstance(users, dict):
+            return users
+        # Nothing is called from here on, so that no other thread adds a user that would be lost.
+        self._users = made = {} if users is None else {users: None}
+        return made
 
     @users.setter
     def users(self, users: dict[Node, None]) -> None:

@@ -18,6 +18,7 @@ from fxplug.semantics.internals import (
     ATTRIBUTES_OF_MODULES,
     HOOK_TABLES,
     OTHER_TABLES,
+    SWITCHES,
     compiles_functions,
     is_listening,
     modules_below,
@@ -101,7 +102,7 @@ class Snapshot:
     def __init__(self, module: GraphModule) -> None:
         self._parts: list[tuple[nn.Module, type, dict[str, Any]]] = []
         self._contents: dict[int, Any] = {}
-        """Id of a container -> what it held."""
+        """Id of a container -> what it held: a dict of a dict, a tuple of any other."""
         self._containers: list[Any] = []
         """These containers, in the same order."""
         self._empty: list[Any] = []
@@ -146,6 +147,8 @@ class Snapshot:
             table = attributes[name]
             if table:
                 self._keep_table(table)
+        if not _SCALARS.issuperset(map(type, map(attributes.__getitem__, SWITCHES))):
+            self._keep([attributes[name] for name in SWITCHES])
         self._keep(islice(own, len(ATTRIBUTES_OF_MODULES), None))
 
     def _keep(self, values: Iterable[Any]) -> None:
@@ -171,7 +174,7 @@ class Snapshot:
             self._contents[id(table)] = elements
             self._tensors += [value for value in elements.values() if isinstance(value, torch.Tensor)]
         else:
-            self._keep_contents(table)
+            self._keep([table])
 
     def _keep_attributes_of_tensors(self) -> None:
         """Note what tensors have as attributes, such as the scale of a weight; the tensors there may have some, too."""
@@ -382,8 +385,9 @@ class Snapshot:
         yield from self._empty
         for _, _, attributes in self._parts:
             for value in attributes.values():
-                is_container = value.__class__ in _CONTAINERS or isinstance(value, _NESTED)
-                if is_container and not isinstance(value, tuple) and id(value) not in self._contents:
+                kind = type(value)  # Not its __class__: a weak proxy of what is gone has none.
+                is_container = kind in _CONTAINERS or issubclass(kind, _NESTED)
+                if is_container and not issubclass(kind, tuple) and id(value) not in self._contents:
                     yield value
 
     def _restore_containers(self) -> None:
@@ -418,12 +422,11 @@ def _changes_in_settings(now: dict[str, Any], before: dict[str, Any]) -> Iterato
 
 def _holds(container: Any, elements: Collection[Any]) -> bool:
     """Return whether a container holds the very objects, in their order, that `_elements_of` has found in it."""
-    if len(container) != len(elements) or not all(map(is_, container, elements)):
+    now = _elements_of(container)
+    if len(now) != len(elements) or not all(map(is_, now, elements)):
         return False
-    if not isinstance(elements, dict):
-        return True
     held = cast("dict[Any, Any]", elements)
-    return all(map(is_, container.values(), held.values()))
+    return not isinstance(now, dict) or all(map(is_, now.values(), held.values()))
 
 
 def _empty_ones(attributes: dict[str, Any]) -> list[Any]:
@@ -432,4 +435,8 @@ def _empty_ones(attributes: dict[str, Any]) -> list[Any]:
 
 def _elements_of(container: Any) -> Any:
     """Return what a container holds: a dict of a dict, a tuple of any other."""
-    return dict(cast("dict[Any, Any]", container)) if isinstance(container, dict) else tuple(container)
+    if not isinstance(container, dict):
+        return tuple(container)
+    # A class of its own may answer for a key with something else than it holds.
+    is_plain = type(container) in _CONTAINERS
+    return dict(cast("dict[Any, Any]", container) if is_plain else container.items())

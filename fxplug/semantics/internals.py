@@ -8,6 +8,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from contextlib import contextmanager
+from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,6 +59,7 @@ __all__ = [
     "OTHER_TABLES",
     "RRELU",
     "SET_GRAD_ENABLED",
+    "SWITCHES",
     "TORCH_FX_PATCHED",
     "TRAINED_BATCH_NORM",
     "TYPE_QUESTIONS",
@@ -380,6 +382,10 @@ HOOK_TABLES = tuple(name for name, _ in _TABLES if name not in OTHER_TABLES)
 """Those that hold what is called when something is done with a module."""
 
 
+SWITCHES = tuple(name for name in _EMPTY if name not in (*HOOK_TABLES, *OTHER_TABLES))
+"""What every module has and that is no table."""
+
+
 def own_tables(module: nn.Module) -> tuple[MutableMapping[str, Any], ...]:
     """Return the module's own tables: of parameters, of buffers, of submodules."""
     return module._parameters, module._buffers, module._modules
@@ -602,9 +608,8 @@ HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 """What a tensor holds its hooks in: dicts, or None."""
 
 
-def hook_tables_of(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """Return what a tensor has under these names."""
-    return tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+hook_tables_of: Callable[[torch.Tensor], tuple[Any, ...]] = attrgetter(*HOOKS_OF_TENSORS)
+"""Returns what a tensor has under these names."""
 
 
 def storage_and_size_of(tensor: torch.Tensor) -> tuple[Any, int]:

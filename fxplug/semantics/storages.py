@@ -200,12 +200,13 @@ def _alias_of(tensor: torch.Tensor) -> torch.Tensor | None:
         return None if is_lazy(tensor) else tensor.detach()
 
 
+_NO_TABLES = (None,) * len(HOOKS_OF_TENSORS)
 _NO_HOOKS: tuple[_Hooks, ...] = ((None, ()),) * len(HOOKS_OF_TENSORS)
 
 
 def _hooks_of(tensor: torch.Tensor) -> tuple[_Hooks, ...]:
     tables = hook_tables_of(tensor)
-    if tables == (None, None):
+    if tables == _NO_TABLES:
         return _NO_HOOKS
     return tuple([(table, tuple(table.items()) if table else ()) for table in tables])
 

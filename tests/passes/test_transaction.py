@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import subprocess
 import sys
-from collections import Counter
+import types
+import weakref
+from collections import Counter, OrderedDict
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from torch.nn.utils import parametrizations, parametrize
 import fxplug
 from fxplug.errors import PassError
 from fxplug.execute import GraphModule
-from fxplug.passes import Pass, PassRecord, PassResult, Pipeline, PipelineStep
+from fxplug.passes import Pass, PassRecord, PassResult, Pipeline, PipelineStep, Snapshot
 from fxplug.semantics import storages
 from fxplug.semantics.internals import dispatch_modes
 
@@ -52,6 +55,25 @@ class Affine(nn.Module):
         return self.act(self.linear(x))
 
 
+class Plain:
+    pass
+
+
+class Visible(OrderedDict):
+    def keys(self):
+        return [key for key in super().__iter__() if not key.startswith("_")]
+
+
+class Scaled(OrderedDict):
+    def __getitem__(self, key):
+        return super().__getitem__(key) * 2
+
+
+class Expired(OrderedDict):
+    def __getitem__(self, key):
+        raise KeyError(key)
+
+
 @pytest.fixture
 def module():
     torch.manual_seed(0)
@@ -79,6 +101,16 @@ class TestGradients:
         fail(module, lambda module: module(X * 2).sum().backward())
 
         assert torch.equal(module.linear.weight.grad, values)
+
+    def test_that_has_one_itself(self, module):
+        weight = module.linear.weight
+        weight.grad = torch.ones_like(weight)
+        weight.grad.grad = torch.full_like(weight, 2.0)
+        inner = weight.grad.grad
+
+        fail(module, lambda module: module.linear.weight.grad.grad.zero_())
+        assert weight.grad.grad is inner
+        assert torch.equal(inner, torch.full_like(weight, 2.0))
 
 
 class TestGraphs:
@@ -394,6 +426,54 @@ class TestContainers:
         fail(module, change)
         assert (layer.log, layer.later, len(layer._forward_hooks)) == (["made"], {"a": [1]}, 0)
         assert layer.scale.tolist() == [1, 1, 1]
+
+    def test_of_classes_that_answer_with_something_else_than_they_hold(self, module):
+        module.act.seen, module.act.scaled, module.act.gone = Visible(a=1, _b=2), Scaled(a=1), Expired(a=1)
+
+        def change(module):
+            for held in (module.act.seen, module.act.scaled, module.act.gone):
+                held["more"] = 3
+
+        fail(module, change)
+        for held, expected in ((module.act.seen, {"a": 1, "_b": 2}), (module.act.scaled, {"a": 1})):
+            assert list(OrderedDict.items(held)) == list(expected.items())
+        assert list(OrderedDict.items(module.act.gone)) == [("a", 1)]
+        assert not Snapshot(module).may_compute_otherwise()
+
+    @pytest.mark.parametrize("name", ["training", "_is_full_backward_hook"])
+    def test_in_the_place_of_what_every_module_has(self, module, name):
+        held = {"a": [1]}
+        vars(module.act)[name] = held
+
+        def change(module):
+            held["a"].append(2)
+            held["b"] = 3
+
+        fail(module, change)
+        assert vars(module.act)[name] is held
+        assert held == {"a": [1]}
+
+    def test_beside_a_weak_proxy_of_what_the_pass_has_dropped(self, module):
+        module.act.holder = types.SimpleNamespace(held=Plain())
+        module.act.proxy = weakref.proxy(module.act.holder.held)
+        weight = module.linear.weight.detach().clone()
+
+        def change(module):
+            module.act.holder.held = None
+            gc.collect()
+            with torch.no_grad():
+                module.linear.weight.fill_(7)
+
+        fail(module, change)
+        assert torch.equal(module.linear.weight, weight)
+
+    def test_a_value_that_is_another_one_counts(self, module):
+        module.act.held = {"a": object(), "b": [1]}
+        snapshot = Snapshot(module)
+
+        assert not snapshot.may_compute_otherwise()
+        module.act.held["a"] = object()
+        assert snapshot.may_compute_otherwise()
 
     def test_of_a_tensor_that_were_empty(self, module):
         module.linear.weight.notes = []

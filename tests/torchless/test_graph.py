@@ -657,7 +657,7 @@ def test_nodes_that_call_asks_once_for_each_target_and_keeps_the_order(graph, is
 
 
 @pytest.mark.parametrize(
-    "path", ["layer", "layer1.0.conv1", "a.Layer", "__hidden", "a b.c", "class", "é.x", "sum"]
+    "path", ["layer", "layer1.0.conv1", "a.Layer", "__hidden", "__x__", "a b.c", "class", "é.x", "sum"]
 )
 def test_the_short_way_to_a_call_makes_what_the_long_one_makes(path):
     graphs = Graph(), Graph()
@@ -692,3 +692,17 @@ def test_the_short_way_to_a_call_refuses_what_is_no_value_of_the_graph():
             graph._create_call_of("layer", value, None)
 
     assert len(graph.nodes) == 0
+
+
+@pytest.mark.parametrize("of_class", [True, False])
+def test_who_listens_at_create_node_hears_of_calls_of_layers(monkeypatch, of_class):
+    graph, heard, create = Graph(), [], Graph.create_node
+    x = graph.placeholder("x")
+
+    def listening(*args, **kwargs):
+        heard.append(args[-1] if of_class else args)
+        return create(*args, **kwargs) if of_class else create(graph, *args, **kwargs)
+
+    monkeypatch.setattr(Graph if of_class else graph, "create_node", listening)
+    assert graph._create_call_of("layer", x, None).target == "layer"
+    assert len(heard) == 1

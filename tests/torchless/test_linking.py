@@ -468,6 +468,17 @@ def test_an_augmented_operator_has_no_annotation():
     assert check(graph)(None, 1, 10, 100) == 11
 
 
+def test_a_sum_of_two_values_keeps_its_annotation():
+    graph = Graph()
+    x, y = (graph.placeholder(name) for name in "xy")
+    total = graph.call_function(operator.add, (x, y))
+    total.type = int
+    graph.output(total)
+
+    assert "add : int = x + y" in graph.python_code("self").src
+    assert check(graph)(None, 1, 10) == 11
+
+
 class Holder:
     def act(self, value):
         return ["act", value]
