@@ -319,7 +319,8 @@ class Graph(CodeOwner):
         Raises:
             ForeignNodeError: `value` is a node of another graph, or erased.
         """
-        is_usual = type(self).create_node is _create_node and "create_node" not in vars(self)
+        # Not by vars(self): a graph that has shown its table is slower from then on.
+        is_usual = getattr(self.create_node, "__func__", None) is _create_node
         is_ours = value.graph is self and value._position is not ERASED
         if not (is_usual and is_ours and path.islower() and path[:2] != "__"):
             return self.create_node("call_module", path, (value,), None, None, None, origin)
