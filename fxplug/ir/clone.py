@@ -57,13 +57,10 @@ def clone_nodes(source: Ring, owner: NodeOwner, destination: Ring) -> dict[Node,
     for node, copy in mapping.items():
         _copy_arguments(node, copy, mapping)
         users = node._users
-        copy._users = (
-            {mapping[user]: None for user in users}
-            if isinstance(users, dict)
-            else None
-            if users is None
-            else mapping[users]
-        )
+        if isinstance(users, dict):
+            copy._users = {mapping[user]: None for user in users}
+        else:
+            copy._users = None if users is None else mapping[users]
         copy._meta = None if node._meta is None else copy_meta(node.meta, mapping)
     return mapping
 

@@ -662,6 +662,35 @@ def test_a_layer_with_a_forward_of_its_own_is_looked_at_although_its_class_was_m
     refused(Root(), "FXP-T040")
 
 
+def test_only_what_torch_has_written_of_its_containers_is_not_looked_at(tmp_path):
+    # Somebody may have put something around it before fxplug is there.
+    script = tmp_path / "patched.py"
+    script.write_text(_PATCHED)
+    told = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+
+    assert told.strip() == "FXP-T040"
+
+
+_PATCHED = """
+import torch
+from torch import nn
+
+forward = nn.Sequential.forward
+nn.Sequential.forward = lambda self, x: forward(self, x)
+
+class Block(nn.Module):
+    def forward(self, x):
+        return x * 3 if type(x) is torch.Tensor else x - 1
+
+import fxplug
+
+try:
+    fxplug.symbolic_trace(Block())
+except fxplug.TraceError as error:
+    print(error.code)
+"""
+
+
 def test_an_input_that_is_only_handed_on_stays_one():
     class Root(nn.Module):
         def __init__(self):

@@ -467,6 +467,21 @@ class TestContainers:
         fail(module, change)
         assert torch.equal(module.linear.weight, weight)
 
+    def test_among_the_buffers(self, module):
+        held = module.act._buffers["odd"] = [1]
+        snapshot = Snapshot(module)
+        held.append(2)
+
+        assert snapshot.may_compute_otherwise()
+        snapshot.restore()
+        assert held == [1]
+        assert module.act._buffers["odd"] is held
+
+    def test_a_table_that_is_no_dict_is_told_by_whole_names(self, module):
+        vars(module.act)["_buffers"] = types.MappingProxyType({"ab": None})
+
+        assert set(Snapshot(module).changes_of_state(module)) <= {"act.ab"}
+
     def test_a_value_that_is_another_one_counts(self, module):
         module.act.held = {"a": object(), "b": [1]}
         snapshot = Snapshot(module)
