@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fxplug.ir.collector import paused_collection
+from fxplug.storage.checksums import Checksum
 from fxplug.storage.documents import parse_json, to_json
 from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.migrations import FORMAT_VERSION, migrate
@@ -152,19 +153,20 @@ def _write_member(
         info = zipfile.ZipInfo(name)
         info.extra = extra
     archive.compression = method  # Of members that are opened by name; others are stored as they are.
-    digest, size = hashlib.sha256(), 0
-    with archive.open(info, "w", force_zip64=True) as member:
+    size = 0
+    with Checksum() as checksum, archive.open(info, "w", force_zip64=True) as member:
 
         def sink(piece: Any) -> None:
             nonlocal size
-            digest.update(piece)
+            checksum.update(piece)
             size += len(piece)
             member.write(piece)
+            checksum.wait()  # Whoever hands a piece over may give its memory back then.
 
         writer(sink)
     # Members have the fixed date of 1980: equal modules give equal files.
     archive.getinfo(name).external_attr = 0o644 << 16
-    return {"sha256": digest.hexdigest(), "size": size}
+    return {"sha256": checksum.hexdigest(), "size": size}
 
 
 # -- reading
