@@ -16,6 +16,8 @@ The list:
 - ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
 - The flag by which torch.fx says that it traces: libraries that ask hear yes inside a trace, and no elsewhere.
 - The methods of ``random.Random`` by which generators of a program's own draw: they would be constants.
+- Functions that tell the time or have the system make random numbers, where a program finds them (see
+  `fxplug.capture.world`).
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).

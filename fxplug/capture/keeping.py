@@ -76,6 +76,11 @@ class StateKeeper:
         else:
             draws.on_draw(generator)
 
+    def on_world_asked(self, kind: str, name: str) -> None:
+        """Hear that something asks for the time, or the system for random numbers."""
+        if self._draws is not None and not self.paused:
+            self._draws.on_world_asked(kind, name)
+
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
         """Hear of a function that the program may call, of its own code, and of the names in it."""
         if self._draws is not None:

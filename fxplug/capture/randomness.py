@@ -1,4 +1,4 @@
-"""The states of the random numbers of Python, numpy and torch around a trace, and who draws of them."""
+"""The states of the random numbers of Python, numpy and torch around a trace, and who draws of them or asks the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.capture.callsites import called_name, last_argument
 from fxplug.capture.containers import OWN_TABLES, is_foreign, is_object
-from fxplug.capture.sources import caller_level, is_standard, passes_calls_on, place_in_program
+from fxplug.capture.sources import (
+    caller_level,
+    frames_of_program,
+    is_installed,
+    is_standard,
+    passes_calls_on,
+    place_in_program,
+)
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.semantics.random_sources import GLOBAL_GENERATOR, HeldGenerator, RandomSources, held_generator
 
@@ -47,6 +54,7 @@ class RandomStates:
         self._held: dict[int, tuple[str, HeldGenerator]] = {}
         self._classes: set[type] = set()
         self._error: TraceError | None = None
+        self._clock = ""
 
     def restore(self) -> list[str]:
         """Put back what has changed, unless other threads run, which may be those that have drawn.
@@ -68,13 +76,21 @@ class RandomStates:
         return changed
 
     def refuse(self) -> None:
-        """Refuse a program that has drawn of a generator of its own.
+        """Refuse a program that has drawn of a generator of its own; tell of one that has asked for the time.
 
         Raises:
             TraceError: It has, and the generator was not made and seeded by the program itself.
         """
         if self._error is not None:
             raise self._error
+        if self._clock:
+            warnings.warn(
+                f"While tracing, the program asked for the time ({self._clock}). What it was told is the same in every "
+                "call of what was captured. If that is for its log alone, all is well; otherwise make the time an "
+                "input.",
+                TraceWarning,
+                stacklevel=caller_level(),
+            )
 
     def on_made(self, generator: random.Random) -> None:
         """Hear that a generator is made."""
@@ -115,6 +131,21 @@ class RandomStates:
                 else f"a generator of its own ({type(generator).__module__}.{type(generator).__qualname__})"
             )
             self._error = _error(f"{what}{place_in_program()}")
+
+    def on_world_asked(self, kind: str, name: str) -> None:
+        """Hear that a function is called which asks for the time, or the system for random numbers.
+
+        Args:
+            kind: ``"clock"`` or ``"entropy"``.
+            name: Of the function.
+        """
+        frame = next(frames_of_program(), None)
+        if frame is None or is_installed(frame.f_code.co_filename):
+            return  # A library does for itself, as one that logs does.
+        if kind == "clock":
+            self._clock = self._clock or f"{name}{place_in_program()}"
+        elif self._error is None:
+            self._error = _error(f"the system ({name}){place_in_program()}")
 
     def note_held(self, path: str, module: nn.Module) -> None:
         """Take note of the generators of NumPy that a module or its class has as attributes, or in them.

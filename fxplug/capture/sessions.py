@@ -79,6 +79,10 @@ class ModuleInterceptor(Protocol):
         """Hear that a generator of Python is ``"made"``, gets a ``"seed"`` or a ``"state"``, or does ``"draw"``."""
         ...
 
+    def on_world_asked(self, kind: str, name: str) -> None:
+        """Hear that a function is called that asks for the time (``"clock"``), or the system for random numbers."""
+        ...
+
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
         """Hear of a function that the program may call, of its own code, and of the names in it."""
         ...

@@ -17,6 +17,7 @@ from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
+from fxplug.capture.world import asked_of_world
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def call_leaf(
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)
+    asked = asked_of_world(target)
+    if asked is not None and interceptor is not None:
+        interceptor.on_world_asked(*asked)
     return original(*args, **kwargs)
 
 

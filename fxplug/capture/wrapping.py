@@ -22,8 +22,9 @@ from fxplug.capture.hazards import reachable
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, shim_for, traced_value
-from fxplug.capture.sources import carrier_name
+from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
+from fxplug.capture.world import world_found_by
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import torch_fx_wrapped_functions, torch_fx_wrapped_methods
@@ -371,9 +372,21 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             value = getattr(builtins, name)
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
+        _hear_of_world(patches, session, found, scan.names)
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
+
+
+def _hear_of_world(patches: Patches, session: Session, function: FunctionType, names: frozenset[str]) -> None:
+    """Hear of what a function of the program asks of the world around it."""
+    if is_installed(function.__code__.co_filename):
+        return
+    for namespace, name, value in world_found_by(function.__globals__, names):
+        if isinstance(value, FunctionType):
+            _hold_function(patches, session, value)
+        else:
+            _hold_name(patches, session, namespace, name, value)
 
 
 def check_inputs(function: Callable[..., Any], receiver: tuple[Any, ...], values: Mapping[str, Any]) -> None:
