@@ -1,4 +1,4 @@
-"""The states of the random numbers of Python, numpy and torch around a trace, and who draws of them or asks the time."""
+"""The states of the random numbers of Python, numpy and torch around a trace, and who draws of them or asks for time."""
 
 from __future__ import annotations
 
