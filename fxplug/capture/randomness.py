@@ -1,4 +1,4 @@
-"""The states of the random numbers of Python, numpy and torch around a trace, and who draws of them or asks for time."""
+"""The states of random numbers of Python, numpy and torch around a trace; who draws of them, and who asks the time."""
 
 from __future__ import annotations
 
