@@ -382,7 +382,8 @@ def table(rows: list[Row]) -> str:
             f"{row.to_float:.2f}",
             "" if row.to_ao is None else f"{row.to_ao:.2f}",
             "" if row.decibels is None else f"{row.decibels:.1f}",
-            f"{row.megabytes:.1f}",
+            # Where packed weights are no tensors, as in torch.ao's, nothing is known.
+            f"{row.megabytes:.1f}" if row.megabytes >= 1 else "",
             row.bound,
             "" if row.holds is None else "yes" if row.holds else "**no**",
         ]

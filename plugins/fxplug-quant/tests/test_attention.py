@@ -20,6 +20,7 @@ from fxplug_quant import (
     WeightInt8Linear,
     plugin,
 )
+from fxplug_quant.errors import QuantizationError
 from fxplug_quant.masks import AttentionMask
 
 
@@ -286,3 +287,30 @@ def test_the_pass_runs_in_a_pipeline_is_saved_and_takes_new_weights(tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(loaded(*inputs), model(*inputs), atol=2e-6, rtol=1e-5)
         torch.testing.assert_close(result.graph_module(*inputs), other(*inputs), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("key_padding_mask", (1, 5)),
+        ("attn_mask", (1, 5)),
+        ("attn_mask", (1, 5, 5)),
+        ("attn_mask", (12, 1, 5)),
+        ("attn_mask", (5,)),
+    ],
+)
+def test_a_mask_of_another_shape_is_not_broadcast(name, shape):
+    query = torch.randn(3, 4, 5, 2)  # Batch, heads, positions, features.
+    mask = AttentionMask(4)
+    with pytest.raises(
+        QuantizationError, match=rf"{name} has the shape .* Give one of the shape \("
+    ) as caught:
+        mask(query, **{name: torch.zeros(shape)})
+    assert caught.value.code == "FXP-Q002"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("key_padding_mask", (3, 7)), ("attn_mask", (5, 7)), ("attn_mask", (12, 5, 7))]
+)
+def test_a_mask_of_the_right_shape_is_taken(name, shape):
+    assert AttentionMask(4)(torch.randn(3, 4, 5, 2), **{name: torch.zeros(shape)}).shape[-1] == 7

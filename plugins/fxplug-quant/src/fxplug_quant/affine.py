@@ -66,7 +66,7 @@ def as_quantized(steps: Tensor, affine: Affine) -> Tensor:
 
 def as_integers(quantized: Tensor) -> Tensor:
     """Return the steps of a tensor of the type ``torch.quint8``, in the same memory."""
-    empty = torch.empty(0, dtype=torch.uint8)
+    empty = torch.empty(0, dtype=torch.uint8, device="cpu")
     return empty.set_(
         quantized.untyped_storage(), quantized.storage_offset(), quantized.shape, quantized.stride()
     )
@@ -80,7 +80,7 @@ def expect_quantized_tensors() -> None:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.quint8)
+        torch.quantize_per_tensor(torch.zeros(1, dtype=torch.float32, device="cpu"), 1.0, 0, torch.quint8)
 
 
 def weight_scale(weight: Tensor, *, per_channel: bool = True) -> Tensor:

@@ -42,7 +42,8 @@ _MASKS = ("attn_mask", "key_padding_mask")
 class OpenAttention(Pass):
     """Replaces each call of an ``nn.MultiheadAttention`` by calls of linear layers with scaled products between them.
 
-    The linear layers have the same weights; the outputs are the same but for the order in which sums are taken. What
+    The linear layers have the same weights; the outputs are the same but for the order in which sums are taken, and
+    for rows that may look at no key, which are NaN in ``nn.MultiheadAttention`` and 0 before the last layer here. What
     stays one call is listed with its reason in ``details["left"]``. `fxplug_quant.plan` and `fxplug_quant.prepare` do
     the same by themselves.
     """

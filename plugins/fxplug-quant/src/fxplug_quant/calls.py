@@ -207,9 +207,17 @@ def _checked(node: Node, kind: str) -> Call:
         return Call(node, "other", ())
     if kind == "shape" and node.kwargs.get("training", node.target is functional.dropout):
         return Call(node, "other", ())
-    if kind == "pool" and node.kwargs.get("return_indices"):
+    # With a divisor of its own, an average may be larger than all that it is of.
+    if kind == "pool" and (node.kwargs.get("return_indices") or _divisor_of(node) is not None):
         return Call(node, "other", ())
     return Call(node, kind, (first,))
+
+
+def _divisor_of(node: Node) -> Any:
+    """Return by what an average of `avg_pool2d` is divided, None for what it is of."""
+    if node.target is not functional.avg_pool2d:
+        return None
+    return node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
 
 
 def _combined(node: Node, kind: str) -> tuple[Node, ...]:
@@ -252,6 +260,7 @@ def _read_module(node: Node, called: nn.Module) -> Call:
         reason = _UNSUPPORTED_MODULES.get(type(called)) or layers_inside(called)
         return Call(node, "other", (), called, reason)
     is_plain = not is_customised(called) and not getattr(called, "return_indices", False)
+    is_plain = is_plain and getattr(called, "divisor_override", None) is None
     if isinstance(called, (nn.Dropout, nn.Dropout2d)):
         is_plain = is_plain and not called.training
     if isinstance(called, nn.GELU) and called.approximate == "tanh":

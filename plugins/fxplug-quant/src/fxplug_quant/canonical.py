@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from fxplug.execute import set_path
 from fxplug_quant.calls import TRANSPOSED
+from fxplug_quant.convert import expect_fresh
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.function_layers import drop_unread_attributes
 from fxplug_quant.linear import state_of
@@ -48,6 +49,7 @@ def export_canonical(prepared: Prepared, *, symmetric: bool = False) -> GraphMod
         QuantizationError: Calibration is missing, or this fxplug has no such operators.
     """
     prepared.check()
+    expect_fresh(prepared)
     if not hasattr(torch.ops.fxplug, "quantize_per_tensor"):
         raise QuantizationError(
             "Cannot export quantize and dequantize operators: this fxplug registers none. Install a newer one, or use "

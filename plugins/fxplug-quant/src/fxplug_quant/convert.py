@@ -18,6 +18,7 @@ from fxplug_quant.edges import (
     ReluOfSteps,
 )
 from fxplug_quant.engine import Geometry
+from fxplug_quant.errors import QuantizationError
 from fxplug_quant.function_layers import drop_unread_attributes
 from fxplug_quant.int4 import WeightInt4Linear
 from fxplug_quant.linear import DynamicInt8Linear, WeightInt8Linear, state_of
@@ -33,19 +34,36 @@ if TYPE_CHECKING:
     from fxplug_quant.calibration import Prepared
     from fxplug_quant.flow import Fused
 
-__all__ = ["convert"]
+__all__ = ["convert", "expect_fresh"]
 
 
 def convert(prepared: Prepared) -> GraphModule:
     """Return the quantized module: the one that was prepared, which is changed.
 
     Raises:
-        QuantizationError: Calibration is missing, or an observer saw nothing to choose a range from.
+        QuantizationError: Calibration is missing, an observer saw nothing to choose a range from, or the module was
+            converted already.
     """
     prepared.check()
+    expect_fresh(prepared)
     _Converter(prepared).run()
     prepared.module.delete_all_unused_submodules()
     return prepared.module
+
+
+def expect_fresh(prepared: Prepared) -> None:
+    """Check that the prepared module has the nodes that it was prepared with.
+
+    Raises:
+        QuantizationError: It was converted, exported or edited since.
+    """
+    nodes = set(prepared.module.graph.nodes)
+    if not nodes.issuperset(prepared.draft.flow.calls):
+        raise QuantizationError(
+            "Cannot quantize: the module was converted, exported or edited since it was prepared. Prepare the float "
+            "model again; what calibration has seen can be kept with state_dict and load_state_dict.",
+            code="FXP-Q005",
+        )
 
 
 class _Converter:

@@ -32,6 +32,7 @@ __all__ = [
     "activation_levels",
     "check_engine",
     "dynamic_operator",
+    "fits_qnnpack",
     "has_fbgemm",
     "pack_conv",
     "pack_conv_transpose",
@@ -341,6 +342,23 @@ def run_qnnpack_linear(
     return result if levels == 255 else result.clamp_(max=levels)
 
 
+def fits_qnnpack(weight_scale: Tensor, bias: Tensor | None, affine: Affine, output: Affine) -> bool:
+    """Return whether QNNPACK can compute a linear layer with given steps.
+
+    It keeps the bias in the steps of the products, in 32 bits, and cuts off what does not fit without a word; and it
+    knows no steps of products that are much smaller than those of the output.
+
+    Args:
+        weight_scale: float32, one per output feature.
+        bias: float32, one per output feature.
+        affine: What steps of the activations mean.
+        output: What steps of the output mean.
+    """
+    steps = weight_scale.double() * affine.scale
+    largest = 0.0 if bias is None else float((bias.double().abs() / steps).max())
+    return largest < 2**30 and float(steps.min()) / output.scale >= 2**-32
+
+
 def run_qnnpack_dynamic(values: Tensor, packed: Any, *, relu: bool = False) -> Tensor:
     """Return a linear layer's float32 output for a float32 input, which QNNPACK rounds to steps of 8 bits.
 
@@ -477,7 +495,7 @@ def _is_exact(rows: int, levels: int) -> bool:
         1.0,
         0,
         packed,
-        torch.ones(outputs),
+        torch.ones(outputs, dtype=torch.float32),
         torch.zeros(outputs, dtype=torch.int32),
         None,
     )

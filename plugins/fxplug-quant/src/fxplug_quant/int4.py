@@ -79,7 +79,7 @@ class WeightInt4Linear(PackingModule):
         self.register_buffer(
             "weight_scale_centre", torch.zeros(groups, out_features, 2, dtype=torch.bfloat16)
         )
-        self.register_buffer("bias", torch.zeros(out_features) if bias else None)
+        self.register_buffer("bias", torch.zeros(out_features, dtype=torch.float32) if bias else None)
 
     @staticmethod
     def from_float(linear: nn.Linear, *, group_size: int = 64) -> WeightInt4Linear:
@@ -108,8 +108,18 @@ class WeightInt4Linear(PackingModule):
         expect_floating(self, input)
         return without_backward(self, self.compute, input)
 
+    def expect_state(self) -> None:
+        """As in `PackingModule.expect_state`."""
+        groups = self.in_features // self.group_size
+        self.expect_shapes(
+            int_weight=(self.out_features, self.in_features // 2),
+            weight_scale_centre=(groups, self.out_features, 2),
+            bias=(self.out_features,),
+        )
+
     def compute(self, activations: Tensor) -> Tensor:
         """Return the output without a gradient."""
+        self.packing()  # It looks at the state when that is another one than before.
         bias = None if self.bias is None else self.bias.to(activations.dtype)
         few = 0 < activations.numel() <= _FEW_ROWS * self.in_features
         if activations.dtype is torch.bfloat16 and activations.device.type == "cpu" and few:

@@ -185,8 +185,8 @@ class DynamicInt8Linear(PackingModule):
         self.in_features = in_features
         self.out_features = out_features
         self.register_buffer("int_weight", torch.zeros(out_features, in_features, dtype=torch.int8))
-        self.register_buffer("weight_scale", torch.ones(out_features))
-        self.register_buffer("bias", torch.zeros(out_features) if bias else None)
+        self.register_buffer("weight_scale", torch.ones(out_features, dtype=torch.float32))
+        self.register_buffer("bias", torch.zeros(out_features, dtype=torch.float32) if bias else None)
         self.engine = engine
 
     @staticmethod
@@ -332,8 +332,8 @@ class WeightInt8Linear(PackingModule):
         self.in_features = in_features
         self.out_features = out_features
         self.register_buffer("int_weight", torch.zeros(out_features, in_features, dtype=torch.int8))
-        self.register_buffer("weight_scale", torch.ones(out_features))
-        self.register_buffer("bias", torch.zeros(out_features) if bias else None)
+        self.register_buffer("weight_scale", torch.ones(out_features, dtype=torch.float32))
+        self.register_buffer("bias", torch.zeros(out_features, dtype=torch.float32) if bias else None)
 
     @staticmethod
     def from_float(linear: nn.Linear) -> WeightInt8Linear:

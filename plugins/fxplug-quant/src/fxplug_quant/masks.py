@@ -31,17 +31,22 @@ class AttentionMask(nn.Module):
         """Return the sum of both masks, of which True is minus infinity; None where there is none.
 
         Raises:
-            QuantizationError: There is no causal mask.
+            QuantizationError: There is no causal mask, or a mask has another shape than the query needs.
         """
         if self.is_causal and attn_mask is None:
             raise QuantizationError(
                 "Cannot compute attention: is_causal is set, and attn_mask is None. Give the mask.",
                 code="FXP-Q002",
             )
+        # Those of other shapes would be broadcast, where nn.MultiheadAttention refuses them.
+        batch, length = query.shape[:-3], query.shape[-2]
         if key_padding_mask is not None:
+            _expect(key_padding_mask, "key_padding_mask", [(*batch, key_padding_mask.shape[-1])])
             key_padding_mask = _added(key_padding_mask, query)[..., None, None, :]
         if attn_mask is None:
             return key_padding_mask
+        row = (length, attn_mask.shape[-1])
+        _expect(attn_mask, "attn_mask", [row, (math.prod(batch) * self.heads, *row)])
         mask = _added(attn_mask, query)
         if mask.dim() == 3 and query.dim() == 4:
             mask = mask.unflatten(0, (-1, self.heads))
@@ -50,6 +55,15 @@ class AttentionMask(nn.Module):
     def extra_repr(self) -> str:
         """Return what ``repr`` shows between the brackets."""
         return f"{self.heads} heads, is_causal={self.is_causal}"
+
+
+def _expect(mask: Tensor, name: str, shapes: list[tuple[int, ...]]) -> None:
+    if mask.shape not in shapes:
+        raise QuantizationError(
+            f"Cannot compute attention: {name} has the shape {tuple(mask.shape)}. Give one of the shape "
+            f"{' or '.join(map(str, shapes))}.",
+            code="FXP-Q002",
+        )
 
 
 def _added(mask: Tensor, query: Tensor) -> Tensor:

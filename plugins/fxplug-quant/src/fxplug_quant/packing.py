@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fxplug_quant.affine import Affine
+from fxplug_quant.errors import QuantizationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -24,7 +25,8 @@ _version = operator.attrgetter("_version")
 class Packing:
     """What was made from one state of a module."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: PackingModule) -> None:
+        module.expect_state()
         # The tensors are kept, so that no other can get the number of one.
         self._tensors = tuple(tensors_of(module).values())
         self._numbers = list(map(id, self._tensors))
@@ -123,13 +125,47 @@ class PackingModule(nn.Module):
             packing = self._packing = Packing(self)
         return packing
 
+    def expect_state(self) -> None:
+        """Check that weights, scales and bias belong together: engines read the memory behind those that are too few.
+
+        Raises:
+            QuantizationError: They do not, as in a file that somebody has changed.
+        """
+        weight = tensors_of(self).get("int_weight")
+        if weight is not None:
+            self.expect_shapes(weight_scale=(len(weight),), bias=(len(weight),))
+
+    def expect_shapes(self, **wanted: tuple[int, ...]) -> None:
+        """Check the shapes of buffers; those that are None are left out.
+
+        Raises:
+            QuantizationError: One has another shape.
+        """
+        buffers = tensors_of(self)
+        for name, shape in wanted.items():
+            tensor = buffers[name]
+            if tensor is not None and tensor.shape != shape:
+                raise self.misfit(f"{name} has the shape {tuple(tensor.shape)}, and its weights need {shape}")
+
+    def misfit(self, what: str) -> QuantizationError:
+        """Return the error for a state that does not fit together.
+
+        Args:
+            what: What of the layer does not fit, with what it is.
+        """
+        return QuantizationError(
+            f"Cannot run {type(self).__name__}: its {what}. Its state was changed; quantize the float model again.",
+            code="FXP-Q002",
+        )
+
     def register_affine(self, name: str, affine: Affine | None) -> None:
         """Register what steps of an input or the output mean as buffers, None where they are float32."""
-        self.register_buffer(f"{name}_scale", None if affine is None else torch.tensor(affine.scale))
-        self.register_buffer(
-            f"{name}_zero_point",
-            None if affine is None else torch.tensor(affine.zero_point, dtype=torch.int32),
-        )
+        # The caller may be in inference mode; tensors made there could not be loaded into later.
+        with torch.inference_mode(mode=False):
+            scale = None if affine is None else torch.tensor(affine.scale, dtype=torch.float32)
+            zero_point = None if affine is None else torch.tensor(affine.zero_point, dtype=torch.int32)
+        self.register_buffer(f"{name}_scale", scale)
+        self.register_buffer(f"{name}_zero_point", zero_point)
 
     def affine(self, name: str) -> Affine | None:
         """Return what steps mean that were registered by this name; None where they are float32."""

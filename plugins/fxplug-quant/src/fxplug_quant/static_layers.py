@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fxplug_quant.activations import POST_OPERATIONS
-from fxplug_quant.affine import Affine, quantize
+from fxplug_quant.affine import Affine, dequantize, quantize
 from fxplug_quant.engine import (
     Geometry,
     Weights,
     activation_levels,
+    fits_qnnpack,
+    has_one_scale,
     pack_conv,
     pack_conv_transpose,
     run_conv,
@@ -107,12 +109,26 @@ class _Int8Layer(PackingModule):
         """Return the second input in memory that may be written."""
         return other.clone() if self.keeps_other else other
 
+    def _added_apart(self, result: Tensor, other: Tensor) -> Tensor:
+        """Return the output for a second input of another shape, which is broadcast.
+
+        Operators that add a second input take it to have the shape of their output, and read and write beyond it.
+
+        Args:
+            result: What the layer makes of its first input, in float32.
+            other: Steps.
+        """
+        affine = self.packing().affine
+        total = POST_OPERATIONS[self.post](result + dequantize(other, affine["other"]))
+        output = affine.get("output")
+        return total if output is None else quantize(total, output, activation_levels())
+
     def _finished(self, result: Tensor, *, has_relu: bool) -> Tensor:
         return result if has_relu or self.post == "none" else POST_OPERATIONS[self.post](result)
 
     def _details(self) -> str:
         given = self.output_scale is not None
-        per = "per channel" if len(self.weight_scale) > 1 else "per tensor"
+        per = "per tensor" if has_one_scale(self.weight_scale) else "per channel"
         return (
             f"bias={self.bias is not None}, weight=int8 {per}, "
             f"input={'' if self.takes_steps else 'float32 as '}{_text(self, 'input')}, "
@@ -202,9 +218,14 @@ class Int8Linear(_Int8Layer):
         if values.dtype is torch.float32:
             values = quantize(values.contiguous(), affine, activation_levels())
         values = values.contiguous()
+        if other is not None and other.shape != (*values.shape[:-1], len(self.int_weight)):
+            result = run_linear_into(values, affine, FloatToFloat.weights(self, packing))
+            return self._added_apart(result, other)
         if self.engine == "qnnpack" and output is not None and other is None:
             packed = FloatToFloat.for_qnnpack(self, packing)
-            if packed is not None:
+            buffers = self._buffers
+            scale, bias = cast("Tensor", buffers["weight_scale"]), buffers["bias"]
+            if packed is not None and packing.get("fits", lambda: fits_qnnpack(scale, bias, affine, output)):
                 rows = values if values.dim() > 1 else values[None]
                 steps = run_qnnpack_linear(rows, affine, packed, output, relu=relu)
                 return steps if values.dim() > 1 else steps[0]
@@ -252,6 +273,24 @@ class Int8Conv(_Int8Layer):
         self.stride, self.padding = geometry.stride, geometry.padding
         self.dilation, self.groups = geometry.dilation, geometry.groups
 
+    def expect_state(self) -> None:
+        """As in `PackingModule.expect_state`; oneDNN and FBGEMM divide by a stride of 0."""
+        super().expect_state()
+        self._expect_geometry()
+
+    def _expect_geometry(self) -> None:
+        rank = self.int_weight.dim() - 2
+        for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
+            numbers: Any = getattr(self, name)
+            if len(numbers) != rank or min(numbers) < least:
+                raise self.misfit(
+                    f"{name} is {numbers}, and each of {rank} numbers has to be at least {least}"
+                )
+        if self.groups < 1 or len(self.int_weight) % self.groups:
+            raise self.misfit(
+                f"groups is {self.groups}, with weights of the shape {tuple(self.int_weight.shape)}"
+            )
+
     def _geometry(self) -> Geometry:
         return Geometry(self.stride, self.padding, self.dilation, self.groups)
 
@@ -264,20 +303,36 @@ class Int8Conv(_Int8Layer):
         rank = len(self.stride) + 2
         if values.dim() != rank:
             return self.compute(values[None], other if other is None else other[None])[0]
+        values = self._arranged(values)
+        weights = packing.get(values.shape, lambda: self._pack(affine, values.shape))
+        geometry = packing.get("geometry", self._geometry)
+        if other is not None and other.shape != self._shape_for(values.shape):
+            return self._added_apart(run_conv(values, affine, weights, geometry), other)
         if other is not None:
             other = self._own(other).contiguous(memory_format=torch.channels_last)
         post = self.post
         result = run_conv(
-            self._arranged(values),
+            values,
             affine,
-            packing.get(values.shape, lambda: self._pack(affine, values.shape)),
-            packing.get("geometry", self._geometry),
+            weights,
+            geometry,
             output=output,
             relu=post == "relu",
             other=other,
             other_affine=packing.affine.get("other"),
         )
         return result if output is not None or post in {"none", "relu"} else POST_OPERATIONS[post](result)
+
+    def _shape_for(self, shape: torch.Size) -> tuple[int, ...]:
+        """Return the shape of the output for an input of one shape."""
+        around = zip(
+            shape[2:], self.int_weight.shape[2:], self.stride, self.padding, self.dilation, strict=True
+        )
+        sizes = [
+            (size + 2 * pad - step * (kernel - 1) - 1) // stride + 1
+            for size, kernel, stride, pad, step in around
+        ]
+        return (shape[0], len(self.int_weight), *sizes)
 
     @staticmethod
     def _arranged(values: Tensor) -> Tensor:
@@ -312,6 +367,14 @@ class Int8ConvTranspose(Int8Conv):
     def __init__(self, *state: Any, geometry: Geometry, **options: Any) -> None:
         super().__init__(*state, geometry=geometry, **options)
         self.output_padding = geometry.output_padding
+
+    def expect_state(self) -> None:
+        """As in `PackingModule.expect_state`; FBGEMM knows one scale for all weights."""
+        self.expect_shapes(weight_scale=(1,), bias=(self.int_weight.shape[1] * self.groups,))
+        self._expect_geometry()
+        paddings = zip(self.output_padding, self.stride, self.dilation, strict=True)
+        if any(not 0 <= padding < max(stride, dilation) for padding, stride, dilation in paddings):
+            raise self.misfit(f"output_padding is {self.output_padding}")
 
     def _geometry(self) -> Geometry:
         return Geometry(self.stride, self.padding, self.dilation, self.groups, self.output_padding)
