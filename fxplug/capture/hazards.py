@@ -113,6 +113,8 @@ def reachable(
         seen[id(current)] = current
         code = body_of(current).__code__
         if _is_foreign(code.co_filename):
+            # One that only passes calls on: ``contextlib.contextmanager`` keeps what it is about in a closure.
+            waiting.extend((value, owner) for value in _closed_over(current))
             continue
         scan = scan_of(code)
         yield current, scan
@@ -200,13 +202,32 @@ _MOST = 100
 """Functions are looked for in containers of at most so many elements."""
 _BY_OPERATORS = frozenset(
     {
-        *("__add__", "__call__", "__contains__", "__enter__", "__exit__", "__getattr__", "__getitem__"),
-        *("__iadd__", "__iter__", "__len__", "__mul__", "__next__", "__radd__", "__rmul__", "__setitem__"),
+        *(
+            "__add__",
+            "__bool__",
+            "__call__",
+            "__contains__",
+            "__enter__",
+            "__exit__",
+            "__float__",
+            "__format__",
+        ),
+        *(
+            "__getattr__",
+            "__getitem__",
+            "__iadd__",
+            "__index__",
+            "__int__",
+            "__iter__",
+            "__len__",
+            "__missing__",
+        ),
+        *("__mul__", "__next__", "__radd__", "__rmul__", "__setitem__", "__str__"),
     }
 )
 """Methods of objects that are called without being named."""
 _LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
-_IMPLIED = ("__call__", "__init__", "forward")
+_IMPLIED = ("__call__", "__enter__", "__exit__", "__init__", "forward")
 """Methods that are called without being named."""
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from fxplug.capture.originals import original_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import ModuleType
 
-__all__ = ["asked_of_world", "world_found_by"]
+__all__ = ["asked_of_world", "functions_in", "world_found_by"]
 
 _CLOCKS = (
     "monotonic",
@@ -42,6 +44,7 @@ _asked: dict[int, tuple[str, str]] = {
 }
 """Id of a function -> (what it asks for, how messages call it)."""
 _MODULES = frozenset(map(id, (time, *_ENTROPY)))
+_NAMES = frozenset({"getattr", *_CLOCKS, *(name for names in _ENTROPY.values() for name in names)})
 
 
 def asked_of_world(function: Any) -> tuple[str, str] | None:
@@ -49,21 +52,19 @@ def asked_of_world(function: Any) -> tuple[str, str] | None:
     return _asked.get(id(function))
 
 
-def world_found_by(
-    namespace: dict[str, Any], names: frozenset[str]
-) -> Iterator[tuple[dict[str, Any], str, Any]]:
-    """Yield where the names of a function lead to one of these functions: a namespace, a name in it, the function.
+def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the names by which a function finds one of these functions, or a module that has some, with what is there.
 
     Args:
         namespace: The globals of the function.
         names: Those of globals and attributes that it uses.
     """
     for name in namespace.keys() & names:
-        value = namespace[name]
-        if id(value) in _asked:
-            yield namespace, name, value
-        elif id(value) in _MODULES and isinstance(value, ModuleType):
-            held = vars(value)
-            yield from (
-                (held, other, held[other]) for other in held.keys() & names if id(held[other]) in _asked
-            )
+        value = original_of(namespace[name])
+        if id(value) in _asked or (id(value) in _MODULES and not _NAMES.isdisjoint(names)):
+            yield name, value
+
+
+def functions_in(module: ModuleType) -> dict[str, Any]:
+    """Return these functions among those of a module, by name."""
+    return {name: value for name, value in vars(module).items() if id(value) in _asked}

@@ -19,12 +19,12 @@ from torch import nn
 
 from fxplug.capture.comparisons import check_comparisons
 from fxplug.capture.hazards import reachable
-from fxplug.capture.originals import original_of
+from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
-from fxplug.capture.world import world_found_by
+from fxplug.capture.world import functions_in, world_found_by
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import torch_fx_wrapped_functions, torch_fx_wrapped_methods
@@ -382,11 +382,33 @@ def _hear_of_world(patches: Patches, session: Session, function: FunctionType, n
     """Hear of what a function of the program asks of the world around it."""
     if is_installed(function.__code__.co_filename):
         return
-    for namespace, name, value in world_found_by(function.__globals__, names):
-        if isinstance(value, FunctionType):
+    namespace = function.__globals__
+    for name, value in world_found_by(namespace, names):
+        if isinstance(value, ModuleType):
+            patches.hold(session, (id(namespace), name), partial(_lend_module, namespace, name, value))
+            for found in functions_in(value).values():
+                if isinstance(found, FunctionType):
+                    _hold_function(patches, session, found)
+        elif isinstance(value, FunctionType):
             _hold_function(patches, session, value)
         else:
             _hold_name(patches, session, namespace, name, value)
+
+
+_lent_modules: dict[str, ModuleType] = {}
+
+
+def _lend_module(namespace: dict[str, Any], name: str, module: ModuleType) -> NamespacePatch:
+    """Return what lends a name a module with stand-ins; the module itself is everybody's, and stays as it is."""
+    lent = _lent_modules.get(module.__name__)
+    if lent is None:
+        lent = _lent_modules[module.__name__] = ModuleType(module.__name__)
+        note_shim(lent, module)
+    vars(lent).update(vars(module))
+    for key, value in functions_in(module).items():
+        if not isinstance(value, FunctionType):
+            setattr(lent, key, shim_for(value, always=False))
+    return NamespacePatch(namespace, {name: (module, lent)})
 
 
 def check_inputs(function: Callable[..., Any], receiver: tuple[Any, ...], values: Mapping[str, Any]) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import pickle
+import sys
 import time
 import uuid
 import warnings
@@ -18,7 +21,7 @@ from torch import nn
 
 import fxplug
 from fxplug.capture import TracePolicy, Tracer
-from fxplug.errors import TraceError, TraceWarning
+from fxplug.errors import GuardError, TraceError, TraceWarning
 
 WAYS = {
     "symbolic": fxplug.symbolic_trace,
@@ -49,6 +52,35 @@ class Clocked(nn.Module):
         return x * time.perf_counter_ns()
 
 
+class Timer:
+    def __enter__(self):
+        self.start = time.perf_counter()
+        return self
+
+    def __exit__(self, *error):
+        self.elapsed = time.perf_counter() - self.start
+
+
+def timed(x):
+    with Timer() as timer:
+        y = x + 1
+    return y * timer.elapsed
+
+
+@contextlib.contextmanager
+def started():
+    yield time.process_time()
+
+
+def since(x):
+    with started() as start:
+        return x * start
+
+
+def asks_by_name(x):
+    return x * getattr(time, "thread_time")()  # noqa: B009 - as programs do
+
+
 def plus_noise(x):
     return x + os.urandom(1)[0]
 
@@ -73,6 +105,9 @@ def plus_unique_of_module(x):
         (times_imported_clock, "time.perf_counter"),
         (through_a_helper, "time.monotonic"),
         (Clocked(), "time.perf_counter_ns"),
+        (timed, "time.perf_counter"),
+        (since, "time.process_time"),
+        (asks_by_name, "time.thread_time"),
     ],
 )
 def test_a_program_that_asks_for_the_time_is_told_of(way, root, name):
@@ -150,3 +185,87 @@ def test_the_functions_are_as_they_were_and_other_threads_are_not_heard():
     assert len(found) == 1
     assert (time.time, os.urandom, uuid.uuid4, noise) == originals
     assert type(time.time) is type(os.urandom) is type(len)
+
+
+def test_the_modules_of_others_are_left_alone_meanwhile():
+    found = []
+
+    def looks(x):
+        of_all = sys.modules["time"]
+        found.append((type(of_all.time), pickle.loads(pickle.dumps(of_all.time)) is of_all.time))
+        return x * len(str(time.get_clock_info("time"))) if time.time is None else x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxplug.symbolic_trace(looks)
+    assert found == [(type(len), True)]
+
+
+def test_a_module_shows_what_it_has_now(monkeypatch):
+    monkeypatch.setattr(os, "answer", 2, raising=False)
+
+    def reads(x):
+        return x * os.answer + (0 if os.environ is sys.modules["os"].environ else len(os.urandom(1)))
+
+    assert torch.equal(fxplug.symbolic_trace(reads)(torch.ones(1)), torch.tensor([2.0]))
+    monkeypatch.setattr(os, "answer", 3)
+    assert torch.equal(fxplug.symbolic_trace(reads)(torch.ones(1)), torch.tensor([3.0]))
+
+
+# -- modes of torch
+
+
+def doubles_under_autocast(x):
+    return x * 2 if torch.is_autocast_enabled("cpu") else x * 3
+
+
+def doubles_if_deterministic(x):
+    return x * 2 if torch.are_deterministic_algorithms_enabled() else x * 3
+
+
+def doubles_if_precise(x):
+    return x * 2 if torch.get_float32_matmul_precision() == "highest" else x * 3
+
+
+def doubles_for_bfloat16(x):
+    return x * 2 if torch.get_autocast_dtype("cpu") is torch.bfloat16 else x * 3
+
+
+@contextlib.contextmanager
+def setting(change, back):
+    change()
+    try:
+        yield
+    finally:
+        back()
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize(
+    ("root", "context"),
+    [
+        (doubles_under_autocast, lambda: torch.autocast("cpu")),
+        (
+            doubles_if_deterministic,
+            lambda: setting(
+                lambda: torch.use_deterministic_algorithms(True),
+                lambda: torch.use_deterministic_algorithms(False),
+            ),
+        ),
+        (
+            doubles_if_precise,
+            lambda: setting(
+                lambda: torch.set_float32_matmul_precision("high"),
+                lambda: torch.set_float32_matmul_precision("highest"),
+            ),
+        ),
+        (doubles_for_bfloat16, lambda: torch.autocast("cpu", dtype=torch.float16)),
+    ],
+    ids=["autocast", "deterministic", "precision", "autocast dtype"],
+)
+def test_modes_that_a_program_asks_for_are_guarded(root, context, mode):
+    x = torch.ones(2)
+    captured = fxplug.trace(root, (x,), mode=mode)
+    assert torch.equal(captured(x), root(x))
+    with context(), pytest.raises(GuardError):
+        captured(x)

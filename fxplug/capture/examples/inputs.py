@@ -42,17 +42,27 @@ if TYPE_CHECKING:
 __all__ = ["InputReceiver"]
 
 
-_SURROUNDINGS: dict[str, Any] = {
-    function.__name__: function
-    for function in (
-        torch.is_grad_enabled,
-        torch.is_inference_mode_enabled,
-        torch.is_autocast_enabled,
-        torch.is_anomaly_enabled,
-        torch.get_default_dtype,
-    )
-}
-"""Functions that tell of modes, which nobody hears of."""
+_SURROUNDINGS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
+    *(
+        (function.__name__, function, ())
+        for function in (
+            torch.is_grad_enabled,
+            torch.is_inference_mode_enabled,
+            torch.is_autocast_enabled,
+            torch.is_anomaly_enabled,
+            torch.get_default_dtype,
+            torch.are_deterministic_algorithms_enabled,
+            torch.get_float32_matmul_precision,
+            torch.get_num_threads,
+        )
+    ),
+    # Without an argument it tells of CUDA.
+    ("is_autocast_enabled", torch.is_autocast_enabled, ("cpu",)),
+    ("is_autocast_cpu_enabled", torch.is_autocast_enabled, ("cpu",)),
+    ("get_autocast_dtype", torch.get_autocast_dtype, ("cpu",)),
+    ("get_autocast_dtype", torch.get_autocast_dtype, ("cuda",)),
+)
+"""(Name that a program asks by, function, arguments): what tells of modes, which nobody hears of."""
 _DEVICES = frozenset({"device", "is_cpu", "is_cuda", "is_meta", "get_device"})
 _MOST_COMPARED = 8
 
@@ -76,7 +86,7 @@ class InputReceiver(ValueKeeper):
         self._optional_inputs: list[Node] = []
         self._compared: Container[str] = ()
         self._compared_inputs: set[Node] = set()
-        self._around = {name: ask() for name, ask in _SURROUNDINGS.items()}
+        self._around = [ask(*arguments) for _, ask, arguments in _SURROUNDINGS]
         self._wholes: list[tuple[Node, Any, Any]] = []
         self._is_split = False
         self._hash_is_asked = False
@@ -291,9 +301,9 @@ class InputReceiver(ValueKeeper):
 
     def _guard_surroundings(self) -> None:
         """Guard the modes that are on around the program, and that it may ask for."""
-        for name, ask in _SURROUNDINGS.items():
+        for (name, ask, arguments), found in zip(_SURROUNDINGS, self._around, strict=True):
             if name in self._names:
-                self._add_entry_guard(same_value, (self._aside("call_function", ask, ()), self._around[name]))
+                self._add_entry_guard(same_value, (self._aside("call_function", ask, arguments), found))
 
     def _entry_node(self, source: Node | Part) -> Node:
         """Return the node for an input or a part of one, which guards may ask."""
