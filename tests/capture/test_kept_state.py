@@ -328,3 +328,27 @@ def test_the_check_leaves_parameters_with_the_gradients_that_they_had():
     fxplug.trace(module, (torch.ones(2, 3),), mode="value")
 
     assert all(parameter.requires_grad for parameter in module.parameters())
+
+
+class Renormalised(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.bag = nn.Embedding(5, 3, max_norm=0.1), nn.EmbeddingBag(5, 3, max_norm=0.1)
+        self.weight = nn.Parameter(torch.randn(5, 3))
+
+    def forward(self, index):
+        found = nn.functional.embedding(index, self.weight, max_norm=0.1)
+        return self.table(index) + self.bag(index[None]) + found
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_lookups_that_renormalise_leave_the_weights_as_they_were(mode, check, training):
+    model, index = Renormalised().train(training), torch.tensor([1, 2])
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    captured = fxplug.trace(model, (index,), mode=mode, check=check)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    found = captured(index)
+    assert not torch.equal(model.table.weight, before["table.weight"])  # As eager does.
+    torch.testing.assert_close(found, model(index))

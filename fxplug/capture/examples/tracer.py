@@ -31,7 +31,7 @@ from fxplug.semantics.internals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from fxplug.capture.policy import TracePolicy
@@ -216,7 +216,9 @@ class ExampleTracer(CallListener):
         place.scope = ModuleScope(path, type(module), former)
         try:
             if module.training:
-                self._save_buffers(module)
+                self._save(module.buffers())
+            if vars(module).get("max_norm") is not None:
+                self._save(module.parameters())  # A lookup renormalises the rows that it reads.
             plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
             if plain is not None:
                 node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, plain, {})
@@ -228,10 +230,10 @@ class ExampleTracer(CallListener):
         finally:
             place.scope = former
 
-    def _save_buffers(self, module: nn.Module) -> None:
-        for buffer in module.buffers():
-            self._snapshots.add(buffer)
-            self._aloof(self._snapshots.before_write, buffer)
+    def _save(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._snapshots.add(tensor)
+            self._aloof(self._snapshots.before_write, tensor)
 
     def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Hear that a parameter or buffer was read: it is known by its identity."""
