@@ -83,7 +83,10 @@ def own_container(value: Any) -> tuple[Any, ...] | None:
     base: Any = next((base for base in (dict, list, tuple) if isinstance(value, base)), None)
     if base is None or kind is base or _is_plain_container(kind):
         return None
-    parts = (base(value),) if not isinstance(value, defaultdict) else (value.default_factory, dict(value))
+    if isinstance(value, defaultdict):
+        parts: tuple[Any, ...] = (value.default_factory, dict(cast("dict[Any, Any]", value)))
+    else:
+        parts = tuple(value) if hasattr(kind, "_fields") else (base(value),)
     try:
         same = _holds_the_same(kind(*parts), value)
     except Exception:  # Whatever the class does.
@@ -100,7 +103,13 @@ def own_container(value: Any) -> tuple[Any, ...] | None:
 def _is_plain_container(kind: type) -> bool:
     """Return whether a class is a form in which tuples, lists and dicts stand in a graph, or one of torch's results."""
     known = kind.__module__.startswith(("fxplug.", "torch.fx", "torch.return_types"))
-    return known or kind is torch.Size or hasattr(kind, "_fields") or dataclasses.is_dataclass(kind)
+    return known or kind is torch.Size or _is_plain_named_tuple(kind) or dataclasses.is_dataclass(kind)
+
+
+def _is_plain_named_tuple(kind: type) -> bool:
+    """Return whether a class is a named tuple, and looks at nothing that it is made of, as a ``PackedSequence`` does."""
+    made: Any = kind.__new__
+    return hasattr(kind, "_fields") and str(getattr(made, "__module__", "")).startswith("namedtuple_")
 
 
 def _holds_the_same(made: Any, value: Any) -> bool:
