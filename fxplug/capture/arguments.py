@@ -107,7 +107,7 @@ def _is_plain_container(kind: type) -> bool:
 
 
 def _is_plain_named_tuple(kind: type) -> bool:
-    """Return whether a class is a named tuple, and looks at nothing that it is made of, as a ``PackedSequence`` does."""
+    """Return whether a class is a named tuple that looks at nothing it is made of; a ``PackedSequence`` does."""
     made: Any = kind.__new__
     return hasattr(kind, "_fields") and str(getattr(made, "__module__", "")).startswith("namedtuple_")
 
