@@ -117,6 +117,12 @@ class Proxy:
         own["tracer"] = tracer if tracer is not None else GraphAppendingTracer(cast("Graph", node.graph))
 
     def __repr__(self) -> str:
+        # Also where the text of what holds the value is made: str([x.ndim]).
+        check_text(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return self._shown()
+
+    def _shown(self) -> str:
+        """Return how messages show the value."""
         return f"Proxy({self.node.name})"
 
     @property
@@ -125,11 +131,11 @@ class Proxy:
 
     def __str__(self) -> str:
         check_text(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return repr(self)
+        return self._shown()
 
     def __format__(self, format_spec: str) -> str:
         check_text(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return repr(self)
+        return self._shown()
 
     def __hash__(self) -> int:
         check_hash(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -286,7 +292,7 @@ class Attribute(Proxy):
             known = self.__dict__["_node"] = read.node
         return known
 
-    def __repr__(self) -> str:
+    def _shown(self) -> str:
         return f"Attribute({self.root!r}.{self.attr})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

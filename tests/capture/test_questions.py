@@ -824,8 +824,16 @@ def test_a_dtype_that_is_used_otherwise_is_recorded():
         lambda x: x * len("{}".format(x.shape[0])),  # noqa: UP032
         lambda x: x * len(format(x.shape[0])),
         lambda x: x * len(str(x)),
+        lambda x: x * len(repr(x)),
+        lambda x: x * len(f"{x.ndim!r}"),
+        lambda x: x * len("%r" % x.ndim),  # noqa: UP031
+        lambda x: {"[2]": x * 2}.get(str([x.ndim]), x),
+        lambda x: x * len(f"{(x.ndim, 3)}"),
     ],
-    ids=["f-string", "with a width", "str of dtype", "percent", "format of text", "format", "str"],
+    ids=[
+        *("f-string", "with a width", "str of dtype", "percent", "format of text", "format", "str", "repr"),
+        *("f-string of repr", "percent of repr", "str of a list", "f-string of a tuple"),
+    ],
 )
 def test_text_of_a_value_is_refused(program):
     assert "Only what is printed, logged or the message of an error" in refused(program, "FXP-T042")
@@ -849,11 +857,14 @@ def test_people_may_be_shown_a_traced_value(capsys, caplog):
         logger.warning(f"formatted {x.dtype}")  # noqa: G004
         warnings.warn(f"about {x}", UserWarning, stacklevel=1)
         torch._assert(x.dim() == 2, f"wrong number of dimensions: {x.dim()}")
-        return x + len(repr(x)) * 0
+        print(repr(x), [x], {"x": x})  # noqa: T201
+        return x
 
     with pytest.warns(UserWarning, match=r"about Proxy\(x\)"):
         module = fxplug.symbolic_trace(program)
-    assert "Proxy(x) Attribute(Proxy(x).shape)" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Proxy(x) Attribute(Proxy(x).shape)" in printed
+    assert "Proxy(x) [Proxy(x)] {'x': Proxy(x)}" in printed
     assert "seen Proxy(x)" in caplog.text
     assert "formatted Attribute(Proxy(x).dtype)" in caplog.text
     assert torch.equal(module(inputs()), inputs())
