@@ -14,6 +14,7 @@ from fxplug.capture.containers import OWN_TABLES, Containers
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
+from fxplug.semantics.storages import take_off_history
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -95,6 +96,8 @@ class SavedState:
         self.buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
         """Path -> value of every buffer, and of every tensor that is a plain attribute."""
         self._tensors = [(tensor, self.buffers[name]) for name, tensor in tensors_of(module)]
+        self._leaves = [tensor for tensor, _ in self._tensors if tensor.is_leaf]
+        """Those of the buffers that have no history."""
         self._attributes: list[tuple[nn.Module, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
         self._gradients: list[tuple[nn.Parameter, bool]] = []
@@ -139,6 +142,8 @@ class SavedState:
         with torch.no_grad():
             for tensor, value in self._tensors:
                 _restore(tensor, value)
+            for tensor in self._leaves:
+                take_off_history(tensor)
         for parameter, requires_grad in self._gradients:
             if parameter.requires_grad != requires_grad:
                 parameter.requires_grad_(requires_grad)

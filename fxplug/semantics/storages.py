@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from types import TracebackType
 
-__all__ = ["StorageJournal", "checksum", "is_elsewhere"]
+__all__ = ["StorageJournal", "checksum", "is_elsewhere", "take_off_history"]
 
 
 class _Record(NamedTuple):
@@ -319,3 +320,13 @@ def checksum(tensor: torch.Tensor) -> bytes:
         if size:
             found.update((ctypes.c_char * size).from_address(values.data_ptr()))
     return found.digest()
+
+
+def take_off_history(tensor: torch.Tensor) -> None:
+    """Make a tensor a leaf again that was one before something with a gradient was written to it.
+
+    A view has the history of what it is a view of, and keeps it.
+    """
+    if not tensor.is_leaf:
+        with contextlib.suppress(RuntimeError):
+            tensor.detach_()

@@ -352,3 +352,26 @@ def test_lookups_that_renormalise_leave_the_weights_as_they_were(mode, check, tr
     found = captured(index)
     assert not torch.equal(model.table.weight, before["table.weight"])  # As eager does.
     torch.testing.assert_close(found, model(index))
+
+
+class CacheOfKeys(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.keys = nn.Linear(2, 2)
+        self.register_buffer("cache", torch.zeros(2, 4, 2))
+
+    def forward(self, x):
+        self.cache[:, :2] = self.keys(x)
+        return self.cache.sum(1)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("check", [False, True])
+def test_a_buffer_that_is_written_with_a_gradient_has_none_afterwards(mode, check):
+    model, x = CacheOfKeys(), torch.randn(2, 2, 2)
+    captured = fxplug.trace(model, (x,), mode=mode, check=check)
+    assert model.cache.is_leaf
+    assert not model.cache.requires_grad
+    assert not model.cache.any()
+    with torch.no_grad():
+        torch.testing.assert_close(captured(x), model(x))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.semantics.internals import storage_of, with_data
+from fxplug.semantics.storages import take_off_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +22,7 @@ class Snapshots:
         self._new: list[torch.Tensor] = []
         """Tensors whose memory was not looked at yet; most programs write to none, and then nobody has to."""
         self._existing: dict[Any, dict[int, torch.Tensor]] = {}
-        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]] = {}
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, bool]] = {}
 
     def add(self, tensor: torch.Tensor) -> None:
         """Hear of a tensor from before the program."""
@@ -40,7 +41,8 @@ class Snapshots:
             if id(existing) not in self._saved:
                 with torch.no_grad(), with_data():
                     alias = existing.detach()
-                    self._saved[id(existing)] = (existing, alias, alias.clone(), existing.requires_grad)
+                    states = existing.requires_grad, existing.is_leaf
+                    self._saved[id(existing)] = (existing, alias, alias.clone(), *states)
 
     def before_writes_to(self, tensors: Iterable[torch.Tensor]) -> bool:
         """Hear that tensors may be written to; return whether one shares the memory of one from before the program."""
@@ -54,11 +56,13 @@ class Snapshots:
         """Put back what was written to."""
         with torch.no_grad():
             # The last one first: what was saved later may lie in the same memory, and hold what was written before.
-            for tensor, alias, values, requires_grad in reversed(self._saved.values()):
+            for tensor, alias, values, requires_grad, was_leaf in reversed(self._saved.values()):
                 alias.copy_(values)
                 is_elsewhere = storage_of(tensor) != storage_of(alias)
                 if is_elsewhere or tensor.shape != alias.shape or tensor.stride() != alias.stride():
                     tensor.data = alias
+                if was_leaf:
+                    take_off_history(tensor)
                 if tensor.requires_grad != requires_grad and tensor.is_leaf:
                     tensor.requires_grad_(requires_grad)
         self._saved.clear()
