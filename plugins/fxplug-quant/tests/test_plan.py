@@ -350,6 +350,41 @@ def test_a_mode_that_was_edited_in_text_is_followed_or_refused(model, inputs):
         followed(model, data, inputs)
 
 
+def test_a_sum_that_was_edited_in_text_is_computed_with_steps_or_refused():
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            y = self.first(x)
+            return self.second(self.second(y) + y)
+
+    model, given = Adds().eval(), torch.randn(2, 8)
+    data = rows_of(fxplug_quant.plan(model, {"rules": [{"path": "first", "mode": "float"}]}, given))
+    row(data, "call", "add")["mode"] = "static-int8"
+
+    with pytest.raises(
+        ConfigError, match="Cannot make node 'add' static-int8, as the plan says: not all it takes"
+    ):
+        followed(model, data, given)
+    row(data, "call", "first")["mode"] = "static-int8"
+    assert followed(model, data, given).plan.calls()["add"].mode == "static-int8"
+
+
+def test_what_a_module_does_not_allow_is_left_in_float_unless_somebody_asked_for_it(model, inputs):
+    plan = fxplug_quant.plan(model, None, inputs)
+    model[0].register_forward_hook(lambda *_: None)
+
+    assert fxplug_quant.prepare(model, plan, inputs).plan.left_in_float() == {
+        "_0": "hooks or a forward of its own"
+    }
+    with pytest.raises(
+        ConfigError, match="Cannot make node '_0' static-int8, as the plan says: hooks or a forward"
+    ):
+        fxplug_quant.prepare(model, plan.with_mode("_0", "static-int8"), inputs)
+
+
 def test_edits_upon_edits_are_followed_although_rows_are_those_of_an_older_plan(model, inputs):
     plan = fxplug_quant.plan(model, None, inputs)
     once = fxplug_quant.prepare(model, plan.with_mode("_3", "float"), inputs).plan

@@ -142,6 +142,8 @@ def draft(
         _follow(edited, rows, calls, config, seen)
     flow = _flow(module, calls, rows, seen, _only_steps(config))
     _leave_sums_of_floats(calls, rows, flow)
+    if edited is not None:
+        _check_sums(edited, rows)
     levels = activation_levels()
     observers = {} if edited is None else edited.edges()
     merged = _merged(flow)
@@ -321,14 +323,27 @@ def _followed(
             if entry.decided_by == "edited":
                 raise _impossible_edit(entry, former.reason)
             return former  # Where the plan was made, more was possible than here.
-    elif entry.decided_by == "flow":  # It follows anew from what other calls become.
+    # It follows anew from what other calls become; `_check_sums` looks at what was edited.
+    if entry.decided_by == "flow" and entry.mode in {"float", former.mode}:
         return former
     impossible = _impossible(call, entry.mode, config, seen)
     if impossible is not None:
         raise _impossible_edit(entry, impossible.reason)
-    if entry.decided_by == "flow":
-        return replace(former, mode=entry.mode, decided_by="edited", reason="edited")
     return replace(former, mode=entry.mode, decided_by=entry.decided_by, reason=entry.reason)
+
+
+def _check_sums(edited: Plan, rows: Mapping[Node, PlanEntry | None]) -> None:
+    """Check that sums and the like, which were float since what they take was, are as somebody edited them.
+
+    Raises:
+        ConfigError: They are float still.
+    """
+    wanted = edited.calls()
+    for row in rows.values():
+        if row is not None and row.mode == "float" and row.node in wanted:
+            entry = wanted[row.node]
+            if entry.mode != "float" and entry.decided_by == "flow":
+                raise _impossible_edit(entry, row.reason)
 
 
 def _check_operation(entry: PlanEntry, former: PlanEntry) -> None:
