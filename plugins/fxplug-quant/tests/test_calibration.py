@@ -11,8 +11,17 @@ from torch import nn
 import fxplug
 import fxplug_quant
 from fxplug.errors import ConfigError
+from fxplug_quant import QuantizationError
 from fxplug_quant.calibration import run_observed
-from fxplug_quant.observers import OBSERVERS, ChannelMaxima, ChannelMeans
+from fxplug_quant.observers import (
+    OBSERVERS,
+    ChannelMaxima,
+    ChannelMeans,
+    Histogram,
+    MovingAverage,
+    Percentile,
+    make_observer,
+)
 
 
 @pytest.fixture
@@ -159,3 +168,126 @@ def test_the_value_whose_channels_are_missing_is_named_with_its_line(model):
         run_observed(captured, {node: ChannelMaxima(-3)}, [torch.randn(4, 8)])
 
     assert f"%{node.name}" in "\n".join(caught.value.__notes__)
+
+
+# -- states that do not fit --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("saved", "own", "message"),
+    [
+        ("min-max", "percentile", "the state is of the observer 'min-max', and this one is 'percentile'"),
+        ("percentile", "histogram", "the state is of the observer 'percentile', and this one is 'histogram'"),
+        ("percentile:60", "percentile:99.99", "with share = 60.0, and this one has share = 99.99"),
+        ("moving-average:0.5", "moving-average", "with momentum = 0.5, and this one has momentum = 0.1"),
+    ],
+)
+def test_a_state_of_another_observer_is_refused(model, batches, saved, own, message):
+    state = fxplug_quant.prepare(model, {"observer": saved}, batches[0]).calibrate(batches).state_dict()
+    prepared = fxplug_quant.prepare(model, {"observer": own}, batches[0])
+    before = prepared.state_dict()
+
+    with pytest.raises(QuantizationError) as caught:
+        prepared.load_state_dict(state)
+
+    assert "at 'input_1' " in str(caught.value)
+    assert message in str(caught.value)
+    assert caught.value.code == "FXP-Q006"
+    assert prepared.batches == 0
+    assert all(equal(found, before[name]) for name, found in prepared.state_dict().items())
+    state = dict(state["input_1"])
+    del state["operation"]
+    with pytest.raises(QuantizationError, match=r"Use the same observer, or calibrate anew\. \[FXP-Q006\]"):
+        make_observer(own).load_state(state)
+
+
+def test_a_state_of_another_module_with_the_same_names_is_refused(model, batches):
+    prepared = fxplug_quant.prepare(model, None, batches[0]).calibrate(batches)
+    state = prepared.state_dict()
+    wider = nn.Sequential(nn.Linear(8, 9), nn.ReLU(), nn.Linear(9, 4)).eval()
+    convolutions = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval()
+
+    for other, example in ((wider, batches[0]), (convolutions, torch.randn(2, 3, 8, 8))):
+        found = fxplug_quant.prepare(other, None, example)
+        assert found.state_dict().keys() == state.keys()
+        with pytest.raises(
+            QuantizationError, match=r"at 'input_1' the state has .*Linear\[8, 8\].*\[FXP-Q006\]"
+        ):
+            found.load_state_dict(state)
+
+
+def test_states_that_are_damaged_or_of_an_older_version_are_refused_and_nothing_is_taken_over(model, batches):
+    state = fxplug_quant.prepare(model, None, batches[0]).calibrate(batches).state_dict()
+    prepared = fxplug_quant.prepare(model, None, batches[0])
+    last = list(state)[-1]
+
+    def refuses(given, message):
+        with pytest.raises(QuantizationError, match=r"Cannot go on with calibration.*\[FXP-Q006\]") as caught:
+            prepared.load_state_dict(given)
+        assert message in str(caught.value)
+        assert all(not observer.seen for observer in prepared.observers.values())
+
+    older = {name: value for name, value in state[last].items() if name not in {"operation", "observer"}}
+    refuses(
+        {**state, last: older}, f"what it has for {last!r} does not say of which operation and observer it is"
+    )
+    refuses({**state, last: 3}, f"what it has for {last!r} does not say")
+    refuses({**state, 7: {}}, "['7'] are observed in one of the two only")
+    refuses([], "the state is a list")
+    refuses(
+        {**state, last: {**state[last], "counts": torch.zeros(3)}},
+        "'counts' in the state is a tensor of float32",
+    )
+    refuses(
+        {**state, last: {**state[last], "seen": -1}}, "'seen' in the state is the int -1, and not the int 0"
+    )
+    refuses({**state, last: {**state[last], "low": float("nan")}}, "'low' in the state is the float nan")
+    refuses({**state, last: {**state[last], "extra": 1}}, "has other parts than this one's: extra")
+
+
+@pytest.mark.parametrize("limit", [-1, 0, 1.5, "3", True])
+def test_a_limit_that_is_no_number_of_batches_is_refused(model, batches, limit):
+    prepared = fxplug_quant.prepare(model, None, batches[0])
+
+    with pytest.raises(ConfigError, match=r"as the limit of batches: give a whole number from 1 on"):
+        prepared.calibrate(batches, limit=limit)
+    with pytest.raises(ConfigError, match=r"as the limit of batches: give a whole number from 1 on"):
+        fxplug_quant.sensitivity(model, None, batches, limit=limit)
+
+
+# -- what observers choose ---------------------------------------------------------------------------------------
+
+
+def test_a_histogram_moves_what_it_counted_to_the_bins_of_a_wider_range():
+    first = torch.linspace(0.0, 1.0, 4096)
+    observer = Histogram()
+    observer.observe(first)
+    observer.observe(torch.tensor([-2.0, 6.0]))
+
+    assert (observer.low, observer.high) == (-2.0, 6.0)
+    assert float(observer.counts.sum()) == 4098
+    # What lies from 0 to 1 is an eighth of the bins, the third one; the rest is empty but for both ends.
+    eighths = observer.counts.reshape(8, -1).sum(1).tolist()
+    assert eighths[2] == pytest.approx(4096, abs=64)
+    assert eighths[0] == eighths[7] == 1
+    assert eighths[4:7] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("share", "cut"), [(90.0, 0.05), (98.0, 0.01), (60.0, 0.2)])
+def test_a_percentile_cuts_off_half_of_the_rest_at_each_end(share, cut):
+    observer = Percentile(share)
+    observer.observe(torch.linspace(0.0, 1.0, 100_001))
+
+    low, high = observer.range()
+
+    assert low == pytest.approx(cut, abs=0.002)
+    assert high == pytest.approx(1 - cut, abs=0.002)
+
+
+def test_a_moving_average_begins_at_the_first_batch():
+    observer = MovingAverage(0.25)
+    observer.observe(torch.tensor([-4.0, 8.0]))
+    assert observer.range() == (-4.0, 8.0)
+
+    observer.observe(torch.tensor([0.0, 16.0]))
+    assert observer.range() == (-3.0, 10.0)

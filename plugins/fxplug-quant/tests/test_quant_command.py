@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 
 import pytest
 from click.testing import CliRunner
@@ -146,3 +147,100 @@ def test_data_and_metrics_that_are_none_are_refused(tmp_path):
         invoke(tmp_path, "autotune", "--budget", "1", "--metric", f"{program}:broken")
     negative = CliRunner().invoke(quant, ["autotune", "x.py:build", "--budget", "-1"])
     assert negative.exit_code == 2
+
+
+_FAILS = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+def build():
+    return Model()
+
+def wide():
+    return [torch.randn(4, 17)]
+
+def breaks():
+    yield torch.randn(4, 16)
+    raise OSError("the disk is gone")
+
+class Unreadable:
+    def __iter__(self):
+        raise OSError("no disk")
+
+    def __len__(self):
+        return 2
+"""
+
+
+def fails(tmp_path, command, *options, example="4x16"):
+    (tmp_path / "failing_model.py").write_text(_FAILS)
+    given = [command, f"{tmp_path / 'failing_model.py'}:build", "--example", example, *options]
+    return CliRunner().invoke(quant, given)
+
+
+@pytest.mark.parametrize(
+    ("example", "found"), [("4x16:int64", "must have the same dtype"), ("4x17", "4x17 and 16x4")]
+)
+def test_inputs_that_the_model_cannot_take_are_told_with_node_and_line(tmp_path, example, found):
+    error = fails(tmp_path, "plan", example=example).exception
+
+    assert isinstance(error, UserProgramError)
+    assert "Cannot run the model" in str(error)
+    assert found in str(error)
+    assert "While running node %layer" in str(error)
+    assert "return self.layer(x)" in str(error)
+
+
+@pytest.mark.parametrize("command", ["run", "sensitivity", "autotune"])
+def test_data_that_the_model_cannot_take_or_that_raises_is_told(tmp_path, command):
+    options = {"run": ["--out", str(tmp_path / "x.fxplug")], "autotune": ["--budget", "0.1"]}.get(command, [])
+    program = tmp_path / "failing_model.py"
+
+    wide = fails(tmp_path, command, *options, "--data", f"{program}:wide").exception
+    assert isinstance(wide, UserProgramError)
+    assert "4x17 and 16x4" in str(wide)
+    assert "While running node %layer" in str(wide)
+    for loader, found in (("breaks", "OSError: the disk is gone"), ("Unreadable", "OSError: no disk")):
+        error = fails(tmp_path, command, *options, "--data", f"{program}:{loader}").exception
+        assert isinstance(error, UserProgramError)
+        assert f":{loader}' raised {found}, at " in str(error)
+
+
+def test_the_number_of_batches_is_known_where_the_data_has_one(tmp_path, monkeypatch):
+    counts = []
+
+    @contextmanager
+    def counting(_):
+        yield lambda done, total: counts.append((done, total))
+
+    monkeypatch.setattr("fxplug_quant.command.progress_bar", counting)
+    (tmp_path / "sized.py").write_text("import torch\ndef data():\n    return [torch.randn(4, 16)] * 2\n")
+
+    result = fails(
+        tmp_path, "run", "--data", f"{tmp_path / 'sized.py'}:data", "--out", str(tmp_path / "x.fxplug")
+    )
+
+    assert result.exit_code == 0
+    assert counts == [(1, 2), (2, 2)]
+
+
+def test_a_plan_that_is_no_utf8_is_refused_and_one_with_a_byte_order_mark_is_read(tmp_path):
+    printed = fails(tmp_path, "plan", "--json").output
+    file = tmp_path / "plan.json"
+    options = ("--plan", str(file), "--out", str(tmp_path / "x.fxplug"))
+
+    file.write_bytes(printed.encode("utf-16"))
+    refused = fails(tmp_path, "run", *options).exception
+    file.write_bytes(printed.encode("utf-8-sig"))
+    read = fails(tmp_path, "run", *options)
+
+    assert isinstance(refused, ConfigError)
+    assert f"Cannot read the plan {str(file)!r}: 'utf-8' codec can't decode" in str(refused)
+    assert read.exit_code == 0

@@ -60,6 +60,25 @@ def test_each_layer_is_measured_alone_and_with_those_before_it(model, batches):
     assert table.total.sqnr < first.isolated.sqnr
 
 
+def test_what_is_so_far_is_of_a_layer_and_all_before_it(batches):
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 16) for _ in range(4)]
+    model = nn.Sequential(*(part for layer in layers for part in (layer, nn.LeakyReLU(0.5)))).eval()
+    plan = fxplug_quant.plan(model, None, batches[0])
+    table = fxplug_quant.sensitivity(model, plan, batches)
+
+    for index, later in ((1, ("_4", "_6")), (2, ("_6",))):
+        wished = plan
+        for name in later:
+            wished = wished.with_mode(name, "float")
+        converted = fxplug_quant.convert(fxplug_quant.prepare(model, wished, batches[0]).calibrate(batches))
+        with torch.no_grad():
+            expected, found = (torch.cat([run(batch) for batch in batches]) for run in (model, converted))
+        layer = table.layers[index]
+        assert layer.cumulative.max_error == float((found.double() - expected).abs().max())
+        assert layer.cumulative.max_error != layer.isolated.max_error
+
+
 @pytest.mark.parametrize("mode", ["static-int8", "dynamic-int8", "weight-int8"])
 def test_the_errors_are_those_of_what_convert_makes(model, batches, mode):
     plan = fxplug_quant.plan(model, {"mode": mode}, batches[0])
@@ -224,6 +243,17 @@ def test_autotune_obeys_a_metric(batches):
     assert counts == [(done, 12) for done in range(1, 7)]
 
 
+def test_a_layer_that_was_left_in_float_in_vain_is_quantized_again(batches):
+    def third_layer_is_float(module):
+        return float(type(module.get_submodule("4")) is nn.Linear)
+
+    # The second layer does the most harm alone, so that it is put back to float first, and the metric needs another.
+    plan = fxplug_quant.autotune(spoilt(1), None, batches, budget=0.5, metric=third_layer_is_float)
+
+    assert list(plan.left_in_float()) == ["_4"]
+    assert plan.calls()["_2"].mode == "static-int8"
+
+
 def test_a_plan_that_keeps_the_budget_is_returned_as_it_is(model, batches):
     plan = fxplug_quant.plan(model, {"mode": "weight-int8"}, batches[0])
 
@@ -238,7 +268,7 @@ def test_no_budget_at_all_leaves_everything_in_float(model, batches):
 
 
 def test_budgets_and_metrics_that_cannot_be_kept_are_refused(model, batches):
-    for budget in (-0.1, math.nan, math.inf):
+    for budget in (-0.1, math.nan, math.inf, "0.1", None, True):
         with pytest.raises(ConfigError, match="Cannot keep a budget of"):
             fxplug_quant.autotune(model, None, batches, budget=budget)
     with pytest.raises(QuantizationError, match=r"the metric returned nan.*\[FXP-Q011\]"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -60,10 +61,14 @@ def autotune(  # noqa: PLR0913 - one front door with many switches
 
     Raises:
         QuantizationError: The module cannot be quantized, there is no data, or the metric gives no number.
-        ConfigError: The budget is negative or no number.
+        ConfigError: The budget is negative or no number, or the limit is no number of batches.
     """
-    if not (math.isfinite(budget) and budget >= 0):
-        raise ConfigError(f"Cannot keep a budget of {budget}: give a number that is not negative.")
+    if (
+        isinstance(budget, bool)
+        or not isinstance(budget, Real)
+        or not (math.isfinite(budget) and budget >= 0)
+    ):
+        raise ConfigError(f"Cannot keep a budget of {budget!r}: give a number that is not negative.")
     return _Tuning(Trials(module, config, loader, example_inputs, limit), budget, metric, progress).run()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,8 @@ import torch
 
 import fxplug
 from fxplug.semantics import kept_random_state
-from fxplug_quant.calls import operation_of, place_of
-from fxplug_quant.config import QuantConfig
+from fxplug_quant.calls import WEIGHTED, Call, operation_of, place_of
+from fxplug_quant.config import QuantConfig, check_limit
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.observers import Observer, make_observer
 from fxplug_quant.plan import Plan
@@ -21,7 +22,7 @@ from fxplug_quant.planning import Draft, as_inputs, capture, draft
 from fxplug_quant.watching import state_kept
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from torch import nn
 
@@ -83,6 +84,7 @@ class Prepared:
             node: make_observer(names[node.name] or made.plan.config.observer) for node in made.flow.roots()
         }
         """The value that is observed -> what observes it."""
+        self._operations = {node: _surroundings(node, made.flow.calls) for node in self.observers}
         self.batches = 0
         """How many batches were observed."""
 
@@ -106,6 +108,7 @@ class Prepared:
 
         Raises:
             QuantizationError: There is no data, or a value is not finite.
+            ConfigError: The limit is no number of batches.
         """
 
         def told(done: int, total: int | None) -> None:
@@ -117,25 +120,52 @@ class Prepared:
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was observed so far, so that calibration can go on later with `load_state_dict`."""
-        return {node.name: observer.state() for node, observer in self.observers.items()}
+        """Return what was observed so far, so that calibration can go on later with `load_state_dict`.
+
+        Name of node -> its operation with those around it, its observer with its settings, and what that saw.
+        """
+        return {
+            node.name: {"operation": self._operations[node], **observer.state()}
+            for node, observer in self.observers.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Take over what `state_dict` returned. Where it does not fit, nothing is taken over.
 
         Raises:
-            QuantizationError: It is of another module, or another plan.
+            QuantizationError: It is of another module, another plan, or another observer.
         """
+        if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - it may come from a file
+            raise _misfit(f"the state is a {type(state).__name__}, and not what state_dict returns")
         names = {node.name for node in self.observers}
         if names != set(state):
-            raise QuantizationError(
-                f"Cannot go on with calibration: {sorted(names ^ set(state))} are observed in one of the two only. "
-                f"Prepare the same module with the same plan.",
-                code="FXP-Q006",
-            )
+            raise _misfit(f"{sorted(map(str, names ^ set(state)))} are observed in one of the two only")
+        seen = {node: self._checked(node, state[node.name]) for node in self.observers}
         for node, observer in self.observers.items():
-            observer.load_state(state[node.name])
+            observer.load_state(seen[node])
             self.batches = max(self.batches, observer.seen)
+
+    def _checked(self, node: Node, state: Any) -> dict[str, Any]:
+        """Return what an observer saw, if it was an observer as the one of this node, at a node as this one.
+
+        Raises:
+            QuantizationError: It was not.
+        """
+        if not isinstance(state, Mapping) or not {"operation", "observer"} <= set(state):
+            raise _misfit(
+                f"what it has for {node.name!r} does not say of which operation and observer it is, as what an older "
+                f"version wrote"
+            )
+        found: dict[str, Any] = dict(state)
+        operation = found.pop("operation")
+        if operation != self._operations[node]:
+            raise _misfit(
+                f"at {node.name!r} the state has {operation!r}, and the module {self._operations[node]!r}"
+            )
+        reason = self.observers[node].misfit(found)
+        if reason:
+            raise _misfit(f"at {node.name!r} {reason}")
+        return found
 
     def check(self) -> None:
         """Check that each observer saw what a range can be chosen from.
@@ -158,6 +188,31 @@ class Prepared:
                     "it was 0 throughout calibration, so that no range can be chosen",
                     "Calibrate with other data",
                 )
+
+
+def _misfit(found: str) -> QuantizationError:
+    return QuantizationError(
+        f"Cannot go on with calibration: {found}. Prepare the same module with the same plan, or calibrate anew.",
+        code="FXP-Q006",
+    )
+
+
+def _surroundings(node: Node, calls: Mapping[Node, Call]) -> str:
+    """Return the operation of a node with those that it takes values from and those that take its value.
+
+    Names of nodes and single operations are the same in many modules: every `torch.nn.Sequential` has a ``_1``, and
+    that is often a ReLU. The layers before and behind it, with the shapes of their weights, tell modules apart.
+    """
+
+    def text(nodes: Iterable[Node]) -> str:
+        return ", ".join(_operation(calls[other]) for other in nodes)
+
+    inputs, users = text(calls[node].inputs), text(user for user in node.users if user in calls)
+    return f"{_operation(calls[node])}{f' of {inputs}' if inputs else ''}{f', taken by {users}' if users else ''}"
+
+
+def _operation(call: Call) -> str:
+    return f"{call.operation}{list(call.called.weight.shape) if call.kind in WEIGHTED else ''}"
 
 
 class _Observing(fxplug.Interpreter):
@@ -203,7 +258,9 @@ def run_observed(
 
     Raises:
         QuantizationError: There is no data although something is observed, or a value is not finite.
+        ConfigError: The limit is no number of batches.
     """
+    check_limit(limit)
     total = len(loader) if hasattr(loader, "__len__") else None  # pyright: ignore[reportArgumentType]
     total = total if limit is None else limit if total is None else min(limit, total)
     runner = _Observing(module, observers)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import fxplug
-from fxplug.api.user_errors import error_with_place
+from fxplug.api.user_errors import error_text, error_with_place
 from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.models import input_options, models_and_inputs
 from fxplug.cli.references import Reference, UserProgramError, call_reference, importable
-from fxplug.errors import ConfigError, StorageError
+from fxplug.errors import ConfigError, FxplugError, StorageError
 from fxplug_quant.autotuning import autotune
 from fxplug_quant.calibration import prepare
 from fxplug_quant.config import MODES
@@ -24,7 +25,7 @@ from fxplug_quant.progress import progress_bar
 from fxplug_quant.sensitivity import SORT_KEYS, sensitivity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from torch import nn
 
@@ -92,7 +93,9 @@ def plan_command(context: click.Context, model: str, *, as_json: bool, **options
     """Print a plan."""
     wish = _wish(options)
     module, inputs = _model_and_inputs(context, model, options)
-    _show(make_plan(module, wish, inputs), as_json=as_json)
+    with _running(model):
+        made = make_plan(module, wish, inputs)
+    _show(made, as_json=as_json)
 
 
 @quant.command("run", help=f"Quantize a model. {_MODEL}")
@@ -117,10 +120,11 @@ def run_command(context: click.Context, model: str, *, data: str | None, out: Pa
         raise StorageError(f"Cannot write the module to {str(out)!r}: the name has to end in .fxplug.")
     config = options["config"]
     module, inputs = _model_and_inputs(context, model, options)
-    prepared = prepare(module, wish, inputs)
+    with _running(model):
+        prepared = prepare(module, wish, inputs)
     if prepared.observers:
         loader = _batches(context, data, inputs)
-        with progress_bar("calibrate") as progress:
+        with _running(model), progress_bar("calibrate") as progress:
             prepared.calibrate(loader, progress=progress)
     converted = convert(prepared)
     fxplug.save(converted, out, manager=manager_for(config))
@@ -157,7 +161,7 @@ def sensitivity_command(
     """Print a table of layers."""
     wish = _wish_or_plan(options)
     module, inputs = _model_and_inputs(context, model, options)
-    with progress_bar("measure layers") as progress:
+    with _running(model), progress_bar("measure layers") as progress:
         table = sensitivity(
             module,
             wish,
@@ -204,7 +208,7 @@ def autotune_command(
     wish = _wish_or_plan(options)
     module, inputs = _model_and_inputs(context, model, options)
     score = None if metric is None else _metric(context, metric)
-    with progress_bar("try plans") as progress:
+    with _running(model), progress_bar("try plans") as progress:
         made = autotune(
             module,
             wish,
@@ -226,6 +230,63 @@ def _show(made: Plan, *, as_json: bool) -> None:
         click.echo(f"in float: {name}: {reason}")
 
 
+@contextmanager
+def _running(model: str) -> Generator[None]:
+    """Let an error that the user's model raises while it runs be told with the node and the line.
+
+    Raises:
+        UserProgramError: It raised one.
+    """
+    try:
+        yield
+    except FxplugError:
+        raise
+    except Exception as error:
+        notes = [str(note) for note in getattr(error, "__notes__", ())]
+        if not notes:  # It does not come from a node of the model.
+            raise
+        where = "\n".join(notes)
+        raise UserProgramError(
+            f"Cannot run the model {model!r} on these inputs: {error_text(error)}. Give inputs as it takes them "
+            f"(--example, --example-from, --data).\n{where}"
+        ) from error
+
+
+class _Batches:
+    """What the user's loader gives; what it raises is told as an error of the user's program."""
+
+    def __init__(self, text: str, given: Iterable[Any]) -> None:
+        self._text, self._given = text, given
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            batches = iter(self._given)
+        except Exception as error:
+            raise self._failed(error) from error
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            except Exception as error:
+                raise self._failed(error) from error
+            yield batch
+
+    def _failed(self, error: Exception) -> UserProgramError:
+        return UserProgramError(f"The data {self._text!r} raised {error_with_place(error)}.")
+
+
+class _SizedBatches(_Batches):
+    """The same of a loader that knows how many batches there are."""
+
+    def __init__(self, text: str, given: Iterable[Any], count: int) -> None:
+        super().__init__(text, given)
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+
 def _batches(context: click.Context, data: str | None, inputs: tuple[Any, ...]) -> Iterable[Any]:
     """Return what the user's function gives, or the inputs as the only batch.
 
@@ -240,7 +301,10 @@ def _batches(context: click.Context, data: str | None, inputs: tuple[Any, ...]) 
             f"Cannot use {data!r} as data: it gives a {type(given).__name__}. Return a list of batches, or another "
             f"iterable such as a DataLoader."
         )
-    return given
+    try:
+        return _SizedBatches(data, given, len(given))
+    except TypeError:  # A generator, or a DataLoader of an iterable data set.
+        return _Batches(data, given)
 
 
 def _metric(context: click.Context, text: str) -> Callable[[Any], float]:
@@ -274,7 +338,17 @@ def _reference(context: click.Context, text: str, what: str) -> Reference:
 
 def _wish_or_plan(options: dict[str, Any]) -> Any:
     plan_file, wish = options.pop("plan_file"), _wish(options)
-    return wish if plan_file is None else Plan.from_json(plan_file.read_text(encoding="utf-8"))
+    if plan_file is None:
+        return wish
+    try:
+        # Some editors begin a file with a byte order mark.
+        text = plan_file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"Cannot read the plan {str(plan_file)!r}: {error}. Give a text file in UTF-8, as 'fxplug quant plan "
+            f"--json' prints it."
+        ) from error
+    return Plan.from_json(text)
 
 
 def _wish(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fxplug_quant.observers import make_observer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["MODES", "QuantConfig", "Rule"]
+__all__ = ["MODES", "QuantConfig", "Rule", "check_limit"]
 
 MODES = ("static-int8", "dynamic-int8", "weight-int8", "weight-int4", "float")
 """What can become of a call. All but the first are for linear layers alone; ``weight-int8`` is for embeddings, too."""
@@ -35,7 +35,8 @@ class Rule:
     function: str | None = None
     """Name of the function or method that is called, e.g. ``"add"``."""
     line: str | None = None
-    """Line of the program, as the end of its place: ``"model.py:12"``."""
+    """Line of the program, as file and number: ``"model.py:12"``, or ``"pkg/model.py:12"`` for one of several files
+    with that name. Parts of a name or of a number select nothing."""
     node: str | None = None
     """Name of the node in the graph."""
     mode: str | None = None
@@ -44,8 +45,14 @@ class Rule:
     """Observer of the value that the call gives; see `fxplug_quant.observers.make_observer`."""
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            _check_text(field.name, getattr(self, field.name), "a rule", may_be_none=True)
         if all(getattr(self, name) is None for name in _SELECTORS):
             raise ConfigError(f"Cannot use {self}: it selects nothing. Give one of {', '.join(_SELECTORS)}.")
+        if self.line is not None and _place(self.line) is None:
+            raise ConfigError(
+                f"Cannot use {self}: its line is no file and number. Write it as 'model.py:12' or 'pkg/model.py:12'."
+            )
         if self.mode is None and self.observer is None:
             raise ConfigError(f"Cannot use {self}: it says nothing. Give a mode or an observer.")
         if self.mode is not None and self.mode not in MODES:
@@ -106,7 +113,46 @@ def _property(name: str, call: Call) -> str:
 def _agrees(name: str, wanted: str, found: str) -> bool:
     if name == "path":
         return fnmatchcase(found, wanted)
-    return found.endswith(wanted) if name == "line" else found == wanted
+    if name != "line":
+        return found == wanted
+    place, other = _place(wanted), _place(found)
+    if place is None or other is None or place[1] != other[1]:
+        return False
+    return other[0][-len(place[0]) :] == place[0]
+
+
+def _place(line: str) -> tuple[list[str], int] | None:
+    """Return the parts of a file's name and the number of the line; None where one of them is missing."""
+    file, _, number = line.replace("\\", "/").rpartition(":")
+    parts = file.removeprefix("./").split("/")
+    is_whole = bool(parts[-1]) and number.isascii() and number.isdecimal()
+    return (parts, int(number)) if is_whole else None
+
+
+def _check_text(name: str, value: Any, where: str, *, may_be_none: bool = False) -> None:
+    """Check that a value is text with something in it.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if (isinstance(value, str) and value) or (value is None and may_be_none):
+        return
+    raise ConfigError(
+        f"Cannot use {name} = {value!r} in {where}: it has to be text that is not empty"
+        f"{', or be left out' if may_be_none or value is None else ''}."
+    )
+
+
+def check_limit(limit: int | None) -> None:
+    """Check how many batches are used at most; None is no limit.
+
+    Raises:
+        ConfigError: It is no number from 1 on.
+    """
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):  # pyright: ignore[reportUnnecessaryIsInstance] - users may give anything
+        raise ConfigError(
+            f"Cannot use {limit!r} as the limit of batches: give a whole number from 1 on, or None for all of them."
+        )
 
 
 @dataclass(frozen=True)
@@ -132,25 +178,49 @@ class QuantConfig:
     """What differs from that, the last word last."""
 
     def __post_init__(self) -> None:
+        for name in ("mode", "engine", "observer"):
+            _check_text(name, getattr(self, name), "a config")
+        if not isinstance(self.per_channel, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - or from JSON
+            raise ConfigError(
+                f"Cannot use per_channel = {self.per_channel!r} in a config: give True or False."
+            )
         if self.mode not in MODES:
             raise UnknownNameError("quantization mode", self.mode, MODES)
         make_observer(self.observer)
+        if not isinstance(self.group_size, int):  # pyright: ignore[reportUnnecessaryIsInstance] - or from JSON
+            raise ConfigError(
+                f"Cannot use group_size = {self.group_size!r} in a config: give a whole number."
+            )
         check_group_size(self.group_size)
         if self.engine not in ENGINES:
             raise UnknownNameError("quantized engine", self.engine, ENGINES)
-        rules = tuple(_rule(rule) if isinstance(rule, Mapping) else rule for rule in self.rules)
-        object.__setattr__(self, "rules", rules)
+        if not isinstance(self.rules, (tuple, list)):  # pyright: ignore[reportUnnecessaryIsInstance] - or from JSON
+            raise ConfigError(
+                f"Cannot use rules = {self.rules!r} in a config: give a list of rules, also for a single one."
+            )
+        object.__setattr__(self, "rules", tuple(map(_rule, self.rules)))
 
     @staticmethod
     def of(config: QuantConfig | Mapping[str, Any] | None) -> QuantConfig:
-        """Return a config that may be given as plain values."""
+        """Return a config that may be given as plain values.
+
+        Raises:
+            ConfigError: It is neither a config nor a mapping, or a value in it cannot be used.
+            UnknownNameError: There is no such option, mode, engine or observer.
+        """
         if isinstance(config, QuantConfig):
             return config
+        if config is not None and not isinstance(config, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - users may give anything
+            example = config if isinstance(config, str) and config in MODES else MODES[0]
+            raise ConfigError(
+                f"Cannot quantize with {config!r}: it is a {type(config).__name__}. Give a QuantConfig, or a mapping "
+                f"with its fields, such as {{'mode': {example!r}}}."
+            )
         given = dict(config or {})
         known = [field.name for field in fields(QuantConfig)]
         for name in given:
             if name not in known:
-                raise UnknownNameError("option of quantization", name, known)
+                raise UnknownNameError("option of quantization", str(name), known)
         return QuantConfig(**given)
 
     def data(self) -> dict[str, Any]:
@@ -158,9 +228,16 @@ class QuantConfig:
         return asdict(self)
 
 
-def _rule(given: Mapping[str, Any]) -> Rule:
+def _rule(given: Rule | Mapping[str, Any]) -> Rule:
+    if isinstance(given, Rule):
+        return given
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - or from JSON
+        raise ConfigError(
+            f"Cannot use {given!r} as a rule: it is a {type(given).__name__}. Give a Rule, or a mapping with its "
+            f"fields, such as {{'path': 'head', 'mode': 'float'}}."
+        )
     known = [field.name for field in fields(Rule)]
     for name in given:
         if name not in known:
-            raise UnknownNameError("part of a rule", name, known)
+            raise UnknownNameError("part of a rule", str(name), known)
     return Rule(**given)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fxplug.errors import ConfigError, UnknownNameError
 from fxplug_quant.affine import Affine, affine_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from fxplug_quant.errors import QuantizationError
 
 __all__ = [
     "OBSERVERS",
@@ -35,6 +35,8 @@ class Observer:
     """
 
     name = "min-max"
+    settings: tuple[str, ...] = ()
+    """Attributes that say how it observes, and not what it saw."""
 
     def __init__(self) -> None:
         self.seen = 0
@@ -66,12 +68,63 @@ class Observer:
         return affine_of(*self.range(), levels)
 
     def state(self) -> dict[str, Any]:
-        """Return what was seen, as plain values and tensors, so that calibration can go on elsewhere."""
-        return _copied(vars(self))
+        """Return the kind of observer, its settings and what was seen, so that calibration can go on elsewhere.
+
+        All are plain values and tensors.
+        """
+        return {"observer": self.name, **_copied(vars(self))}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
-        vars(self).update(_copied(state))
+        """Go on from what `state` returned.
+
+        Raises:
+            QuantizationError: It is of another kind of observer, or of one with other settings.
+        """
+        misfit = self.misfit(state)
+        if misfit:
+            raise QuantizationError(
+                f"Cannot go on with calibration: {misfit}. Use the same observer, or calibrate anew.",
+                code="FXP-Q006",
+            )
+        vars(self).update(_copied({name: state[name] for name in vars(self)}))
+
+    def misfit(self, state: Any) -> str:
+        """Return why this observer cannot go on from a state; empty when it can."""
+        if not isinstance(state, Mapping) or "observer" not in state:
+            return "the state does not say what kind of observer it is of"
+        found: Mapping[str, Any] = state
+        if found["observer"] != self.name:
+            return f"the state is of the observer {found['observer']!r}, and this one is {self.name!r}"
+        if set(found) != {"observer", *vars(self)}:
+            names = sorted(map(str, set(found) ^ {"observer", *vars(self)}))
+            return (
+                f"the state of the observer {self.name!r} has other parts than this one's: {', '.join(names)}"
+            )
+        for name in self.settings:
+            if found[name] != getattr(self, name):
+                return (
+                    f"the state is of the observer {self.name!r} with {name} = {found[name]!r}, and this one has "
+                    f"{name} = {getattr(self, name)!r}"
+                )
+        for name, value in vars(self).items():
+            if not _is_like(found[name], value):
+                return f"{name!r} in the state is {_kind(found[name])}, and not {_kind(value)}"
+        return ""
+
+
+def _is_like(found: Any, own: Any) -> bool:
+    """Return whether what a state says can stand where an observer has a value."""
+    if isinstance(own, Tensor):
+        return isinstance(found, Tensor) and (found.shape, found.dtype) == (own.shape, own.dtype)
+    if isinstance(own, int):
+        return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+    return not isinstance(own, float) or (isinstance(found, (int, float)) and math.isfinite(found))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)}"
+    return f"the {type(value).__name__} {value!r}"
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +144,7 @@ class MovingAverage(Observer):
     """
 
     name = "moving-average"
+    settings = ("momentum",)
 
     def __init__(self, momentum: float = 0.1) -> None:
         super().__init__()
@@ -152,6 +206,7 @@ class Percentile(Histogram):
     """
 
     name = "percentile"
+    settings = ("share",)
 
     def __init__(self, share: float = 99.99) -> None:
         super().__init__()
@@ -198,6 +253,9 @@ class ChannelMaxima(Observer):
         channel: Which dimension the channels are, counted from behind. A value without it is a `ConfigError`.
     """
 
+    name = "channel-maxima"
+    settings = ("channel",)
+
     def __init__(self, channel: int = -1) -> None:
         super().__init__()
         self.channel = channel
@@ -217,6 +275,9 @@ class ChannelMeans(Observer):
     Args:
         channel: Which dimension the channels are, counted from behind. A value without it is a `ConfigError`.
     """
+
+    name = "channel-means"
+    settings = ("channel",)
 
     def __init__(self, channel: int = -1) -> None:
         super().__init__()
@@ -266,8 +327,12 @@ def make_observer(text: str) -> Observer:
 
     Raises:
         UnknownNameError: There is no such observer.
-        ConfigError: The number is none, or out of range.
+        ConfigError: It is no text, or the number is none, or out of range.
     """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - it may come from JSON
+        raise ConfigError(
+            f"Cannot observe with {text!r}: the name of an observer is text. Give one of {', '.join(OBSERVERS)}."
+        )
     name, _, number = text.partition(":")
     if name not in OBSERVERS:
         raise UnknownNameError("observer", name, OBSERVERS)

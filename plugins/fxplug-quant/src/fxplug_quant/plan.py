@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,9 @@ from fxplug_quant.config import MODES, QuantConfig
 from fxplug_quant.observers import make_observer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-__all__ = ["Plan", "PlanEntry"]
+__all__ = ["Plan", "PlanEntry", "checksum_of", "fixed_columns"]
 
 _FORMAT = "fxplug-quant-plan"
 _VERSION = 1
@@ -70,6 +71,9 @@ class Plan:
 
     entries: tuple[PlanEntry, ...]
     config: QuantConfig = field(default_factory=QuantConfig)
+    checksum: str = field(default="", compare=False, repr=False)
+    """Of what cannot be edited in the entries, as it was when the plan was made: after an edit of a mode, rows that
+    follow from it are as before, and this tells them from rows that somebody edited."""
 
     def calls(self) -> dict[str, PlanEntry]:
         """Return name of node -> what becomes of the call."""
@@ -117,9 +121,17 @@ class Plan:
 
         Raises:
             UnknownNameError: There is no such value, or no such observer.
+            ConfigError: The value is not observed, since it does not become steps, or has those of another one.
         """
         make_observer(observer)
         former = self._entry("edge", node)
+        if not former.observer:
+            observed = [entry.node for entry in self.edges().values() if entry.observer]
+            raise ConfigError(
+                f"Cannot observe the value of node {node!r} with {observer!r}: in this plan it has no observer "
+                f"({former.reason}). Observed are: {', '.join(observed) or 'none'}. After edits of modes, prepare the "
+                f"module with the plan, and edit the plan of what that returns."
+            )
         return self._replaced(former, observer=observer, decided_by="edited", reason="edited")
 
     def _entry(self, what: str, node: str) -> PlanEntry:
@@ -155,6 +167,7 @@ class Plan:
             "format": _FORMAT,
             "version": _VERSION,
             "config": self.config.data(),
+            "checksum": self.checksum,
             "entries": [asdict(entry) for entry in self.entries],
         }
 
@@ -167,26 +180,60 @@ class Plan:
         """Return the plan that `to_json` wrote.
 
         Raises:
-            ConfigError: The text is no plan.
+            ConfigError: The text is no plan, or an entry has no text where there has to be some.
             UnknownNameError: It has a mode or an observer that there is not.
         """
-        try:
-            data = json.loads(text)
-            if (data["format"], data["version"]) != (_FORMAT, _VERSION):
-                raise ConfigError(
-                    f"Cannot read a plan: the text is {data['format']!r}, version {data['version']!r}, and not "
-                    f"{_FORMAT!r}, version {_VERSION}. Write the plan anew."
-                )
-            names = {entry.name for entry in fields(PlanEntry)}
-            entries = tuple(PlanEntry(**{name: row[name] for name in names}) for row in data["entries"])
-            read = Plan(entries, QuantConfig.of(data["config"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"Cannot read a plan: the text is not what Plan.to_json writes ({error!r}). Write the plan anew."
-            ) from error
+        entries, config, checksum = _read(text)
         for entry in entries:
             _check(entry)
-        return read
+        return Plan(entries, QuantConfig.of(config), checksum)
+
+
+def _read(text: str) -> tuple[tuple[PlanEntry, ...], Mapping[str, Any], str]:
+    """Return entries, config and checksum in JSON text.
+
+    Raises:
+        ConfigError: The text is no plan.
+    """
+    try:
+        data = json.loads(text)
+        kind = (data["format"], data["version"])
+        names = [entry.name for entry in fields(PlanEntry)]
+        rows = data["entries"] if kind == (_FORMAT, _VERSION) else ()
+        entries = tuple(PlanEntry(**{name: row[name] for name in names}) for row in rows)
+        config = {**data["config"]} if rows != () else {}
+        checksum = str(data.get("checksum", ""))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"Cannot read a plan: the text is not what Plan.to_json writes ({error!r}). Write the plan anew."
+        ) from error
+    if kind != (_FORMAT, _VERSION):
+        raise ConfigError(
+            f"Cannot read a plan: the text is {kind[0]!r}, version {kind[1]!r}, and not {_FORMAT!r}, version "
+            f"{_VERSION}. Write the plan anew."
+        )
+    return entries, config, checksum
+
+
+def checksum_of(entries: Iterable[PlanEntry]) -> str:
+    """Return a checksum of what cannot be edited in entries."""
+    return hashlib.sha256(json.dumps([fixed_columns(entry) for entry in entries]).encode()).hexdigest()
+
+
+def fixed_columns(entry: PlanEntry) -> dict[str, str]:
+    """Return what cannot be edited in an entry.
+
+    That is all but the mode of a call, which of the observers an edge has, and what is told to people alone.
+    """
+    columns = asdict(entry)
+    for name in ("decided_by", "reason", "line", *(("mode",) if entry.what == "call" else ())):
+        del columns[name]
+    if entry.what == "edge" and entry.observer:
+        columns["observer"] = "one"
+    return columns
+
+
+_ROWS = ("call", "weight", "edge")
 
 
 def _check(entry: PlanEntry) -> None:
@@ -194,7 +241,19 @@ def _check(entry: PlanEntry) -> None:
 
     Raises:
         UnknownNameError: There is no such mode, or no such observer.
+        ConfigError: A column is no text, or the entry is of nothing.
     """
+    for name, value in asdict(entry).items():
+        if not isinstance(value, str):
+            raise ConfigError(
+                f"Cannot read a plan: its entry {entry.what} {entry.node!r} has {name} = {value!r}, and that has to be "
+                f"text."
+            )
+    if entry.what not in _ROWS:
+        raise ConfigError(
+            f"Cannot read a plan: its entry {entry.node!r} has what = {entry.what!r}, and that has to be one of "
+            f"{', '.join(_ROWS)}. It cannot be edited."
+        )
     if entry.what == "call" and entry.mode not in MODES:
         raise UnknownNameError(
             "quantization mode", entry.mode, MODES, note=f"It stands at node {entry.node!r}."

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import TraceError
+from fxplug.errors import ConfigError, TraceError
 from fxplug.passes import FuseConvBN, PassContext, RemoveIdentities
 from fxplug_quant.attention import OpenAttention, explained
 from fxplug_quant.calls import (
@@ -30,7 +30,7 @@ from fxplug_quant.errors import QuantizationError
 from fxplug_quant.flow import Flow, Seen
 from fxplug_quant.int4 import reason_against_int4
 from fxplug_quant.packing import PackingModule
-from fxplug_quant.plan import Plan, PlanEntry
+from fxplug_quant.plan import Plan, PlanEntry, checksum_of, fixed_columns
 from fxplug_quant.tables import Int8Embedding
 from fxplug_quant.watching import see
 
@@ -125,6 +125,11 @@ def draft(
         config: What is wished.
         inputs: Example inputs.
         edited: A plan whose calls and observers prevail.
+
+    Raises:
+        QuantizationError: The edited plan is of another module, or has edits that cannot be followed.
+        ConfigError: An edit of a mode cannot be, or a rule changes nothing.
+        UnknownNameError: A rule matches nothing.
     """
     check_engine(config.engine)
     calls = read_calls(module)
@@ -137,16 +142,100 @@ def draft(
         _follow(edited, rows, calls, config, seen)
     flow = _flow(module, calls, rows, seen, _only_steps(config))
     _leave_sums_of_floats(calls, rows, flow)
+    if edited is not None:
+        _check_sums(edited, rows)
     levels = activation_levels()
     observers = {} if edited is None else edited.edges()
+    merged = _merged(flow)
     entries: list[PlanEntry] = []
     for node, call in calls.items():
         row = rows[node]
         if row is not None:
             entries += [row, *_weight_rows(call, row, config)]
         if node in seen and node.op != "output":
-            entries.append(_edge(node, call, flow, seen[node], config, observers.get(node.name), levels))
-    return Draft(Plan(tuple(entries), config), flow, levels)
+            together = [calls[other] for other in (*merged.get(node, ()), node)]
+            entries.append(_edge(node, together, flow, seen[node], config, observers.get(node.name), levels))
+    if edited is None:
+        _check_effects(config, entries, calls, merged)
+    elif edited.checksum != checksum_of(edited.entries):
+        _check_columns(edited, entries, draft(module, config, inputs).plan.entries)
+    return Draft(Plan(tuple(entries), config, checksum_of(entries)), flow, levels)
+
+
+def _merged(flow: Flow) -> dict[Node, list[Node]]:
+    """Return value that is made -> the calls that are done with the one that makes it, whose values are never made."""
+    found = {entry.tail: [node for node in entry.nodes if node is not entry.tail] for entry in flow.fused}
+    for last, first in (*flow.rectified.items(), *flow.activated.items()):
+        found[last] = [*found.get(first, ()), first]
+    return found
+
+
+def _check_effects(
+    config: QuantConfig,
+    entries: Sequence[PlanEntry],
+    calls: Mapping[Node, Call],
+    merged: Mapping[Node, Sequence[Node]],
+) -> None:
+    """Check that each rule decides about something.
+
+    Raises:
+        ConfigError: One does not, although it matches.
+    """
+    decided = {entry.node for entry in entries if entry.what == "call"}
+    observed = {entry.node for entry in entries if entry.what == "edge" and entry.observer}
+    observed |= {other.name for node, others in merged.items() if node.name in observed for other in others}
+    for number, rule in enumerate(config.rules):
+        found = [call.node.name for call in calls.values() if rule.selects(call)]
+        if rule.mode is not None and decided.isdisjoint(found):
+            raise ConfigError(
+                f"Cannot use {rule}, rule {number}: its mode changes nothing. What it selects ({', '.join(found)}) has "
+                f"no mode of its own, and computes with what the calls around it give. Select the layers before or "
+                f"behind it."
+            )
+        if rule.observer is not None and observed.isdisjoint(found):
+            raise ConfigError(
+                f"Cannot use {rule}, rule {number}: its observer changes nothing. No value that it selects "
+                f"({', '.join(found)}) is observed; that are: {', '.join(sorted(observed)) or 'none'}."
+            )
+
+
+def _check_columns(edited: Plan, entries: Sequence[PlanEntry], unedited: Sequence[PlanEntry]) -> None:
+    """Check that nothing was edited in a plan but what can be.
+
+    Rows that follow from an edited mode may be as they were before.
+
+    Raises:
+        QuantizationError: Something was.
+    """
+    wanted = {(entry.what, entry.node): entry for entry in entries}
+    former = {(entry.what, entry.node): entry for entry in unedited}
+    found = {(entry.what, entry.node): entry for entry in edited.entries}
+    for key, entry in found.items():
+        possible = [fixed_columns(rows[key]) for rows in (wanted, former) if key in rows]
+        columns = fixed_columns(entry)
+        if not possible:
+            raise _no_edit(
+                f"it has an entry {entry.what} {entry.node!r}, and a plan for this module would have none"
+            )
+        if columns not in possible:
+            name = next(name for name, value in columns.items() if value != possible[0][name])
+            raise _no_edit(
+                f"its entry {entry.what} {entry.node!r} has {name} = {getattr(entry, name)!r}, and a plan for this "
+                f"module would say {getattr(wanted.get(key, former.get(key)), name)!r}"
+            )
+    for what, node in wanted:
+        if (what, node) not in found:
+            raise _no_edit(f"it has no entry {what} {node!r}, and a plan for this module would have one")
+    if len(found) != len(edited.entries):
+        raise _no_edit("it has several entries for the same call, weight or edge")
+
+
+def _no_edit(found: str) -> QuantizationError:
+    return QuantizationError(
+        f"Cannot follow the plan: {found}. The modes of calls and the observers of edges that have one can be edited; "
+        f"all else follows from them. Take other edits back, or make the plan anew for this module.",
+        code="FXP-Q006",
+    )
 
 
 def _flow(
@@ -193,7 +282,12 @@ def _follow(
     config: QuantConfig,
     seen: Mapping[Node, Seen],
 ) -> None:
-    """Take over what a plan says of calls."""
+    """Take over what a plan says of calls.
+
+    Raises:
+        QuantizationError: The plan is of another module.
+        ConfigError: An edited mode cannot be.
+    """
     wanted = edited.calls()
     known = {node.name: node for node, row in rows.items() if row is not None}
     for name, entry in wanted.items():
@@ -205,12 +299,73 @@ def _follow(
             )
         node = known[name]
         former = rows[node]
-        if former is None or (former.decided_by in {"backend", "program"} and entry.mode != "float"):
-            continue
-        if entry.decided_by == "flow":  # It follows anew from what other calls become.
-            continue
-        impossible = _impossible(calls[node], entry.mode, config, seen)
-        rows[node] = entry if impossible is None else impossible
+        if former is not None:
+            _check_operation(entry, former)
+            rows[node] = _followed(entry, former, calls[node], config, seen)
+    for name, node in known.items():
+        if name not in wanted:
+            raise _no_edit(f"it has no entry call {name!r} ({calls[node].operation}), which the module has")
+
+
+def _followed(
+    entry: PlanEntry, former: PlanEntry, call: Call, config: QuantConfig, seen: Mapping[Node, Seen]
+) -> PlanEntry:
+    """Return the row of a call that has an entry in a plan, and a former row without the plan.
+
+    Raises:
+        ConfigError: The mode of the entry was edited, and cannot be.
+    """
+    if entry.mode != "float":
+        # Where one of these decided, the mode was float: somebody edited the text, and changed nothing but the mode.
+        if entry.decided_by in {"backend", "program"}:
+            raise _impossible_edit(entry, former.reason if former.mode == "float" else entry.reason)
+        if former.decided_by in {"backend", "program"}:
+            if entry.decided_by == "edited":
+                raise _impossible_edit(entry, former.reason)
+            return former  # Where the plan was made, more was possible than here.
+    # It follows anew from what other calls become; `_check_sums` looks at what was edited.
+    if entry.decided_by == "flow" and entry.mode in {"float", former.mode}:
+        return former
+    impossible = _impossible(call, entry.mode, config, seen)
+    if impossible is not None:
+        raise _impossible_edit(entry, impossible.reason)
+    return replace(former, mode=entry.mode, decided_by=entry.decided_by, reason=entry.reason)
+
+
+def _check_sums(edited: Plan, rows: Mapping[Node, PlanEntry | None]) -> None:
+    """Check that sums and the like, which were float since what they take was, are as somebody edited them.
+
+    Raises:
+        ConfigError: They are float still.
+    """
+    wanted = edited.calls()
+    for row in rows.values():
+        if row is not None and row.mode == "float" and row.node in wanted:
+            entry = wanted[row.node]
+            if entry.mode != "float" and entry.decided_by == "flow":
+                raise _impossible_edit(entry, row.reason)
+
+
+def _check_operation(entry: PlanEntry, former: PlanEntry) -> None:
+    """Check that an entry is of the same operation as the call of its name.
+
+    Raises:
+        QuantizationError: It is not, so that the plan is of another module.
+    """
+    for name in ("operation", "path"):
+        found, wanted = getattr(entry, name), getattr(former, name)
+        if found != wanted:
+            raise QuantizationError(
+                f"Cannot follow the plan: its call {entry.node!r} has {name} = {found!r}, and in the module that is "
+                f"{wanted!r}. Make the plan anew for this module.",
+                code="FXP-Q006",
+            )
+
+
+def _impossible_edit(entry: PlanEntry, reason: str) -> ConfigError:
+    return ConfigError(
+        f"Cannot make node {entry.node!r} {entry.mode}, as the plan says: {reason}. It stays float: write that."
+    )
 
 
 def _writes(writer: Node) -> str:
@@ -336,13 +491,15 @@ def _scheme(call: Call, row: PlanEntry, config: QuantConfig) -> tuple[str, str, 
 
 def _edge(
     node: Node,
-    call: Call,
+    together: Sequence[Call],
     flow: Flow,
     seen: Seen,
     config: QuantConfig,
     edited: PlanEntry | None,
     levels: int,
 ) -> PlanEntry:
+    """Return the row of a value; `together` are the calls that become the one that gives it, itself at the end."""
+    call = together[-1]
     dtype = str(seen.dtype).removeprefix("torch.")
     is_quantized = node in flow.quantized_set
     if node in flow.inner:
@@ -369,7 +526,7 @@ def _edge(
             decided_by="flow",
             reason=f"the steps of {root.name!r}",
         )
-    observer, decided_by, reason = _observer(call, config)
+    observer, decided_by, reason = _observer(together, config)
     # A plan that was edited as text says nothing but another observer.
     if (
         edited is not None
@@ -384,8 +541,8 @@ def _edge(
     )
 
 
-def _observer(call: Call, config: QuantConfig) -> tuple[str, str, str]:
+def _observer(together: Sequence[Call], config: QuantConfig) -> tuple[str, str, str]:
     for number, rule in reversed(list(enumerate(config.rules))):
-        if rule.observer is not None and rule.selects(call):
+        if rule.observer is not None and any(map(rule.selects, together)):
             return rule.observer, f"rule {number}", str(rule)
     return config.observer, "default", f"observer = {config.observer}"

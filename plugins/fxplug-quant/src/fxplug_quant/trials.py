@@ -11,6 +11,7 @@ import torch
 
 from fxplug.semantics import kept_random_state
 from fxplug_quant.calibration import Prepared, inputs_of, prepare_captured
+from fxplug_quant.config import check_limit
 from fxplug_quant.convert import convert
 from fxplug_quant.errors import QuantizationError
 from fxplug_quant.observers import make_observer
@@ -57,6 +58,7 @@ class Trials:
         example_inputs: Sequence[Any] | Tensor = (),
         limit: int | None = None,
     ) -> None:
+        check_limit(limit)
         batches = list(loader if limit is None else itertools.islice(loader, limit))
         if not batches:
             raise QuantizationError(
