@@ -13,6 +13,7 @@ from operator import is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import torch
 from torch import nn
 
 from fxplug.capture.containers import (
@@ -29,10 +30,11 @@ from fxplug.capture.containers import (
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to, place_of_write, with_inner, writes_of
-from fxplug.semantics.internals import DYNAMO_INLINE
+from fxplug.execute import GraphModule
+from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from fxplug.ir import SourceLine
 
@@ -54,6 +56,7 @@ _SET_BY_TRACES = frozenset({DYNAMO_INLINE, "__signature__", "__wrapped__"})
 """What a function whose code is exchanged has among its attributes meanwhile."""
 _PASSIVE = PLAIN | {FunctionType, classmethod, property, staticmethod, type}
 """Classes of what most classes hold, and which is not looked into."""
+_ScriptModule: type = torch.jit.ScriptModule
 _CLOSED = (nn.Module, type, FunctionType, MethodType, ModuleType)
 
 
@@ -91,12 +94,17 @@ class OutsideChange(NamedTuple):
 class OutsideState:
     """Remembers what the functions of a program find outside of its modules, to put it back.
 
-    What modules themselves hold is known to `ModuleStates`.
+    What the modules below the root hold is known to `ModuleStates`; what others hold that a function finds is noted
+    here.
 
     Functions of installed libraries are not looked at: what they keep are caches.
+
+    Args:
+        below: The ids of the modules below the root.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, below: Container[int] = ()) -> None:
+        self._below = below
         self.classes: set[type] = set()
         """Those that were looked at."""
         self._codes: list[CodeType] = []
@@ -232,6 +240,15 @@ class OutsideState:
             if type(value) not in _PASSIVE and not _is_ignored(name):
                 self._add(Known("attribute", owner, name), value)
 
+    def _note_modules_in(self, known: Known, module: nn.Module) -> None:
+        """Take note of what a module that the root does not have holds, and those in it."""
+        for path, part in modules_below(module):
+            if id(part) not in self._below and not isinstance(part, _ScriptModule):
+                if isinstance(part, GraphModule):
+                    part.recompile()  # What it compiles when it is called is no change that the program makes.
+                for table in (vars(part), *own_tables(part)):
+                    self._note_table(f"{known.name}.{path}" if path else known.name, table)
+
     def _bind(self, known: Known, holder: Any) -> None:
         key = (id(holder), known.name)
         if key not in self._bindings:
@@ -244,6 +261,8 @@ class OutsideState:
             known, part = pending.pop()
             kind = type(part)
             if kind in PLAIN or id(part) in self._contents or isinstance(part, _CLOSED):
+                if isinstance(part, nn.Module) and id(part) not in self._below:
+                    self._note_modules_in(known, part)
                 continue
             if isinstance(part, (*KINDS, tuple)):
                 before = copy_of(part)
