@@ -30,7 +30,6 @@ from fxplug.capture.containers import (
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to, place_of_write, with_inner, writes_of
-from fxplug.execute import GraphModule
 from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
@@ -222,6 +221,9 @@ class OutsideState:
             self.note_class(value)
         elif isinstance(value, FunctionType):
             self._note_attributes_of(value, assigned)
+        elif isinstance(value, nn.Module):
+            if id(value) not in self._below:
+                self._note_modules_in(known, value, assigned)
         else:
             self._add(known, value)
 
@@ -240,14 +242,23 @@ class OutsideState:
             if type(value) not in _PASSIVE and not _is_ignored(name):
                 self._add(Known("attribute", owner, name), value)
 
-    def _note_modules_in(self, known: Known, module: nn.Module) -> None:
-        """Take note of what a module that the root does not have holds, and those in it."""
+    def _note_modules_in(self, known: Known, module: nn.Module, assigned: frozenset[str]) -> None:
+        """Take note of what a function may change in a module that the root does not have, and in those below.
+
+        Other threads may change anything else in it meanwhile.
+        """
         for path, part in modules_below(module):
-            if id(part) not in self._below and not isinstance(part, _ScriptModule):
-                if isinstance(part, GraphModule):
-                    part.recompile()  # What it compiles when it is called is no change that the program makes.
-                for table in (vars(part), *own_tables(part)):
-                    self._note_table(f"{known.name}.{path}" if path else known.name, table)
+            if id(part) in self._below or isinstance(part, _ScriptModule):
+                continue
+            owner = f"{known.name}.{path}" if path else known.name
+            plain: dict[str, Any] = vars(part)
+            for name in assigned:
+                for table in (plain, *own_tables(part)):
+                    if table is plain or name in table:
+                        self._bind(Known("attribute", owner, name), table)
+            for name, value in plain.items():
+                if isinstance(value, KINDS) and name not in OWN_TABLES:
+                    self._add(Known("attribute", owner, name), value)
 
     def _bind(self, known: Known, holder: Any) -> None:
         key = (id(holder), known.name)
@@ -261,8 +272,6 @@ class OutsideState:
             known, part = pending.pop()
             kind = type(part)
             if kind in PLAIN or id(part) in self._contents or isinstance(part, _CLOSED):
-                if isinstance(part, nn.Module) and id(part) not in self._below:
-                    self._note_modules_in(known, part)
                 continue
             if isinstance(part, (*KINDS, tuple)):
                 before = copy_of(part)

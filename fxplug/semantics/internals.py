@@ -423,17 +423,18 @@ def paths_and_modules_below(root: nn.Module) -> tuple[dict[int, str], list[nn.Mo
     """Return what `paths_below` returns, and the modules in the same order."""
     paths = {id(root): ""}
     modules = [root]
-
-    def visit(module: nn.Module, prefix: str) -> None:
-        for name, child in module._modules.items():
-            if child is not None and id(child) not in paths:
-                path = paths[id(child)] = prefix + name
-                modules.append(child)
-                if child._modules:
-                    visit(child, f"{path}.")
-
-    visit(root, "")
+    _visit(root, "", paths, modules)
     return paths, modules
+
+
+def _visit(module: nn.Module, prefix: str, paths: dict[int, str], modules: list[nn.Module]) -> None:
+    # No function inside of the other one: it would refer to itself, and keep the modules until the next collection.
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in paths:
+            path = paths[id(child)] = prefix + name
+            modules.append(child)
+            if child._modules:
+                _visit(child, f"{path}.", paths, modules)
 
 
 def hook_tables(module: nn.Module) -> tuple[MutableMapping[Any, Any], ...]:
