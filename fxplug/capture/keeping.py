@@ -9,6 +9,7 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import seeding_error
+from fxplug.capture.writes import writes_of
 from fxplug.ir import Graph, Node, effects
 
 if TYPE_CHECKING:
@@ -17,9 +18,20 @@ if TYPE_CHECKING:
     from fxplug.capture.outside import OutsideState
     from fxplug.capture.policy import TraceContext
     from fxplug.capture.randomness import RandomStates
+    from fxplug.capture.state import ModuleStates
     from fxplug.errors import TraceError
 
 __all__ = ["StateKeeper"]
+
+_UNHEARD = frozenset(
+    {
+        *("__delattr__", "__dict__", "__setattr__", "delattr", "vars"),
+        *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
+        *("add_module", "register_buffer", "register_module", "register_parameter"),
+        *("parametrizations", "parametrize", "prune", "remove_weight_norm", "spectral_norm", "weight_norm"),
+    }
+)
+"""Names in code that may change modules past what is heard of assignments."""
 
 
 class StateKeeper:
@@ -31,6 +43,7 @@ class StateKeeper:
     _paths: dict[int, str]
     _draws: RandomStates | None = None
     _outside: OutsideState | None = None
+    _states: ModuleStates
     paused: int = 0
     """Above zero while nothing is to be heard."""
 
@@ -85,6 +98,8 @@ class StateKeeper:
         """Hear of a function that the program may call, of its own code, and of the names in it."""
         if self._draws is not None:
             self._draws.note_function(function, names)
+        if not names.isdisjoint(_UNHEARD) or writes_of(code).deletes:
+            self._states.expect_changes()
         if self._outside is not None:
             self._outside.note_function(function, code, names)
 

@@ -13,6 +13,7 @@ from operator import is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import torch
 from torch import nn
 
 from fxplug.capture.containers import (
@@ -29,10 +30,10 @@ from fxplug.capture.containers import (
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to, place_of_write, with_inner, writes_of
-from fxplug.semantics.internals import DYNAMO_INLINE
+from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from fxplug.ir import SourceLine
 
@@ -54,6 +55,7 @@ _SET_BY_TRACES = frozenset({DYNAMO_INLINE, "__signature__", "__wrapped__"})
 """What a function whose code is exchanged has among its attributes meanwhile."""
 _PASSIVE = PLAIN | {FunctionType, classmethod, property, staticmethod, type}
 """Classes of what most classes hold, and which is not looked into."""
+_ScriptModule: type = torch.jit.ScriptModule
 _CLOSED = (nn.Module, type, FunctionType, MethodType, ModuleType)
 
 
@@ -91,12 +93,17 @@ class OutsideChange(NamedTuple):
 class OutsideState:
     """Remembers what the functions of a program find outside of its modules, to put it back.
 
-    What modules themselves hold is known to `ModuleStates`.
+    What the modules below the root hold is known to `ModuleStates`; what others hold that a function finds is noted
+    here.
 
     Functions of installed libraries are not looked at: what they keep are caches.
+
+    Args:
+        below: The ids of the modules below the root.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, below: Container[int] = ()) -> None:
+        self._below = below
         self.classes: set[type] = set()
         """Those that were looked at."""
         self._codes: list[CodeType] = []
@@ -214,6 +221,9 @@ class OutsideState:
             self.note_class(value)
         elif isinstance(value, FunctionType):
             self._note_attributes_of(value, assigned)
+        elif isinstance(value, nn.Module):
+            if id(value) not in self._below:
+                self._note_modules_in(known, value, assigned)
         else:
             self._add(known, value)
 
@@ -231,6 +241,24 @@ class OutsideState:
         for name, value in before.items():
             if type(value) not in _PASSIVE and not _is_ignored(name):
                 self._add(Known("attribute", owner, name), value)
+
+    def _note_modules_in(self, known: Known, module: nn.Module, assigned: frozenset[str]) -> None:
+        """Take note of what a function may change in a module that the root does not have, and in those below.
+
+        Other threads may change anything else in it meanwhile.
+        """
+        for path, part in modules_below(module):
+            if id(part) in self._below or isinstance(part, _ScriptModule):
+                continue
+            owner = f"{known.name}.{path}" if path else known.name
+            plain: dict[str, Any] = vars(part)
+            for name in assigned:
+                for table in (plain, *own_tables(part)):
+                    if table is plain or name in table:
+                        self._bind(Known("attribute", owner, name), table)
+            for name, value in plain.items():
+                if isinstance(value, KINDS) and name not in OWN_TABLES:
+                    self._add(Known("attribute", owner, name), value)
 
     def _bind(self, known: Known, holder: Any) -> None:
         key = (id(holder), known.name)

@@ -19,7 +19,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["count_accesses", "reads_contents", "reads_training"]
+__all__ = ["codes_of", "count_accesses", "reads_contents", "reads_training"]
 
 _TRAINING = "training"
 _known: dict[int, tuple[weakref.ref[type], bool]] = {}
@@ -60,6 +60,11 @@ def count_accesses(module: nn.Module, name: str, holder: type | None = None) -> 
                 reads += instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"}
                 sets += instruction.opname == "STORE_ATTR"
     return reads, sets
+
+
+def codes_of(module: nn.Module) -> set[CodeType]:
+    """Return the code that the forward of a module reaches."""
+    return set(_codes_of(module))
 
 
 def reads_contents(module: nn.Module, name: str) -> bool:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 from operator import is_
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from fxplug.capture.containers import Containers
-from fxplug.capture.reached import count_accesses, reads_contents
+from fxplug.capture.containers import OWN_TABLES, PLAIN, Containers
+from fxplug.capture.reached import codes_of, count_accesses, reads_contents
 from fxplug.capture.sources import caller_level, user_line
+from fxplug.capture.writes import is_read, place_of_write
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import own_tables
+from fxplug.semantics.internals import hook_tables, own_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping, Sequence
-
-    from torch import nn
+    from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
 
     from fxplug.capture.containers import Change
     from fxplug.capture.outside import OutsideChange, OutsideState
@@ -34,44 +36,166 @@ _ScriptModule: type = torch.jit.ScriptModule
 
 
 _Table: TypeAlias = "MutableMapping[str, Any]"
+_Copies: TypeAlias = "tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]"
+"""Copies of the attributes of a module, and of its tables of parameters, buffers and submodules."""
+_DYNAMIC = frozenset({"__dict__", "getattr", "vars"})
+"""What code uses that reads attributes by other than their names."""
 
 
 class ModuleStates:
-    """Remembers the attributes of modules whose forward runs, and what lists and dicts among them hold, to put it back.
+    """Remembers the attributes of modules, and what lists and dicts among them hold, to put it back.
 
-    Assignments are found by identity.
+    Known are all modules below the root, whether they are called or not, and those that the root does not have once
+    they are entered. Assignments are found by identity.
 
     Args:
         holds_traced: Whether a value is, or holds, one that hangs on the inputs.
+        codes: Returns the functions that the program has entered, for what is changed from outside of a module.
+        runs_leaves: Whether modules that stay calls run while the program is traced.
     """
 
-    def __init__(self, holds_traced: Callable[[Any], bool] | None = None) -> None:
+    def __init__(
+        self,
+        holds_traced: Callable[[Any], bool] | None = None,
+        codes: Callable[[], list[CodeType]] | None = None,
+        *,
+        runs_leaves: bool = False,
+    ) -> None:
         self._holds_traced = holds_traced or _nothing
+        self._codes = codes or _no_codes
+        self._runs_leaves = runs_leaves
         self._modules: dict[str, nn.Module] = {}
         self.is_watching = True
         """Whether the program is still running."""
-        self._seen: dict[int, list[dict[str, Any]]] = {}
-        """Id of a module -> copies of its tables: of its attributes, then of what is registered."""
-        self._tables: list[tuple[str, list[_Table], list[dict[str, Any]]]] = []
-        """Path of each module, its tables as they are, and these copies."""
+        self._seen: dict[int, tuple[nn.Module, str, _Copies]] = {}
+        """Id of a module -> the module, its path, and copies of its tables."""
+        self._waiting: tuple[Sequence[nn.Module], Mapping[int, str]] = (), {}
+        """All modules below the root, and their paths."""
+        self._hooks: dict[int, tuple[dict[Any, Any], ...]] = {}
+        """Id of a module that has hooks -> copies of their tables."""
+        self._hooks_made = RemovableHandle.next_id
+        self._is_disturbed = runs_leaves
+        """Whether modules that stay calls may be other ones than when the trace began."""
+        self._left_by_calls: dict[int, _Copies] = {}
+        """Id of a module -> its tables as a call that stays one has left them."""
+        self._called: set[int] = set()
+        """The ids of modules that have run in such a call."""
         self._forward = ""
         self._containers = Containers()
         self._refusal: TraceError | None = None
 
+    def remember_all(self, modules: Sequence[nn.Module], paths: Mapping[int, str]) -> None:
+        """Take note of what the modules below the root hold, of which `paths` has the ids in the same order.
+
+        Layers of torch that do not run wait until an attribute of theirs is about to be assigned, or until
+        `expect_changes`: a model has hundreds of them.
+        """
+        sizes: dict[type, int] = {}
+        for module, path in zip(modules, paths.values(), strict=True):
+            plain = module.__dict__
+            kind = module.__class__
+            size = sizes.get(kind)
+            if size is None:
+                size = sizes[kind] = 0 if self._runs_leaves else _size_of_layer(kind, plain)
+            if size != len(plain):
+                self.remember(module, path)
+            elif (
+                plain["_forward_hooks"]
+                or plain["_forward_pre_hooks"]
+                or plain["_backward_hooks"]
+                or plain["_backward_pre_hooks"]
+            ):
+                self._note_hooks(module)
+        self._waiting = modules, paths
+
+    def expect_changes(self) -> None:
+        """Hear that the program is about to run code that changes modules without a word."""
+        self._is_disturbed = True
+        modules, paths = self._waiting
+        for module in modules:
+            self.remember(module, paths[id(module)])
+
     def remember(self, module: nn.Module, path: str) -> None:
-        """Take note of what `module` at `path` holds, the first time it is entered."""
+        """Take note of what `module` at `path` holds, the first time it is met."""
         if id(module) in self._seen or isinstance(module, _ScriptModule):
             return  # What is compiled assigns nothing that Python sees.
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
-        plain = vars(module)
-        tables: list[_Table] = [plain, *own_tables(module)]
-        # Most modules have none of one or the other.
-        copies = [cast("dict[str, Any]", table).copy() if table else _NOTHING for table in tables]
-        self._containers.remember(path, plain)
+        self._seen[id(module)] = module, path, _copies_of(module)
+        self._containers.remember(path, vars(module))
         self._modules[path] = module
-        self._tables.append((path, tables, copies))
-        self._seen[id(module)] = copies
+        self._note_hooks(module)
+
+    def _note_hooks(self, module: nn.Module) -> None:
+        tables = hook_tables(module)
+        if any(tables):
+            self._hooks[id(module)] = tuple(dict(table) for table in tables)
+            self._is_disturbed = True  # They can be taken away without a word.
+
+    def note_assignment(self, module: nn.Module, path: str) -> None:
+        """Hear that an attribute of `module` at `path` is about to be assigned."""
+        self._is_disturbed = True
+        self.remember(module, path)
+
+    # -- modules that stay calls
+
+    def check_call(self, module: nn.Module, path: str) -> None:
+        """Look whether `module`, which stays a call, is what it was when the trace began.
+
+        Raises:
+            TraceError: It is not: the captured program would call it as it was.
+        """
+        if not self._is_disturbed and RemovableHandle.next_id == self._hooks_made:
+            return
+        changed = self._changed_for_call(module, path)
+        if changed is not None:
+            error = leaf_error(path, *changed)
+            self.refuse(error)
+            raise error
+
+    def _changed_for_call(self, module: nn.Module, path: str) -> tuple[str, str] | None:
+        """Return the first thing about a module, or one in it, that is not what it was, and what kind it is of."""
+        named: set[str] | None = None
+        for part in module.modules():
+            if self._changed_hooks(part):
+                return "hooks", path
+            known = self._seen.get(id(part))
+            if known is None:
+                continue
+            prefix = known[1]
+            copies = self._left_by_calls.get(id(part), known[2])
+            for table, before in zip(_tables(part), copies, strict=True):
+                if is_same_table(table, before):
+                    continue
+                for name in _differing(table, before):
+                    if before is copies[0]:
+                        named = _names_in(module) if named is None else named
+                        if name == "training" or not _is_read_by(part, name, named):
+                            continue
+                    return "attribute", f"{prefix}.{name}" if prefix else name
+        return None
+
+    def _changed_hooks(self, module: nn.Module) -> bool:
+        tables = hook_tables(module)
+        former = self._hooks.get(id(module))
+        if former is None:
+            return any(tables)
+        return any(not is_same_table(table, before) for table, before in zip(tables, former, strict=True))
+
+    @contextmanager
+    def calling(self, module: nn.Module) -> Generator[None]:
+        """Take what a module that stays a call assigns itself while it runs for what its next call assigns again."""
+        parts = [(part, _copies_of(part)) for part in module.modules() if id(part) in self._seen]
+        try:
+            yield
+        finally:
+            for part, before in parts:
+                self._called.add(id(part))
+                tables = _tables(part)
+                if not all(map(is_same_table, tables, before)):
+                    left = self._left_by_calls.setdefault(id(part), _copies(self._seen[id(part)][2]))
+                    for table, former, kept in zip(tables, before, left, strict=True):
+                        _take_over(kept, table, _differing(table, former))
 
     def refuse(self, error: TraceError) -> None:
         """Hear of something that must not stay unsaid when the program has ended."""
@@ -79,10 +203,10 @@ class ModuleStates:
 
     def held_before(self, module: nn.Module, name: str, value: Any) -> bool:
         """Return whether `module` held `value` under that name before the trace."""
-        before = self._seen.get(id(module))
-        if before is None:
+        known = self._seen.get(id(module))
+        if known is None:
             return True
-        for table in before:  # noqa: SIM110 - asked about every tensor of the root
+        for table in known[2]:  # noqa: SIM110 - asked about every tensor of the root
             if table.get(name) is value:
                 return True
         return False
@@ -97,41 +221,67 @@ class ModuleStates:
         """
         self.is_watching = False
         changes: list[tuple[str, str]] = []
-        for path, tables, copies in self._tables:
-            for table, before in zip(tables, copies, strict=True):
-                # By identity: values may define any == of their own.
-                if (not before and not table) or (
-                    len(table) == len(before)
-                    and all(map(is_, table.values(), before.values()))
-                    and [*table] == [*before]
-                ):
-                    continue
-                changes += self._changes(path, table, before, registered=table is not tables[0])
-                table.clear()
-                table.update(before)
-        self._tables.clear()
+        for module, path, copies in self._seen.values():
+            left = self._left_by_calls.get(id(module), copies)
+            # The attributes first: the tables are among them.
+            for place, before in enumerate(copies):
+                table = vars(module) if place == 0 else _tables(module)[place]
+                if not is_same_table(table, before):
+                    changes += self._changes(module, path, table, before, left[place], registered=place > 0)
+                    table.clear()
+                    table.update(before)
+        self._restore_hooks()
         for change in self._containers.restore():
+            module = self._modules[change.path]
+            if id(module) in self._called and change.name in _names_in(module):
+                continue
             name = f"{change.path}.{change.name}" if change.path else change.name
-            is_read = self._is_read_again(self._modules[change.path], change)
+            is_read = self._is_read_again(module, change)
             if is_read:
-                self._note_forward(self._modules[change.path])
+                self._note_forward(module, change.name)
             changes.append((name, "carried over" if is_read else "contents"))
         self._modules.clear()
-        self._holds_traced = _nothing  # The tracer's own method would keep the tracer alive.
+        self._seen.clear()
+        self._waiting = (), {}
+        self._left_by_calls.clear()
+        # The tracer's own methods would keep the tracer alive.
+        self._holds_traced, self._codes = _nothing, _no_codes
         return changes
 
+    def _restore_hooks(self) -> None:
+        if RemovableHandle.next_id == self._hooks_made and not self._hooks:
+            return
+        for module in (*self._waiting[0], *(module for module, *_ in self._seen.values())):
+            if isinstance(module, _ScriptModule):
+                continue
+            if self._changed_hooks(module):
+                former = self._hooks.get(id(module))
+                for index, table in enumerate(hook_tables(module)):
+                    table.clear()
+                    table.update(former[index] if former else {})
+
     def _changes(
-        self, path: str, table: _Table, before: dict[str, Any], *, registered: bool
+        self,
+        module: nn.Module,
+        path: str,
+        table: _Table,
+        before: dict[str, Any],
+        left: dict[str, Any],
+        *,
+        registered: bool,
     ) -> list[tuple[str, str]]:
         """Return what `restore` does for one table: of attributes, or of what is registered."""
         prefix = f"{path}." if path else ""
         found: list[tuple[str, str]] = []
-        for name in (*before, *(name for name in table if name not in before)):
+        for name in _differing(table, before):
             former, value = before.get(name), table.get(name)
-            if value is not former:
-                carried = self._is_carried_over(self._modules[path], name, former, value)
-                kind = "carried over" if carried else "attribute"
-                found.append((prefix + name, "state" if registered else kind))
+            if value is left.get(name) and left is not before:
+                continue  # A call that stays one has assigned it, and will again.
+            if registered:
+                found.append((prefix + name, "state"))
+            else:
+                carried = self._is_carried_over(module, name, former, value)
+                found.append((prefix + name, "carried over" if carried else "attribute"))
         return found
 
     def _is_carried_over(self, module: nn.Module, name: str, former: Any, value: Any) -> bool:
@@ -143,9 +293,17 @@ class ModuleStates:
         if not self._holds_traced(value) and (former is None or type(value) not in _NUMBERS):
             return False
         reads, sets = count_accesses(module, name)
-        if reads > sets:
-            self._note_forward(module)
-        return reads > sets
+        is_read_again = reads > sets or self._is_read_outside(module, name, contents=False)
+        if is_read_again:
+            self._note_forward(module, name)
+        return is_read_again
+
+    def _is_read_outside(self, module: nn.Module, name: str, *, contents: bool) -> bool:
+        """Return whether code of the program that is not that of the module reads an attribute."""
+        own = codes_of(module)
+        return is_read(
+            (code for code in self._codes() if code not in own), name, "attribute", contents=contents
+        )
 
     def _is_read_again(self, module: nn.Module, change: Change) -> bool:
         """Return whether later calls would have answered by what containers and objects were filled with."""
@@ -155,18 +313,24 @@ class ModuleStates:
             value is not former and former is not None and type(value) in _NUMBERS
             for former, value in change.replaced
         )
-        if (is_counted or self._holds_traced(change.contents)) and reads_contents(module, change.name):
+        if (is_counted or self._holds_traced(change.contents)) and (
+            reads_contents(module, change.name) or self._is_read_outside(module, change.name, contents=True)
+        ):
             return True
         for holder, name, former, value in change.fields:
             if self._holds_traced(value) or (former is not None and type(value) in _NUMBERS):
                 reads, sets = count_accesses(module, name, type(holder))
-                if reads > sets:
+                if reads > sets or self._is_read_outside(module, name, contents=False):
                     return True
         return False
 
-    def _note_forward(self, module: nn.Module) -> None:
-        """Remember the place of the first forward that is to be refused."""
+    def _note_forward(self, module: nn.Module, attribute: str) -> None:
+        """Remember the place of the first forward that is to be refused, or the line of the program if it has none."""
         if self._forward:
+            return
+        line = place_of_write(self._codes(), attribute, "attribute")
+        if line is not None and not any(attribute in code.co_names for code in codes_of(module)):
+            self._forward = f"the program, at {line} ({line.text!r}),"
             return
         code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
         place = f" ({code.co_filename}:{code.co_firstlineno})" if isinstance(code, CodeType) else ""
@@ -206,8 +370,102 @@ def assignment_error(path: str) -> TraceError:
     )
 
 
+def leaf_error(path: str, kind: str, name: str) -> TraceError:
+    """Return the error for a module that stays a call, and is another one at its call than when the trace began."""
+    what = (
+        f"its hooks, or those of a module in it ({name!r}), are not those that it had"
+        if kind == "hooks"
+        else f"{name!r} is not what it was"
+    )
+    return TraceError(
+        f"Cannot trace the call of the module {path!r} at {user_line(3)}: {what} when the trace began. The call is "
+        "recorded as a whole, and the captured program would call the module as it was. Change the module before the "
+        "program is captured, use the function of torch.nn.functional with the values that it is to have, or let the "
+        "trace enter the module (a policy with is_leaf_module).",
+        code="FXP-T010",
+    )
+
+
+def is_same_table(table: Mapping[Any, Any], before: Mapping[Any, Any]) -> bool:
+    """Return whether a table holds what it held, in the same order."""
+    # By identity: values may define any == of their own.
+    return (not before and not table) or (
+        len(table) == len(before) and all(map(is_, table.values(), before.values())) and [*table] == [*before]
+    )
+
+
+def _differing(table: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    names = (*before, *(name for name in table if name not in before))
+    return [name for name in names if table.get(name, _NOTHING) is not before.get(name, _NOTHING)]
+
+
+def _tables(module: nn.Module) -> tuple[_Table, _Table, _Table, _Table]:
+    parameters, buffers, below = own_tables(module)
+    return vars(module), parameters, buffers, below
+
+
+def _copies_of(module: nn.Module) -> _Copies:
+    return _copies(_tables(module))
+
+
+def _copies(tables: tuple[_Table, _Table, _Table, _Table] | _Copies) -> _Copies:
+    attributes, parameters, buffers, below = tables
+    return dict(attributes), dict(parameters), dict(buffers), dict(below)
+
+
+def _take_over(kept: dict[str, Any], table: _Table, names: list[str]) -> None:
+    for name in names:
+        if name in table:
+            kept[name] = table[name]
+        else:
+            kept.pop(name, None)
+
+
+def _names_in(module: nn.Module) -> set[str]:
+    return {name for code in codes_of(module) for name in code.co_names}
+
+
+def _is_read_by(module: nn.Module, name: str, named: set[str]) -> bool:
+    """Return whether the call of a module may hang on an attribute of it.
+
+    Args:
+        module: The module, or one in it.
+        name: Of the attribute.
+        named: The names in the code of the module that is called.
+    """
+    if name == "forward" or name in OWN_TABLES or hasattr(type(module), name):
+        return True
+    return name in named or not named or not named.isdisjoint(_DYNAMIC) or name in _names_in(module)
+
+
+def _size_of_layer(kind: type, plain: dict[str, Any]) -> int:
+    """Return how many attributes the layers of torch of this class have, 0 where one may hold a container."""
+    # Bare modules hold what the program gives them.
+    if kind is nn.Module or not kind.__module__.startswith("torch.nn.modules."):
+        return 0
+    declared = _declared.get(kind)
+    if declared is None:
+        bases = [vars(base) for base in kind.__mro__]
+        declared = _declared[kind] = OWN_TABLES.union(
+            *[(*held.get("__constants__", ()), *held.get("__annotations__", ())) for held in bases]
+        )
+    if not declared.issuperset(plain):
+        return 0
+    parts = [plain[name] for name in plain.keys() - OWN_TABLES]
+    parts += [inner for part in parts if type(part) is tuple for inner in part]
+    return len(plain) if all([type(part) in PLAIN or type(part) is tuple for part in parts]) else 0  # noqa: C419
+
+
+_declared: dict[type, frozenset[str]] = {}
+"""The attributes that layers of torch declare."""
+
+
 def _nothing(_: Any) -> bool:
     return False
+
+
+def _no_codes() -> list[CodeType]:
+    return []
 
 
 def _carried_over(path: str, forward: str) -> TraceError:

@@ -58,7 +58,7 @@ from fxplug.semantics.internals import (
     empty_module,
     has_backward_hooks,
     parameters_of,
-    paths_below,
+    paths_and_modules_below,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     hears_tensor_attributes = True
     """Whether reads of parameters and buffers matter (see `fxplug.capture.interception`)."""
+
+    runs_leaves = False
+    """Whether modules that stay calls run while the program is traced."""
 
     mode: str = "symbolic"
     """How values are treated (see `TraceContext.mode`)."""
@@ -142,6 +145,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._mixins: tuple[type, ...] = ()
         self._proxy_class = Proxy
         self._paths: dict[int, str] = {}
+        self._below: list[nn.Module] = []
         self._leaf_classes: dict[type, str] = {}
         self._reads_plainly = "getattr" not in replaced
         self.hears_every_attribute = not self._reads_plainly
@@ -250,7 +254,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if is_module:
             self.root = root
             function = function_of(root, self.traced_func_name)
-            self._paths = paths_below(root)
+            self._paths, self._below = paths_and_modules_below(root)
             self._place = Place(_TRACE_CODE, None, ModuleScope("", type(root)))
         elif callable(root):
             self.root = empty_module()
@@ -293,15 +297,18 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
-        states = self._states = ModuleStates(self.holds_traced_values)
         self._regions = RegionStack()
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
-        outside = self._outside = OutsideState()
+        outside = self._outside = OutsideState(self._paths)
+        states = self._states = ModuleStates(
+            self.holds_traced_values, outside.codes, runs_leaves=self.runs_leaves
+        )
         try:
             outside.note_root(self.context.root)
             if isinstance(self.context.root, nn.Module):
-                states.remember(self.context.root, "")
+                states.remember_all(self._below, self._paths)
+                self._below = []
                 draws.note_held("", self.context.root)
                 if reads_training(self.context.root):
                     self._note_training()
@@ -694,6 +701,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         """Return what stands for a call of module `m`: a new node for a leaf, else what its forward returns."""
         path = self.path_of_module(m)
         if self._is_leaf(m, path):
+            self._states.check_call(m, path)
             place = self._place
             former = place.scope
             place.scope = ModuleScope(path, type(m), former)
@@ -751,6 +759,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         kind = type(module)
         treated = self._leaf_classes.get(kind)
         if treated == "layer" and (path := self._paths.get(id(module))) is not None:
+            self._states.check_call(module, path)
             return self._record_leaf(path, kind, args, kwargs)
         if not self._calls_plainly:
             return self._call_as_replaced(module, args, kwargs)
@@ -770,6 +779,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             ask = policy.is_leaf_module
             answer = ask(module, path, self.context) if ask is not None else None
             if treated in _LEAVES if answer is None else answer:
+                self._states.check_call(module, path)
                 return self._record_leaf(path, kind, args, kwargs)
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
 
@@ -847,6 +857,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if prefix is None:
             return False  # A module that the program makes for itself.
         path = f"{prefix}.{name}" if prefix else name
+        self._states.note_assignment(module, prefix)
         if name == "training" and value is not module.training:
             self._states.refuse(training_error(path))
         if name in parameters_of(module) or name in buffers_of(module):
@@ -855,10 +866,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             # The update is in the graph; from now on this trace reads its result.
             self._attribute_proxies[path] = value
             return True
-        if isinstance(value, Proxy) and updates_in_place(value.node, path):
-            return True  # A plain attribute keeps the tensor that the graph updates.
-        self._states.remember(module, prefix)
-        return False
+        # A plain attribute keeps the tensor that the graph updates.
+        return isinstance(value, Proxy) and updates_in_place(value.node, path)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tracer:
         """Return a tracer that is configured alike; Python modules and the policy are shared."""

@@ -26,6 +26,8 @@ class Writes:
     """Variables of the functions around it."""
     attributes: frozenset[str] = frozenset()
     """Attributes of anything."""
+    deletes: bool = False
+    """Whether attributes are deleted."""
 
 
 _NOTHING = Writes()
@@ -53,14 +55,16 @@ def writes_of(code: CodeType) -> Writes:
 
 def _found_in(code: CodeType) -> Writes:
     names: dict[str, set[str]] = {"variables": set(), "cells": set(), "attributes": set()}
+    deletes = False
     for part in with_inner(code):
         if not _WRITING.isdisjoint(part.co_code[::2]):
             for entry in dis.get_instructions(part):
                 if entry.opname in _OPCODES:
+                    deletes = deletes or entry.opname == "DELETE_ATTR"
                     names[_OPCODES[entry.opname]].add(entry.argval)
     names["cells"] &= {*code.co_freevars}
     return (
-        Writes(**{kind: frozenset(found) for kind, found in names.items()})
+        Writes(**{kind: frozenset(found) for kind, found in names.items()}, deletes=deletes)
         if any(names.values())
         else _NOTHING
     )

@@ -96,6 +96,7 @@ __all__ = [
     "has_forward_hooks",
     "has_hooks",
     "has_only_weight_hooks",
+    "hook_tables",
     "hook_tables_of",
     "is_about_missing_data",
     "is_compiled_class",
@@ -114,6 +115,7 @@ __all__ = [
     "own_tables",
     "parameter_of",
     "parameters_of",
+    "paths_and_modules_below",
     "paths_below",
     "persists",
     "put_on",
@@ -386,7 +388,9 @@ SWITCHES = tuple(name for name in _EMPTY if name not in (*HOOK_TABLES, *OTHER_TA
 """What every module has and that is no table."""
 
 
-def own_tables(module: nn.Module) -> tuple[MutableMapping[str, Any], ...]:
+def own_tables(
+    module: nn.Module,
+) -> tuple[MutableMapping[str, Any], MutableMapping[str, Any], MutableMapping[str, Any]]:
     """Return the module's own tables: of parameters, of buffers, of submodules."""
     return module._parameters, module._buffers, module._modules
 
@@ -413,6 +417,34 @@ def paths_below(root: nn.Module) -> dict[int, str]:
 
     visit(root, "")
     return paths
+
+
+def paths_and_modules_below(root: nn.Module) -> tuple[dict[int, str], list[nn.Module]]:
+    """Return what `paths_below` returns, and the modules in the same order."""
+    paths = {id(root): ""}
+    modules = [root]
+    _visit(root, "", paths, modules)
+    return paths, modules
+
+
+def _visit(module: nn.Module, prefix: str, paths: dict[int, str], modules: list[nn.Module]) -> None:
+    # No function inside of the other one: it would refer to itself, and keep the modules until the next collection.
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in paths:
+            path = paths[id(child)] = prefix + name
+            modules.append(child)
+            if child._modules:
+                _visit(child, f"{path}.", paths, modules)
+
+
+def hook_tables(module: nn.Module) -> tuple[MutableMapping[Any, Any], ...]:
+    """Return the tables of what runs around the module's forward or backward."""
+    return (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._backward_pre_hooks,
+        module._backward_hooks,
+    )
 
 
 def modules_below(root: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -103,6 +103,7 @@ class ExampleTracer(CallListener):
     """
 
     hears_tensor_attributes = False
+    runs_leaves = True
     around: AbstractContextManager[Any] = nullcontext()
     """Entered while the program runs."""
 
@@ -211,6 +212,7 @@ class ExampleTracer(CallListener):
         return is_leaf
 
     def _call_leaf(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._states.check_call(module, path)
         place = self._place
         former = place.scope
         place.scope = ModuleScope(path, type(module), former)
@@ -226,7 +228,8 @@ class ExampleTracer(CallListener):
                 node = self._record("call_module", path, args, kwargs)
                 args, kwargs = self._real(args), self._real(kwargs)
             run = partial(self.run_unheard, original_call, module)
-            return self._make(node, run, args, kwargs, effects.effect_of_module(node, module))
+            with self._states.calling(module):
+                return self._make(node, run, args, kwargs, effects.effect_of_module(node, module))
         finally:
             place.scope = former
 
@@ -244,7 +247,7 @@ class ExampleTracer(CallListener):
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False
-        self._states.remember(module, prefix)
+        self._states.note_assignment(module, prefix)
         if name == "training" and value is not module.training:
             self._record_mode(module, prefix, mode=value)
         buffers = buffers_of(module)
