@@ -28,6 +28,7 @@ _UNHEARD = frozenset(
         *("__delattr__", "__dict__", "__setattr__", "delattr", "vars"),
         *("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks"),
         *("add_module", "register_buffer", "register_module", "register_parameter"),
+        *("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "remove"),
         *("parametrizations", "parametrize", "prune", "remove_weight_norm", "spectral_norm", "weight_norm"),
     }
 )

@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from fxplug.capture.outside import OutsideChange, OutsideState
     from fxplug.ir import Node
 
-__all__ = ["ModuleStates", "assignment_error", "report_outside", "training_error", "updates_in_place"]
+__all__ = [
+    "ModuleStates",
+    "assignment_error",
+    "may_assign",
+    "report_outside",
+    "training_error",
+    "updates_in_place",
+]
 
 _NUMBERS = frozenset({int, float, bool, str, complex})
 _NOTHING: dict[str, Any] = {}
@@ -74,7 +81,7 @@ class ModuleStates:
         self._hooks: dict[int, tuple[dict[Any, Any], ...]] = {}
         """Id of a module that has hooks -> copies of their tables."""
         self._hooks_made = RemovableHandle.next_id
-        self._is_disturbed = runs_leaves
+        self.is_disturbed = False
         """Whether modules that stay calls may be other ones than when the trace began."""
         self._left_by_calls: dict[int, _Copies] = {}
         """Id of a module -> its tables as a call that stays one has left them."""
@@ -99,18 +106,11 @@ class ModuleStates:
                 size = sizes[kind] = 0 if self._runs_leaves else _size_of_layer(kind, plain)
             if size != len(plain):
                 self.remember(module, path)
-            elif (
-                plain["_forward_hooks"]
-                or plain["_forward_pre_hooks"]
-                or plain["_backward_hooks"]
-                or plain["_backward_pre_hooks"]
-            ):
-                self._note_hooks(module)
         self._waiting = modules, paths
 
     def expect_changes(self) -> None:
         """Hear that the program is about to run code that changes modules without a word."""
-        self._is_disturbed = True
+        self.is_disturbed = True
         modules, paths = self._waiting
         for module in modules:
             self.remember(module, paths[id(module)])
@@ -130,11 +130,11 @@ class ModuleStates:
         tables = hook_tables(module)
         if any(tables):
             self._hooks[id(module)] = tuple(dict(table) for table in tables)
-            self._is_disturbed = True  # They can be taken away without a word.
+            self.is_disturbed = True  # They can be taken away without a word.
 
     def note_assignment(self, module: nn.Module, path: str) -> None:
         """Hear that an attribute of `module` at `path` is about to be assigned."""
-        self._is_disturbed = True
+        self.is_disturbed = True
         self.remember(module, path)
 
     # -- modules that stay calls
@@ -145,7 +145,7 @@ class ModuleStates:
         Raises:
             TraceError: It is not: the captured program would call it as it was.
         """
-        if not self._is_disturbed and RemovableHandle.next_id == self._hooks_made:
+        if not self.is_disturbed and RemovableHandle.next_id == self._hooks_made:
             return
         changed = self._changed_for_call(module, path)
         if changed is not None:
@@ -179,12 +179,15 @@ class ModuleStates:
         tables = hook_tables(module)
         former = self._hooks.get(id(module))
         if former is None:
-            return any(tables)
+            if id(module) in self._seen:
+                return any(tables)
+            return any(self._is_new(key) for table in tables for key in table)
         return any(not is_same_table(table, before) for table, before in zip(tables, former, strict=True))
 
     @contextmanager
     def calling(self, module: nn.Module) -> Generator[None]:
         """Take what a module that stays a call assigns itself while it runs for what its next call assigns again."""
+        self.is_disturbed = True
         parts = [(part, _copies_of(part)) for part in module.modules() if id(part) in self._seen]
         try:
             yield
@@ -257,8 +260,13 @@ class ModuleStates:
             if self._changed_hooks(module):
                 former = self._hooks.get(id(module))
                 for index, table in enumerate(hook_tables(module)):
+                    kept = {key: hook for key, hook in table.items() if not self._is_new(key)}
                     table.clear()
-                    table.update(former[index] if former else {})
+                    table.update(former[index] if former else kept if id(module) not in self._seen else {})
+
+    def _is_new(self, key: Any) -> bool:
+        """Return whether a hook was registered since the trace began: they are numbered."""
+        return not isinstance(key, int) or key >= self._hooks_made
 
     def _changes(
         self,
@@ -419,6 +427,14 @@ def _take_over(kept: dict[str, Any], table: _Table, names: list[str]) -> None:
             kept[name] = table[name]
         else:
             kept.pop(name, None)
+
+
+def may_assign(module: nn.Module) -> bool:
+    """Return whether a module may assign attributes when it is called, as a hook of it may; layers of torch do not."""
+    plain = module.__dict__
+    if plain["_modules"] or "forward" in plain or any(hook_tables(module)):
+        return True
+    return not type(module).__module__.startswith("torch.nn.modules.")
 
 
 def _names_in(module: nn.Module) -> set[str]:

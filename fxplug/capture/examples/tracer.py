@@ -18,7 +18,7 @@ from fxplug.capture.interception import original_call
 from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
-from fxplug.capture.state import training_error
+from fxplug.capture.state import may_assign, training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, ModuleScope, Node, effects
 from fxplug.semantics.internals import (
@@ -228,8 +228,11 @@ class ExampleTracer(CallListener):
                 node = self._record("call_module", path, args, kwargs)
                 args, kwargs = self._real(args), self._real(kwargs)
             run = partial(self.run_unheard, original_call, module)
+            effect = effects.effect_of_module(node, module)
+            if not may_assign(module):
+                return self._make(node, run, args, kwargs, effect)
             with self._states.calling(module):
-                return self._make(node, run, args, kwargs, effects.effect_of_module(node, module))
+                return self._make(node, run, args, kwargs, effect)
         finally:
             place.scope = former
 
