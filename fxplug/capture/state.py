@@ -432,6 +432,8 @@ def _take_over(kept: dict[str, Any], table: _Table, names: list[str]) -> None:
 def may_assign(module: nn.Module) -> bool:
     """Return whether a module may assign attributes when it is called, as a hook of it may; layers of torch do not."""
     plain = module.__dict__
+    if "_modules" not in plain:  # What is compiled assigns nothing that Python sees.
+        return False
     if plain["_modules"] or "forward" in plain or any(hook_tables(module)):
         return True
     return not type(module).__module__.startswith("torch.nn.modules.")
