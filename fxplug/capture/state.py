@@ -94,10 +94,11 @@ class ModuleStates:
     def remember_all(self, modules: Sequence[nn.Module], paths: Mapping[int, str]) -> None:
         """Take note of what the modules below the root hold, of which `paths` has the ids in the same order.
 
-        Layers of torch that do not run wait until an attribute of theirs is about to be assigned, or until
-        `expect_changes`: a model has hundreds of them.
+        Where no layer runs, those that hold no containers wait until an attribute of theirs is about to be assigned, or
+        until `expect_changes`: a model has hundreds of them.
         """
         sizes: dict[type, int] = {}
+        layouts: dict[tuple[type, int], frozenset[str]] = {}
         for module, path in zip(modules, paths.values(), strict=True):
             plain = module.__dict__
             kind = module.__class__
@@ -105,7 +106,14 @@ class ModuleStates:
             if size is None:
                 size = sizes[kind] = 0 if self._runs_leaves else _size_of_layer(kind, plain)
             if size != len(plain):
-                self.remember(module, path)
+                key = kind, len(plain)
+                names = layouts.get(key)
+                if names is None:
+                    names = layouts[key] = (
+                        _NOT_HEARD_OF if self._runs_leaves else _names_heard_of(kind, plain)
+                    )
+                if not _is_plain(module, plain, names):
+                    self.remember(module, path)
         self._waiting = modules, paths
 
     def expect_changes(self) -> None:
@@ -467,15 +475,37 @@ def _size_of_layer(kind: type, plain: dict[str, Any]) -> int:
         declared = _declared[kind] = OWN_TABLES.union(
             *[(*held.get("__constants__", ()), *held.get("__annotations__", ())) for held in bases]
         )
-    if not declared.issuperset(plain):
-        return 0
-    parts = [plain[name] for name in plain.keys() - OWN_TABLES]
-    parts += [inner for part in parts if type(part) is tuple for inner in part]
-    return len(plain) if all([type(part) in PLAIN or type(part) is tuple for part in parts]) else 0  # noqa: C419
+    for name, value in plain.items():
+        if name in OWN_TABLES or (name in declared and type(value) in PLAIN):
+            continue
+        if name not in declared or type(value) is not tuple or not all(type(part) in PLAIN for part in value):
+            return 0
+    return len(plain)
 
 
 _declared: dict[type, frozenset[str]] = {}
 """The attributes that layers of torch declare."""
+
+
+def _names_heard_of(kind: type, plain: dict[str, Any]) -> frozenset[str]:
+    """Return which attributes a module has that not every module has, or `_NOT_HEARD_OF`.
+
+    The latter where its class takes it into its own hands how attributes are assigned: nothing may be heard of it.
+    """
+    for base in kind.__mro__:
+        if base is nn.Module:
+            return frozenset(plain.keys() - OWN_TABLES)
+        if "__setattr__" in vars(base):
+            break
+    return _NOT_HEARD_OF
+
+
+_NOT_HEARD_OF = frozenset({""})
+
+
+def _is_plain(module: nn.Module, plain: dict[str, Any], names: frozenset[str]) -> bool:
+    """Return whether a module has attributes of these names, and holds nothing that changes without an assignment."""
+    return all([type(plain.get(name, _NOTHING)) in PLAIN for name in names]) and not any(hook_tables(module))  # noqa: C419
 
 
 def _nothing(_: Any) -> bool:

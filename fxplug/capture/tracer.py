@@ -734,9 +734,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self._note_training()
         if path is None:
             path = f"<{type(m).__name__}>"
+        if id(m) not in self._paths:
+            self._states.remember(m, path)
         if has_backward_hooks(m):
             refuse_backward_hooks(m, f"module {path!r}")
-        self._states.remember(m, path)
         if self._draws is not None:
             self._draws.note_held(path, m)
         if self._outside is not None and type(m) not in self._outside.classes:

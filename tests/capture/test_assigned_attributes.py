@@ -176,3 +176,67 @@ def test_the_order_of_attributes_is_put_back():
     fxplug.symbolic_trace(module)
 
     assert [list(table) for table in tables] == before
+
+
+class TakesOver(nn.Module):
+    """Assigns attributes past `nn.Module`, in a method that no forward names."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x * self.calls
+
+
+class ByClass(TakesOver):
+    def __setattr__(self, name, value):
+        if name == "calls":
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
+
+
+class ByProperty(TakesOver):
+    calls = property(lambda self: getattr(self, "made", 0), lambda self, value: self._keep(value))
+
+    def _keep(self, value):
+        vars(self)["made"] = value
+
+
+@pytest.mark.parametrize("kind", [ByClass, ByProperty])
+def test_assignments_that_a_class_takes_into_its_hands_are_put_back(capture, kind):
+    root = nn.Sequential(kind())
+    before = dict(vars(root[0]))
+    with contextlib.suppress(TraceError), pytest.warns(TraceWarning):
+        capture(root)
+
+    assert vars(root[0]) == before
+
+
+class Doubling(nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class LetsGo(nn.Module):
+    """Removes the hook of its layer in a function of torch, which names nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = Doubling()
+        self.handle = self.layer.register_forward_hook(lambda *_: None)
+
+    def forward(self, x):
+        result = self.layer(x)
+        with self.handle:
+            return result * 2
+
+
+def test_hook_that_is_removed_is_put_back(capture):
+    root = LetsGo()
+    before = dict(root.layer._forward_hooks)
+    with contextlib.suppress(TraceError):
+        capture(root)
+
+    assert before
+    assert root.layer._forward_hooks == before

@@ -217,16 +217,17 @@ def test_a_glob_selects_several_modules_and_a_rule_needs_something_to_say(model,
         Rule(path="3")
 
 
+class Adds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.second(self.second(y) + y)
+
+
 def test_sums_that_stay_float_say_so_and_follow_when_a_plan_is_edited():
-    class Adds(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-        def forward(self, x):
-            y = self.first(x)
-            return self.second(self.second(y) + y)
-
     model, given = Adds().eval(), torch.randn(2, 8)
 
     plan = fxplug_quant.plan(model, {"rules": [{"path": "first", "mode": "float"}]}, given)
@@ -351,15 +352,6 @@ def test_a_mode_that_was_edited_in_text_is_followed_or_refused(model, inputs):
 
 
 def test_a_sum_that_was_edited_in_text_is_computed_with_steps_or_refused():
-    class Adds(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
-
-        def forward(self, x):
-            y = self.first(x)
-            return self.second(self.second(y) + y)
-
     model, given = Adds().eval(), torch.randn(2, 8)
     data = rows_of(fxplug_quant.plan(model, {"rules": [{"path": "first", "mode": "float"}]}, given))
     row(data, "call", "add")["mode"] = "static-int8"
