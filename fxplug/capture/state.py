@@ -19,7 +19,7 @@ from fxplug.capture.writes import is_read, place_of_write
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import hook_tables, own_tables
+from fxplug.semantics.internals import has_hooks, hook_tables, own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
@@ -94,8 +94,8 @@ class ModuleStates:
     def remember_all(self, modules: Sequence[nn.Module], paths: Mapping[int, str]) -> None:
         """Take note of what the modules below the root hold, of which `paths` has the ids in the same order.
 
-        Where no layer runs, those that hold no containers wait until an attribute of theirs is about to be assigned, or
-        until `expect_changes`: a model has hundreds of them.
+        Layers of torch without hooks, and where no layer runs others that hold no containers, wait until an attribute
+        of theirs is about to be assigned, or until `expect_changes`: a model has hundreds of them.
         """
         sizes: dict[type, int] = {}
         layouts: dict[tuple[type, int], frozenset[str]] = {}
@@ -104,8 +104,8 @@ class ModuleStates:
             kind = module.__class__
             size = sizes.get(kind)
             if size is None:
-                size = sizes[kind] = 0 if self._runs_leaves else _size_of_layer(kind, plain)
-            if size != len(plain):
+                size = sizes[kind] = _size_of_layer(kind, plain)
+            if size != len(plain) or (self._runs_leaves and has_hooks(module)):
                 key = kind, len(plain)
                 names = layouts.get(key)
                 if names is None:
@@ -442,7 +442,7 @@ def may_assign(module: nn.Module) -> bool:
     plain = module.__dict__
     if "_modules" not in plain:  # What is compiled assigns nothing that Python sees.
         return False
-    if plain["_modules"] or "forward" in plain or any(hook_tables(module)):
+    if plain["_modules"] or "forward" in plain or has_hooks(module):
         return True
     return not type(module).__module__.startswith("torch.nn.modules.")
 
@@ -505,7 +505,7 @@ _NOT_HEARD_OF = frozenset({""})
 
 def _is_plain(module: nn.Module, plain: dict[str, Any], names: frozenset[str]) -> bool:
     """Return whether a module has attributes of these names, and holds nothing that changes without an assignment."""
-    return all([type(plain.get(name, _NOTHING)) in PLAIN for name in names]) and not any(hook_tables(module))  # noqa: C419
+    return all([type(plain.get(name, _NOTHING)) in PLAIN for name in names]) and not has_hooks(module)  # noqa: C419
 
 
 def _nothing(_: Any) -> bool:

@@ -39,7 +39,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, MutableMapping
+    from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
     from contextlib import AbstractContextManager
     from types import CodeType
 
@@ -481,10 +481,10 @@ def every_module(root: nn.Module) -> list[nn.Module]:
     return found
 
 
-def tensor_tables(root: nn.Module) -> list[MutableMapping[str, Any]]:
-    """Return the tables of parameters and buffers, those with nothing in them left out, of a module and all below."""
+def tensor_tables(modules: Iterable[nn.Module]) -> list[MutableMapping[str, Any]]:
+    """Return the tables of parameters and buffers, those with nothing in them left out, of some modules."""
     tables: list[MutableMapping[str, Any]] = []
-    for module in every_module(root):
+    for module in modules:
         if module._parameters:
             tables.append(module._parameters)
         if module._buffers:

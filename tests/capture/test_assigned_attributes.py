@@ -7,6 +7,7 @@ import contextlib
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import fxplug
 from fxplug.capture import Proxy
@@ -240,3 +241,28 @@ def test_hook_that_is_removed_is_put_back(capture):
 
     assert before
     assert root.layer._forward_hooks == before
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_what_a_hook_of_all_modules_assigns_to_a_layer_is_put_back(mode):
+    root = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    before = [dict(vars(module)) for module in root.modules()]
+    handle = register_module_forward_hook(lambda module, *_: setattr(module, "calls", 1))
+    try:
+        with pytest.warns(TraceWarning, match="forward assigned the attribute 'calls'"):
+            fxplug.trace(root, (torch.ones(1, 2),), mode=mode, check=False)
+    finally:
+        handle.remove()
+
+    assert [vars(module) for module in root.modules()] == before
+    assert fxplug.trace(root, (torch.ones(1, 2),), mode=mode)(torch.ones(3, 2)).shape == (3, 2)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_what_the_hook_of_a_layer_assigns_to_it_is_put_back(mode):
+    root = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    root[0].register_forward_hook(lambda module, *_: setattr(module, "calls", 1))
+    with contextlib.suppress(TraceError):
+        fxplug.trace(root, (torch.ones(1, 2),), mode=mode, check=False)
+
+    assert not hasattr(root[0], "calls")

@@ -7,13 +7,15 @@ import functools
 import math
 import operator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
-from fxplug.semantics.internals import every_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "ASKS_FOR_NONE",
@@ -83,16 +85,20 @@ def kind_may_differ(node: Node) -> bool:
     return node.op != "call_function" or node.target not in _KINDS_KEPT
 
 
-def names_reached(root: Any) -> frozenset[str]:
+def names_reached(root: Any, modules: Iterable[nn.Module]) -> frozenset[str]:
     """Return the names of globals, attributes and methods in the code of a program.
 
     That is the code of a function, or of the methods of all modules that torch does not ship, and of the functions that
     these call by global names or as attributes of what they close over.
+
+    Args:
+        root: The program.
+        modules: The root and those below it; none where it is a function.
     """
     names: set[str] = set()
     seen: set[int] = set()
     if isinstance(root, nn.Module):
-        for kind in set(map(type, every_module(root))):
+        for kind in set(map(type, modules)):
             _add_class(kind, names, seen)
     else:
         while isinstance(root, functools.partial):

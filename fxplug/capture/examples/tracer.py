@@ -24,6 +24,7 @@ from fxplug.ir import Graph, ModuleScope, Node, effects
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
+    every_module,
     has_backward_hooks,
     is_compiler_loaded,
     remove_mode,
@@ -128,9 +129,10 @@ class ExampleTracer(CallListener):
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
 
     def _trace(self, root: Any, concrete_args: Any) -> Graph:
-        _refuse_lazy(root)
+        modules = every_module(root) if isinstance(root, nn.Module) else []
+        _refuse_lazy(root, modules)
         self.autowrap_functions = (*self.autowrap_functions, *KEPT)
-        self._names = names_reached(root)
+        self._names = names_reached(root, modules)
         if isinstance(root, nn.Module) and has_own_call(type(root)):
             self.traced_func_name = "__call__"
         graph = super()._trace(root, concrete_args)
@@ -213,28 +215,38 @@ class ExampleTracer(CallListener):
 
     def _call_leaf(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._states.check_call(module, path)
+        if module.training:
+            self._save(module.buffers())
+        if vars(module).get("max_norm") is not None:
+            self._save(module.parameters())  # A lookup renormalises the rows that it reads.
+        plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
         place = self._place
+        if plain is not None and len(plain) == 1 and self._records_plainly:
+            origin = place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF - 1)
+            node = self.graph._create_call_of(path, cast("Node", plain[0]), origin)  # pyright: ignore[reportPrivateUsage]
+            if self.policy.node_created is not None:
+                self._note(node)
+            return self._run_leaf(node, module, args, kwargs)
         former = place.scope
         place.scope = ModuleScope(path, type(module), former)
         try:
-            if module.training:
-                self._save(module.buffers())
-            if vars(module).get("max_norm") is not None:
-                self._save(module.parameters())  # A lookup renormalises the rows that it reads.
-            plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
             if plain is not None:
                 node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, plain, {})
             else:
                 node = self._record("call_module", path, args, kwargs)
                 args, kwargs = self._real(args), self._real(kwargs)
-            run = partial(self.run_unheard, original_call, module)
-            effect = effects.effect_of_module(node, module)
-            if not may_assign(module):
-                return self._make(node, run, args, kwargs, effect)
-            with self._states.calling(module):
-                return self._make(node, run, args, kwargs, effect)
         finally:
             place.scope = former
+        return self._run_leaf(node, module, args, kwargs)
+
+    def _run_leaf(self, node: Node, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call of a module that was recorded."""
+        run = partial(self.run_unheard, original_call, module)
+        effect = effects.effect_of_module(node, module)
+        if not may_assign(module):
+            return self._make(node, run, args, kwargs, effect)
+        with self._states.calling(module):
+            return self._make(node, run, args, kwargs, effect)
 
     def _save(self, tensors: Iterable[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -293,18 +305,20 @@ def _as_written() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager") if is_compiler_loaded() else nullcontext()
 
 
-def _refuse_lazy(root: Any) -> None:
+def _refuse_lazy(root: Any, modules: Sequence[nn.Module]) -> None:
     """Refuse a module whose parameters have no size yet: running it would give them one.
+
+    Args:
+        root: What is traced.
+        modules: The root and those below it; none where it is a function.
 
     Raises:
         TraceError: It is one.
     """
-    if not isinstance(root, nn.Module):
-        return
     # One of each class tells whether there are any.
     kinds: set[type] = set()
     has_lazy = False
-    for table in tensor_tables(root):
+    for table in tensor_tables(modules):
         if not kinds.issuperset(map(type, table.values())):
             kinds.update(map(type, table.values()))
             has_lazy = has_lazy or any(map(is_lazy, table.values()))
