@@ -27,6 +27,11 @@ def reader():
     return module
 
 
+def on_a_usual_cpu(printed):
+    """Return what would have been printed on a CPU with VNNI; the pages show that."""
+    return printed.replace("; 7 bits, since sums would overflow on this CPU", "")
+
+
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
 def test_every_snippet_of_the_page_runs(page, reader, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -36,7 +41,7 @@ def test_every_snippet_of_the_page_runs(page, reader, tmp_path, monkeypatch, cap
     for snippet in snippets:
         source = "\n" * (snippet.line - 1) + snippet.source
         exec(compile(source, str(page), "exec", dont_inherit=True), namespace)
-        printed = capsys.readouterr().out
+        printed = on_a_usual_cpu(capsys.readouterr().out)
         if snippet.output is not None:
             assert reader.comparable(printed) == reader.comparable(snippet.output), (
                 f"{page.name}:{snippet.line}"

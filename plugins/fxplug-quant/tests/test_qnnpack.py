@@ -97,8 +97,10 @@ def test_dynamic_outputs_are_those_of_the_other_engines(shape, post, calls):
     assert found.shape == expected.shape
     if found.numel():
         assert calls == ["run_qnnpack_dynamic"]
-        # Both round halves of steps, each in its way.
-        torch.testing.assert_close(found, expected, rtol=0.01, atol=0.02)
+        # Both round halves of steps, each in its way. Where oneDNN's inputs have 7 bits, both round all of them, to
+        # steps of different sizes.
+        atol = 0.02 if engine.activation_levels() == 255 else 0.06
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=atol)
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e-6, 1e-3])

@@ -13,6 +13,7 @@ from fxplug_openvino.conversion import convert
 from fxplug_openvino.converters import builtin_converters
 from fxplug_openvino.options import Hint, OpenVINOOptions, Precision
 from fxplug_openvino.ranges import input_limit
+from fxplug_openvino.saturation import is_exact_in_eight_bits
 from fxplug_openvino.table import TABLE
 
 if TYPE_CHECKING:
@@ -83,6 +84,16 @@ class OpenVINOBackend(ConvertingBackend):
         """Return the dimensions whose size is left open: with ``dynamic_batch``, the first."""
         return (0,) if self.options.dynamic_batch else ()
 
+    def computes_in_eight_bits(self) -> bool:
+        """Return whether what takes quantized values is computed in eight bits: where their sums are exact.
+
+        With the precision ``"default"`` the choice is left to OpenVINO.
+
+        Raises:
+            BackendError: OpenVINO is missing.
+        """
+        return self.options.precision == "default" or is_exact_in_eight_bits(self.options.device)
+
     def written(self, program: AtenProgram) -> Converted:
         """Return the model of a program.
 
@@ -95,7 +106,7 @@ class OpenVINOBackend(ConvertingBackend):
                 "its whole numbers may need 64 bits, and OpenVINO computes them with 32; use floating point, or "
                 "numbers that cannot get as large"
             )
-        return replace(convert(program, self.converters), limit=limit)
+        return replace(convert(program, self.converters, self.computes_in_eight_bits), limit=limit)
 
     def compile(
         self, subgraph: GraphModule, example_inputs: tuple[Any, ...], options: Mapping[str, Any]
@@ -119,7 +130,8 @@ class OpenVINOBackend(ConvertingBackend):
         """
         if self.given_converters:
             return None
-        return environment(self.options.device, self.foreign_providers())
+        found = environment(self.options.device, self.foreign_providers())
+        return found | {"int8": "exact" if is_exact_in_eight_bits(self.options.device) else "saturates"}
 
     def artefact(self, engine: nn.Module) -> bytes | None:
         """Return a compiled model as bytes, None where what it returns besides tensors cannot be written down."""

@@ -16,7 +16,7 @@ from fxplug_openvino._engine import load_engine, load_operations
 from fxplug_openvino.ranges import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from fxplug.lower import AtenProgram
 
@@ -69,16 +69,21 @@ class Conversion(fxplug.lower.Conversion):
 
     Args:
         converters: Operator -> how its calls are written.
+        eight_bits: Says whether what takes quantized values may be computed in eight bits; asked when there are such.
     """
 
     engine = "OpenVINO"
 
-    def __init__(self, converters: Mapping[Any, ConverterRecord]) -> None:
+    def __init__(
+        self, converters: Mapping[Any, ConverterRecord], eight_bits: Callable[[], bool] = lambda: True
+    ) -> None:
         self.ov = load_engine()
         """The package ``openvino``."""
         self.ops = load_operations()
         """OpenVINO's operations."""
         self.converters = converters
+        self.eight_bits = eight_bits
+        """Says whether what takes quantized values may be computed in eight bits; if not, it is computed in float32."""
         self.kept: list[Any] = []
         """Memory that the model shares."""
         self.parameters: list[Any] = []
@@ -195,17 +200,22 @@ class Conversion(fxplug.lower.Conversion):
         return self.out(self.ops.shape_of(value.output, "i64"))
 
 
-def convert(program: AtenProgram, converters: Mapping[Any, ConverterRecord]) -> Converted:
+def convert(
+    program: AtenProgram,
+    converters: Mapping[Any, ConverterRecord],
+    eight_bits: Callable[[], bool] = lambda: True,
+) -> Converted:
     """Return a model that computes what a program of ATen operators computes.
 
     Args:
         program: Not changed.
         converters: Operator -> how its calls are written.
+        eight_bits: Says whether what takes quantized values may be computed in eight bits; asked when there are such.
 
     Raises:
         NotConvertibleError: Something in it cannot be written; the message says what.
     """
-    build = Conversion(converters)
+    build = Conversion(converters, eight_bits)
     written = write_program(program, build, converters)
     return Converted(
         build.ov.Model(build.results, build.parameters, "fxplug"),

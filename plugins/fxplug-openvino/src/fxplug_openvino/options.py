@@ -26,7 +26,8 @@ class OpenVINOOptions:
     device: str = "CPU"
     """OpenVINO's name of the device."""
     precision: Precision = "f32"
-    """What is computed in. OpenVINO itself chooses bf16 on processors that have it, with errors of a few percent."""
+    """What is computed in. OpenVINO itself chooses bf16 on processors that have it, with errors of a few percent,
+    and computes in eight bits on those whose sums saturate."""
     hint: Hint = "latency"
     """Whether one call is to be fast, or many at once."""
     threads: int = 0

@@ -66,14 +66,24 @@ def _quantize(
     quant_max: int,
     dtype: torch.dtype,
 ) -> Any:
-    """Write a `FakeQuantize` whose results are the stored integers; OpenVINO joins it with what follows."""
+    """Write a `FakeQuantize` whose results are the stored integers; OpenVINO joins it with what follows.
+
+    Where sums of 8-bit products saturate, the steps are written one by one instead. OpenVINO does not look for them,
+    and computes in float32 what takes the integers.
+    """
     if dtype not in _STORED:
         raise build.fail(
             f"values are stored as {str(dtype).removeprefix('torch.')}; OpenVINO quantizes to eight bits"
         )
     step, origin = _single(build, scale), _single(build, zero_point)
+    values = build.cast(x, torch.float32)
+    if not build.eight_bits():
+        ops = build.ops
+        steps = ops.round(ops.divide(values, build.tensor(step)), "half_to_even")
+        kept = ops.clamp(ops.add(steps, build.tensor(origin)), float(quant_min), float(quant_max))
+        return ops.convert(kept, build.type_of(dtype))
     made = build.ops.fake_quantize(
-        build.cast(x, torch.float32),
+        values,
         build.tensor((quant_min - origin) * step),
         build.tensor((quant_max - origin) * step),
         build.constant(float(quant_min), torch.float32),
