@@ -20,7 +20,7 @@ from fxplug.errors import GuardError, TraceError, did_you_mean
 from fxplug.execute import POLICIES, GraphModule, GuardSet
 from fxplug.ir import Graph
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import is_compiler_loaded, is_fake, without_data
+from fxplug.semantics.internals import is_compiler_loaded, is_fake, without_data, without_kept_casts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -292,7 +292,9 @@ def _run_once(
     keeps_values: bool,
 ) -> _Capture:
     context: Any = nullcontext()
+    apart: Any = nullcontext()
     if options.mode == "shape":
+        apart = without_kept_casts()
         context, (args, kwargs) = without_data((tuple(args), dict(kwargs)))
     tracer = ExampleTracer(args, kwargs, mode=options.mode, policy=options.policy())
     tracer.autowrap_functions = options.kept
@@ -303,7 +305,7 @@ def _run_once(
     tracer.on_mutation = options.on_mutation
     tracer.around = context
     tracer.without_data = context if options.mode == "shape" else None
-    with forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():
+    with apart, forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():
         graph = tracer.trace(program)
         captured = GraphModule(tracer.root, graph, name_of_root(program))
     if tracer.guards:

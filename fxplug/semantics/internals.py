@@ -141,6 +141,7 @@ __all__ = [
     "version_of",
     "with_data",
     "without_data",
+    "without_kept_casts",
     "without_mode",
     "writes_hidden_from_autograd",
 ]
@@ -668,6 +669,21 @@ def without_data(values: Any) -> tuple[FakeTensorMode, Any]:
         return mode.from_tensor(value) if isinstance(value, torch.Tensor) and not is_fake(value) else value
 
     return mode, _pytree.tree_map(convert, values)
+
+
+@contextmanager
+def without_kept_casts() -> Generator[None]:
+    """Keep what autocast has made of parameters apart from what it makes of them while the context lasts.
+
+    It keeps casts until its outermost region ends, so that a model that runs on tensors without data inside of one
+    would be given them when it runs on others later, and those with data when it ran before. Not to be entered by
+    the mode itself: torch enters that while it holds the lock of these casts.
+    """
+    torch.clear_autocast_cache()
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 def is_about_missing_data(error: BaseException) -> bool:
