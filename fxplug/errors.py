@@ -46,7 +46,11 @@ __all__ = [
     "UnresolvedReferenceError",
     "VerificationError",
     "did_you_mean",
+    "shown",
 ]
+
+
+_MOST_SHOWN = 77
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -67,6 +71,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if choices:
         return f"Available: {', '.join(repr(choice) for choice in choices)}."
     return "None is available."
+
+
+def shown(value: object) -> str:
+    """Return a value for messages, in one line of at most 80 characters: a tensor's numbers help nobody."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # What it is has to be said all the same.
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 class FxplugError(Exception):

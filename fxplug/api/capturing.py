@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,14 +17,14 @@ from fxplug.api.checking import check_capture
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.examples import ExampleTracer
 from fxplug.codegen import PyTreeCodeGen
-from fxplug.errors import GuardError, TraceError, did_you_mean
+from fxplug.errors import GuardError, TraceError, did_you_mean, shown
 from fxplug.execute import POLICIES, GraphModule, GuardSet
 from fxplug.ir import Graph
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import is_compiler_loaded, is_fake, without_data, without_kept_casts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from fxplug.plugins import PluginManager
 
@@ -33,6 +34,7 @@ __all__ = [
     "Eager",
     "Recapture",
     "as_args",
+    "as_kwargs",
     "capture",
     "check_options",
     "install_policy",
@@ -101,6 +103,29 @@ def as_args(example_inputs: Any) -> tuple[Any, ...]:
     )
 
 
+def as_kwargs(example_kwargs: Any) -> dict[str, Any]:
+    """Return the inputs of one call by name.
+
+    Raises:
+        TraceError: They are no mapping with names.
+    """
+    if example_kwargs is None:
+        return {}
+    if not isinstance(example_kwargs, Mapping):
+        raise TraceError(
+            f"Cannot use a {type(example_kwargs).__name__} as example_kwargs: give a dict of parameter name -> value.",
+            code="FXP-T064",
+        )
+    named = cast("Mapping[Any, Any]", example_kwargs)
+    wrong = [name for name in named if not isinstance(name, str)]
+    if wrong:
+        raise TraceError(
+            f"Cannot use {shown(wrong[0])} as a name in example_kwargs: give a dict of parameter name -> value.",
+            code="FXP-T064",
+        )
+    return dict(named)
+
+
 def check_options(options: Mapping[str, str], has_examples: bool) -> None:  # noqa: FBT001 - one question
     """Refuse options that do not exist.
 
@@ -116,7 +141,7 @@ def check_options(options: Mapping[str, str], has_examples: bool) -> None:  # no
     for name, value in options.items():
         if value not in known[name]:
             raise TraceError(
-                f"Cannot trace with {name}={value!r}. {did_you_mean(str(value), known[name])}",
+                f"Cannot trace with {name}={shown(value)}. {did_you_mean(shown(value), known[name])}",
                 code="FXP-T064",
             )
     if options["mode"] != "symbolic" and not has_examples:

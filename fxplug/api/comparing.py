@@ -14,7 +14,7 @@ from fxplug.analyze.runs import observe
 from fxplug.api.optimization import example_error
 from fxplug.api.positions import as_inputs
 from fxplug.api.preparing import Preparation, chosen_mode
-from fxplug.errors import ConfigError
+from fxplug.errors import ConfigError, shown
 from fxplug.execute import GraphModule
 from fxplug.plugins import PluginManager, default_manager
 
@@ -81,7 +81,7 @@ def compare(  # noqa: PLR0913 - all that a user may choose, by keyword
     for given in (reference, module):
         if not isinstance(given, nn.Module):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(
-                f"Cannot compare {given!r}: give torch.nn.Modules, not a {type(given).__name__}."
+                f"Cannot compare {shown(given)}: give torch.nn.Modules, not a {type(given).__name__}."
             )
     inputs = _inputs_of_both(reference, module, example_inputs, example_kwargs)
     tolerance = Tolerance(rtol, atol)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fxplug.analyze.isolation import copy_module
-from fxplug.api.capturing import CaptureOptions, as_args, capture, name_of_root, unwrapped
+from fxplug.api.capturing import CaptureOptions, as_args, as_kwargs, capture, name_of_root, unwrapped
 from fxplug.api.tracing import chosen_options
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.sources import line_of_program
@@ -329,7 +329,7 @@ def explain_node(
     options = CaptureOptions(**chosen, manager=plugins, answers=questions.policy)
     chain = None if pipeline is None else plugins.resolve_pipeline(pipeline)
     program = copy_module(root) if chain is not None and isinstance(root, nn.Module) else root
-    captured = capture(program, as_args(example_inputs), example_kwargs or {}, options)
+    captured = capture(program, as_args(example_inputs), as_kwargs(example_kwargs), options)
     if chain is not None:
         with torch.no_grad():
             chain.run(captured, as_args(example_inputs) if example_inputs is not None else None)

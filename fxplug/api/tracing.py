@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.api.capturing import (
     CaptureOptions,
     as_args,
+    as_kwargs,
     capture,
     check_options,
     install_policy,
@@ -146,7 +147,7 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     chosen = chosen_options(given, plugins.config.trace, has_examples=has_examples)
     on_failure = chosen.pop("on_guard_failure")
     options = CaptureOptions(**chosen, manager=plugins)
-    captured = capture(root, args, example_kwargs or {}, options)
+    captured = capture(root, args, as_kwargs(example_kwargs), options)
     install_policy(captured, root, options, on_failure)
     return captured
 

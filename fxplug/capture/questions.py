@@ -138,8 +138,9 @@ def no_condition(proxy: UnknownValue) -> TraceError:
     return unknown_value(
         proxy,
         "a condition depends on a traced value;",
-        "Trace with that branch fixed (concrete_args), rewrite it with torch.where, or make the enclosing "
-        "module a leaf.",
+        "Give example inputs, and the branch that they take is captured, with a guard: fxplug.trace(root, "
+        "example_inputs). Or fix the branch (concrete_args), rewrite it with torch.where, or make the enclosing module "
+        "a leaf.",
         "FXP-T001",
     )
 
@@ -149,7 +150,7 @@ def no_iteration(proxy: UnknownValue) -> TraceError:
     return unknown_value(
         proxy,
         "iterating needs to know how many elements there are;",
-        "Unpack it into a fixed number of names (a, b = value), index it, or make the enclosing module a "
-        "leaf.",
+        "Unpack it into a fixed number of names (a, b = value), index it, give example inputs "
+        "(fxplug.trace(root, example_inputs)), or make the enclosing module a leaf.",
         "FXP-T005",
     )

@@ -50,7 +50,7 @@ from fxplug.capture.state import (
 )
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
-from fxplug.errors import FxplugError, TraceError
+from fxplug.errors import FxplugError, TraceError, shown
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
@@ -261,7 +261,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             function = root
         else:
             raise TraceError(
-                f"Cannot trace {root!r}: pass a module or a function, not a {type(root).__name__}."
+                f"Cannot trace {shown(root)}: pass a module or a function, not a {type(root).__name__}."
             )
         source = signature_source(function, self.root if is_module else None)
         run, values = self.create_args_for_root(function, is_module, concrete_args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fxplug.errors import FxplugError, PluginConflictError, PluginError, UnknownNameError
+from fxplug.errors import ConfigError, FxplugError, PluginConflictError, PluginError, UnknownNameError, shown
 from fxplug.plugins.records import (
     BackendRecord,
     CommandRecord,
@@ -130,9 +130,12 @@ class OfferTable(Generic[RecordT]):
             where: Where the name stands, for errors.
 
         Raises:
+            ConfigError: The name is no text.
             UnknownNameError: There is none.
             PluginConflictError: Several plugins offer the short name.
         """
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"Cannot find a {self._kind} by {shown(name)}: give its name, a text.")
         offer = self._by_name.get(name.removeprefix(f"{CORE}:"))
         if offer is not None and (offer.plugin == CORE or not name.startswith(f"{CORE}:")):
             return offer

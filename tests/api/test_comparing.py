@@ -112,3 +112,22 @@ def test_what_cannot_be_compared_is_refused(model):
         fxplug.compare(model, model, torch.ones(2, 3))
     with pytest.raises(AnalysisError, match=r"the reference takes \(x\), and the other one takes \(x, y\)"):
         fxplug.compare(model, Two(), X)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        fxplug.trace,
+        lambda images: fxplug.trace(nn.ReLU(), (images,), mode=images),
+        lambda images: fxplug.compare(nn.ReLU(), (images,)),
+        lambda images: fxplug.plan(nn.ReLU(), (images,), backend=[images]),
+    ],
+    ids=["root", "option", "module", "backend"],
+)
+def test_a_tensor_in_the_wrong_place_is_not_printed_whole(call):
+    with pytest.raises(fxplug.FxplugError) as refused:
+        call(torch.zeros(3, 64, 64))
+
+    assert "tensor([[[0., 0." in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 300

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -124,3 +126,18 @@ def test_modules_that_take_names_at_other_positions_are_not_compared(model):
         ConfigError, match=r"\['bias'\] are parameters at other positions in Swapped than in Model"
     ):
         fxplug.compare(model, Swapped().eval(), X, example_kwargs={"bias": BIAS}, manager=EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1], "Cannot use a list as example_kwargs: give a dict of parameter name -> value."),
+        ({1: 2}, "Cannot use 1 as a name in example_kwargs: give a dict of parameter name -> value."),
+    ],
+    ids=["list", "number"],
+)
+def test_what_is_no_dict_of_names_is_refused_by_trace(given, message):
+    with pytest.raises(fxplug.TraceError, match=re.escape(message)) as refused:
+        fxplug.trace(lambda x: x + 1, (torch.ones(2),), example_kwargs=given)
+
+    assert refused.value.code == "FXP-T064"

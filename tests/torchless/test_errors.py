@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 from fxplug import errors
-from fxplug.errors import FxplugError, GraphError, UnknownNameError, VerificationError, did_you_mean
+from fxplug.errors import FxplugError, GraphError, UnknownNameError, VerificationError, did_you_mean, shown
 
 CLASSES = [
     kind
@@ -98,3 +98,22 @@ def test_errors_survive_the_way_out_of_another_process(error, duplicate):
     assert type(other) is type(error)
     assert str(other) == str(error)
     assert vars(other) == vars(error)
+
+
+class Unspeakable:
+    def __repr__(self):
+        raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a\nb", r"'a\nb'"),
+        (list(range(99)), f"{str(list(range(99)))[:77]}..."),
+        (Unspeakable(), "<Unspeakable>"),
+    ],
+    ids=["short", "long", "without repr"],
+)
+def test_values_are_shown_in_one_short_line(value, text):
+    assert shown(value) == text
+    assert len(shown(value)) <= 80
