@@ -109,7 +109,7 @@ def names_reached(root: Any, modules: Iterable[nn.Module]) -> frozenset[str]:
 
 def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
     for base in kind.__mro__:
-        if base.__module__.partition(".")[0] in {"torch", "builtins"}:
+        if base is object or base.__module__.partition(".")[0] == "torch":
             continue
         for value in vars(base).values():
             function = getattr(value, "__func__", getattr(value, "fget", value))
