@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.capture.buffers import fill_memory, holds_numbers, numbers_in
 from fxplug.capture.iterators import is_iterator, position_of
 
 if TYPE_CHECKING:
@@ -99,7 +100,9 @@ class Containers:
                 pending.extend(part for part in parts_of(value, before) if type(part) not in PLAIN)
 
     def _holds_others(self, value: Any) -> bool:
-        return isinstance(value, (*KINDS, tuple)) or (self._objects and is_object(value))
+        if isinstance(value, (*KINDS, tuple)) or (self._objects and is_object(value)):
+            return True
+        return holds_numbers(value)
 
     def restore(self, *, again: bool = False) -> list[Change]:
         """Put everything back.
@@ -151,11 +154,16 @@ def parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:
 
 
 def copy_of(container: Any) -> list[Any]:
-    """Return what a container holds; a container of a class of its own is read as Python's own class reads it."""
+    """Return what a container holds; a container of a class of its own is read as Python's own class reads it.
+
+    Memory with numbers holds all of them as one thing.
+    """
     if isinstance(container, dict):
         return _items_of(cast("dict[Any, Any]", container))
     if is_object(container):
         return list(_fields_of(container))
+    if holds_numbers(container):
+        return [numbers_in(container)]
     return list(cast("list[Any]", container))
 
 
@@ -170,6 +178,8 @@ def is_unchanged(container: Any, before: list[Any]) -> bool:
     """Return whether a container or object holds what it held when `copy_of` returned `before`."""
     if isinstance(container, tuple):
         return True
+    if holds_numbers(container):
+        return [numbers_in(container)] == before
     is_pairs = isinstance(container, dict) or is_object(container)
     found = copy_of(container) if is_pairs else container
     if len(found) != len(before):
@@ -191,6 +201,9 @@ def fill(container: Any, before: list[Any]) -> None:
         return
     if is_object(container):
         _set_fields(container, dict(before))
+        return
+    if holds_numbers(container):
+        fill_memory(container, *before)
         return
     container.clear()
     if isinstance(container, deque):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from fxplug.capture.buffers import holds_numbers
 from fxplug.capture.containers import (
     KINDS,
     OWN_TABLES,
@@ -257,7 +258,7 @@ class OutsideState:
                     if table is plain or name in table:
                         self._bind(Known("attribute", owner, name), table)
             for name, value in plain.items():
-                if isinstance(value, KINDS) and name not in OWN_TABLES:
+                if name not in OWN_TABLES and (isinstance(value, KINDS) or holds_numbers(value)):
                     self._add(Known("attribute", owner, name), value)
 
     def _bind(self, known: Known, holder: Any) -> None:
@@ -273,7 +274,7 @@ class OutsideState:
             kind = type(part)
             if kind in PLAIN or id(part) in self._contents or isinstance(part, _CLOSED):
                 continue
-            if isinstance(part, (*KINDS, tuple)):
+            if isinstance(part, (*KINDS, tuple)) or holds_numbers(part):
                 before = copy_of(part)
                 self._contents[id(part)] = (known, part, before)
                 if len(before) <= _MOST:
