@@ -53,12 +53,10 @@ class Change:
     """Of the module."""
     name: str
     """Of the attribute."""
-    contents: list[Any] = field(default_factory=list[Any])
-    """What the containers held that have changed."""
-    replaced: list[tuple[Any, Any]] = field(default_factory=list[tuple[Any, Any]])
-    """What stood in a place of one of them, and what took its place."""
-    fields: list[tuple[Any, str, Any, Any]] = field(default_factory=list[tuple[Any, str, Any, Any]])
-    """Object, name of its attribute, what it held, and what it holds, for each attribute of an object that was set."""
+    parts: list[tuple[Any, list[Any], list[Any]]] = field(
+        default_factory=list[tuple[Any, list[Any], list[Any]]]
+    )
+    """Each container or object that has changed, what it held (see `copy_of`), and what it holds."""
     has_gone_on: bool = False
     """Whether something was taken from an iterator, which cannot be put back."""
 
@@ -117,7 +115,7 @@ class Containers:
         for path, name, container, before in self._held.values():
             if not is_unchanged(container, before):
                 change = changed.setdefault((path, name), Change(path, name))
-                _describe(change, container, before)
+                change.parts.append((container, before, copy_of(container)))
                 fill(container, before)
         for path, name, iterator, before in self._iterators:
             if position_of(iterator) != before:
@@ -127,24 +125,6 @@ class Containers:
             self._held.clear()
             self._iterators.clear()
         return list(changed.values())
-
-
-def _describe(change: Change, container: Any, before: list[Any]) -> None:
-    found = copy_of(container)
-    if is_object(container):
-        former, current = dict(before), dict(found)
-        change.fields.extend(
-            (container, name, former.get(name), current.get(name))
-            for name in {**former, **current}
-            if former.get(name) is not current.get(name)
-        )
-        return
-    change.contents.extend(found)
-    if isinstance(container, dict):
-        former = {id(key): value for key, value in before}
-        change.replaced.extend((former[id(key)], value) for key, value in found if id(key) in former)
-    elif not isinstance(container, set):
-        change.replaced.extend(zip(before, found, strict=False))
 
 
 def parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import SourceLine
 
-__all__ = ["ABSENT", "Known", "OutsideChange", "OutsideState"]
+__all__ = ["ABSENT", "Known", "OutsideChange", "OutsideState", "Step"]
 
 
 class _Absent:
@@ -79,6 +79,23 @@ class Known(NamedTuple):
         return words[self.kind]
 
 
+class Step(NamedTuple):
+    """A place in which something else stands than before."""
+
+    name: str
+    """Of the attribute or variable."""
+    kind: str
+    """Of the name (see `Known`)."""
+    former: Any
+    """What was there; for contents a list of it."""
+    found: Any
+    """What the program has left there."""
+    contents: bool
+    """Whether it is what a container holds that has changed."""
+    holder: type | None = None
+    """The class of the object that has the attribute, where it is in an object that a module holds."""
+
+
 class OutsideChange(NamedTuple):
     """Something that the program has changed."""
 
@@ -89,6 +106,13 @@ class OutsideChange(NamedTuple):
     """What was there; for contents a list of it."""
     found: Any
     """What the program has left there."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The places where something else stands now."""
+        return (
+            Step(self.known.name, self.known.kind, self.former, self.found, contents=self.how == "contents"),
+        )
 
 
 class OutsideState:

@@ -19,7 +19,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["codes_of", "count_accesses", "reads_contents", "reads_training"]
+__all__ = ["codes_of", "methods_named", "reads_contents", "reads_training"]
 
 _TRAINING = "training"
 _known: dict[int, tuple[weakref.ref[type], bool]] = {}
@@ -42,29 +42,9 @@ def reads_training(module: nn.Module) -> bool:
     return known[1]
 
 
-def count_accesses(module: nn.Module, name: str, holder: type | None = None) -> tuple[int, int]:
-    """Return how often the code that the forward of a module reaches reads an attribute, and how often it sets it.
-
-    Args:
-        module: The module.
-        name: Of the attribute.
-        holder: The class that has the attribute, where it is not that of the module: its methods count, too.
-    """
-    codes = list(_codes_of(module))
-    if holder is not None:
-        codes.extend(_methods_named(holder, {named for code in codes for named in code.co_names}))
-    reads = sets = 0
-    for code in codes:
-        for instruction in dis.get_instructions(code) if name in code.co_names else ():
-            if instruction.argval == name:
-                reads += instruction.opname in {"LOAD_ATTR", "LOAD_METHOD"}
-                sets += instruction.opname == "STORE_ATTR"
-    return reads, sets
-
-
-def codes_of(module: nn.Module) -> set[CodeType]:
+def codes_of(module: nn.Module) -> list[CodeType]:
     """Return the code that the forward of a module reaches."""
-    return set(_codes_of(module))
+    return list(dict.fromkeys(_codes_of(module)))
 
 
 def reads_contents(module: nn.Module, name: str) -> bool:
@@ -73,7 +53,7 @@ def reads_contents(module: nn.Module, name: str) -> bool:
     Changing it in place is no such look: ``self.counts["calls"] += 1``, ``self.seen.append(x)``; nor is the only
     read, if nothing but a call follows it.
     """
-    is_read_again = count_accesses(module, name)[0] > 1
+    is_read_again = _count_reads(module, name) > 1
     for code in _codes_of(module):
         if name not in code.co_names:
             continue
@@ -88,6 +68,15 @@ def reads_contents(module: nn.Module, name: str) -> bool:
             elif is_read_again and _is_look(entries, index + 1):
                 return True
     return False
+
+
+def _count_reads(module: nn.Module, name: str) -> int:
+    return sum(
+        entry.argval == name and entry.opname in {"LOAD_ATTR", "LOAD_METHOD"}
+        for code in _codes_of(module)
+        if name in code.co_names
+        for entry in dis.get_instructions(code)
+    )
 
 
 _NOTHING = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL"})
@@ -122,7 +111,7 @@ def _codes_of(module: nn.Module) -> Iterator[CodeType]:
     return _reached_by(forward, kind)
 
 
-def _methods_named(kind: type, names: set[str]) -> Iterator[CodeType]:
+def methods_named(kind: type, names: set[str]) -> Iterator[CodeType]:
     """Yield the code of those methods and properties of a class that have one of some names, or are called without."""
     for base in kind.__mro__:
         for name, value in vars(base).items():

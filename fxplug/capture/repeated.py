@@ -1,34 +1,49 @@
-"""Whether a program that leaves something outside of its modules would be the same program at its next call.
+"""Whether a program that leaves something behind would be the same program at its next call.
 
-What is left is put back. Where something was, the program is traced once more from the state that it had left: if
-that gives the same graph, and leaves the same state again, so does every further call, and the state has no say in it.
+What is left is put back. Where something was, the program is traced once more from the state that it had left (see
+`fxplug.capture.settling`): if that gives the same graph, and leaves the same state again, so does every further call,
+and the state has no say in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
 from fxplug.capture.containers import KINDS, PLAIN, copy_of, is_object
-from fxplug.capture.writes import is_read
+from fxplug.capture.proxy import Proxy
+from fxplug.capture.state import is_update
 from fxplug.ir import Node, effects
 from fxplug.semantics.internals import is_fake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import CodeType
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from torch import nn
 
-    from fxplug.capture.outside import OutsideChange
     from fxplug.ir import Graph
 
-__all__ = ["Recording", "first_carried_over", "same_recordings"]
+__all__ = ["Recording", "StateComparison", "same_recordings", "values_in", "with_all_before"]
 
 _DEEPEST = 6
 """Values that are made anew by each call are compared to this depth."""
+_MOST = 20_000
+"""So many values are looked at, at most."""
+
+
+class Left(Protocol):
+    """What an earlier trace has left."""
+
+    shared: list[Node]
+    """The nodes that stand for what it has computed."""
+    own: list[Node]
+    """The same for what has no part in its result."""
+    constants: set[int]
+    """The ids of the tensors that every call would compute again."""
 
 
 class Recording:
@@ -38,32 +53,99 @@ class Recording:
         graph: The graph, with the nodes that only answer questions.
         root: What its paths refer to.
         values: The tensors that nodes had for values, where that is known.
+        asked: The nodes that answer what the inputs are asked.
+        left: What an earlier trace has left; None for the first one.
     """
 
-    def __init__(self, graph: Graph, root: nn.Module, values: Mapping[Node, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        root: nn.Module,
+        values: Mapping[Node, torch.Tensor],
+        asked: Sequence[Node] = (),
+        left: Left | None = None,
+    ) -> None:
         self.graph = graph
         self._values = values
-        varying: set[Node] = set()
+        self._fixed: Container[int] = () if left is None else left.constants
+        self._held: dict[Node, Any] = {}
+        self._state: set[Node] = set()
+        own = set[Node]() if left is None else set(left.own)
+        varying = set[Node]() if left is None else {*left.own, *left.shared}
+        given = frozenset(varying)
+        needed = set(asked)
         for node in graph.nodes:
-            if node.op == "get_attr" and node.target in graph.lifted:
+            if node.op == "get_attr":
+                self._note_attribute(node, root)
                 continue
-            is_varying = node.op in {"placeholder", "output"} or not effects.effect_of(node, root).is_pure
-            if is_varying or not varying.isdisjoint(node.all_input_nodes):
+            if not self._state.isdisjoint(node.all_input_nodes):
+                self._state.add(node)
+            is_kept = node.op != "placeholder" and _is_kept(node, root, own)
+            if node.op == "placeholder" or is_kept or not varying.isdisjoint(node.all_input_nodes):
                 varying.add(node)
-        self.nodes = [node for node in graph.nodes if node in varying]
-        """Those that are no constants: what is computed from nothing may be at hand the next time."""
+            if is_kept or (node.op == "placeholder" and node not in given):
+                needed.add(node)
+        live = with_all_before(needed)
+        self.nodes = [node for node in graph.nodes if node in varying and node in live]
+        """Those that have a say, and are no constants: what is computed from nothing may be at hand the next time."""
         self.places = {node: place for place, node in enumerate(self.nodes)}
+        self.asked = [self.places.get(node) for node in asked]
+        """The places of what is asked."""
+
+    def _note_attribute(self, node: Node, root: nn.Module) -> None:
+        """Take note of what a module has now; it may have something else later."""
+        if node.target not in self.graph.lifted:
+            value = self._held[node] = _found_at(root, cast("str", node.target))
+            if id(value) not in self._fixed:
+                self._state.add(node)
 
     def constant(self, node: Node) -> Any:
         """Return what a node that is a constant stands for, None where that is not known."""
-        if node.op == "get_attr" and node.target in self.graph.lifted:
-            return self.graph.lifted[cast("str", node.target)]
+        if node.op == "get_attr":
+            return self._held[node] if node in self._held else self.graph.lifted[cast("str", node.target)]
         return self._values.get(node)
+
+    def is_own(self, node: Node) -> bool:
+        """Return whether a constant is the program's own, and does not hang on what the modules have held before."""
+        return node not in self._state
+
+
+def _is_kept(node: Node, root: nn.Module, own: set[Node]) -> bool:
+    """Return whether a node does something besides computing its value.
+
+    Args:
+        node: No input.
+        root: What paths refer to.
+        own: The nodes for what has no part in any result; updates of them are added.
+    """
+    if own and is_update(node) and isinstance(node.args[0], Node) and node.args[0] in own:
+        own.add(node)
+        return False
+    return node.op == "output" or not effects.effect_of(node, root).is_pure
+
+
+def with_all_before(nodes: Iterable[Node]) -> set[Node]:
+    """Return nodes with all that they are computed from."""
+    seen = set(nodes)
+    pending = list(seen)
+    while pending:
+        for used in pending.pop().all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                pending.append(used)
+    return seen
+
+
+def _found_at(root: nn.Module, path: str) -> Any:
+    found: Any = root
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
 
 
 def same_recordings(first: Recording, second: Recording) -> bool:
     """Return whether two traces have recorded the same program, up to constants that are computed or at hand."""
-    if len(first.nodes) != len(second.nodes):
+    if len(first.nodes) != len(second.nodes) or first.asked != second.asked:
         return False
     return all(
         one.op == other.op
@@ -110,14 +192,16 @@ def _same_node(one: Node, other: Node, first: Recording, second: Recording) -> b
     if place is not None or other in second.places:
         return place == second.places.get(other)
     mine, theirs = first.constant(one), second.constant(other)
-    if (
-        mine is not None
-        and theirs is not None
-        and (mine is theirs or (_has_data(mine) and _has_data(theirs)))
-    ):
-        return _same_plain(mine, theirs)
+    if mine is not None and mine is theirs:
+        return True
+    if mine is not None and theirs is not None and _has_data(mine) and _has_data(theirs):
+        # Two parameters may have the same values, and others later.
+        is_own = first.is_own(one) and second.is_own(other)
+        is_same_place = one.op == other.op == "get_attr" and one.target == other.target
+        if is_own or is_same_place:
+            return _same_plain(mine, theirs)
     return (
-        one.op == other.op
+        one.op == other.op != "get_attr"
         and _same_target(one.target, other.target)
         and _same_argument(one.args, other.args, first, second)
         and _same_argument(one.kwargs, other.kwargs, first, second)
@@ -154,43 +238,78 @@ def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
 # -- state
 
 
-def first_carried_over(
-    changes: Iterable[OutsideChange],
-    codes: Sequence[CodeType],
-    was_traced: Callable[[Any], bool],
-    is_traced: Callable[[Any], bool],
-) -> OutsideChange | None:
-    """Return the first change by which the state goes on from call to call, and which the program reads.
+class StateComparison:
+    """Compares what two traces have left behind.
 
     Args:
-        changes: What the second trace has changed in what the first one had left.
-        codes: Of the functions of the program.
         was_traced: Whether the first trace has recorded a value, and another call may have another one.
         is_traced: The same for the second one.
+        recording: What the second trace has recorded.
     """
 
-    def is_same(former: Any, found: Any, depth: int = 0) -> bool:
-        if type(former) in PLAIN or type(found) in PLAIN or depth > _DEEPEST:
-            return (was_traced(former) and is_traced(found)) or _same_plain(former, found)
-        if former is found or (was_traced(former) and is_traced(found) and not _holds_others(former)):
+    def __init__(
+        self, was_traced: Callable[[Any], bool], is_traced: Callable[[Any], bool], recording: Recording
+    ) -> None:
+        self._was_traced = was_traced
+        self._is_traced = is_traced
+        self._recording = recording
+
+    def is_same(self, former: Any, found: Any, depth: int = 0) -> bool:
+        """Return whether a further call would find the same in a place where something else was left again.
+
+        Args:
+            former: What the first trace has left there.
+            found: What the second one has left there.
+            depth: How deep inside a value that stands.
+        """
+        if former is found:
             return True
-        if type(former) is not type(found) or not _holds_others(former):
+        if type(former) is not type(found) or depth > _DEEPEST:
+            return False
+        if not _holds_others(former) and self._was_traced(former) and self._is_traced(found):
+            return True
+        if hasattr(type(former), "stands_for_number") and not isinstance(former, tuple):
+            return False
+        if isinstance(former, Proxy):  # A constant; comparing proxies would be recorded.
+            return _same_node(former.node, found.node, self._recording, self._recording)
+        if type(former) in PLAIN:
             return _same_plain(former, found)
-        mine, theirs = copy_of(former), copy_of(found)
+        mine, theirs = _parts_of(former), _parts_of(found)
+        if mine is None or theirs is None:
+            return _same_plain(former, found)
         return len(mine) == len(theirs) and all(
-            is_same(one, other, depth + 1) for one, other in zip(mine, theirs, strict=True)
+            self.is_same(one, other, depth + 1) for one, other in zip(mine, theirs, strict=True)
         )
 
-    for change in changes:
-        known = change.known
-        contents = change.how == "contents"
-        if change.how == "iterator" or (
-            not is_same(change.former, change.found)
-            and is_read(codes, known.name, known.kind, contents=contents)
-        ):
-            return change
-    return None
+
+def _parts_of(value: Any) -> list[Any] | None:
+    """Return what a value holds that is made anew by each call, None for one that holds nothing."""
+    if isinstance(value, FunctionType):
+        cells = cast("tuple[CellType, ...]", value.__closure__ or ())
+        held = [cell.cell_contents for cell in cells if cell != CellType()]
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, *held]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if not _holds_others(value):
+        return None
+    return list(copy_of(value))
 
 
 def _holds_others(value: Any) -> bool:
     return isinstance(value, (*KINDS, tuple)) or is_object(value)
+
+
+def values_in(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield what values hold, at any depth, and that holds nothing itself."""
+    pending, seen = list(values), dict[int, Any]()
+    while pending and len(seen) < _MOST:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        parts = None if type(value) in PLAIN else _parts_of(value)
+        if parts is None or hasattr(type(value), "stands_for_number"):
+            yield value
+        pending.extend(parts or ())

@@ -6,38 +6,42 @@ import warnings
 from contextlib import contextmanager
 from operator import is_
 from types import CodeType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from fxplug.capture.containers import OWN_TABLES, PLAIN, Containers
-from fxplug.capture.reached import codes_of, count_accesses, reads_contents
+from fxplug.capture.containers import OWN_TABLES, PLAIN, Containers, fill, is_object
+from fxplug.capture.outside import ABSENT, Step
+from fxplug.capture.reached import codes_of
 from fxplug.capture.sources import caller_level, user_line
-from fxplug.capture.writes import is_read, place_of_write
+from fxplug.capture.writes import place_of_write, writes_of
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import has_hooks, hook_tables, own_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, MutableMapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
 
-    from fxplug.capture.containers import Change
     from fxplug.capture.outside import OutsideChange, OutsideState
     from fxplug.ir import Node
 
 __all__ = [
+    "ModuleChange",
     "ModuleStates",
     "assignment_error",
+    "carried_over_error",
+    "is_read_by_call",
+    "is_update",
     "may_assign",
+    "report_changes",
     "report_outside",
     "training_error",
     "updates_in_place",
 ]
 
-_NUMBERS = frozenset({int, float, bool, str, complex})
 _NOTHING: dict[str, Any] = {}
 _ScriptModule: type = torch.jit.ScriptModule
 
@@ -49,6 +53,20 @@ _DYNAMIC = frozenset({"__dict__", "getattr", "vars"})
 """What code uses that reads attributes by other than their names."""
 
 
+class ModuleChange(NamedTuple):
+    """Something that the program has changed in a module."""
+
+    module: nn.Module
+    path: str
+    """Of the attribute; of the module, where its hooks are others."""
+    name: str
+    """Of the attribute."""
+    how: str
+    """``"assigned"``, ``"state"`` (a parameter, buffer or submodule), ``"contents"``, ``"iterator"`` or ``"hooks"``."""
+    steps: tuple[Step, ...] = ()
+    """The places in it where something else stands now."""
+
+
 class ModuleStates:
     """Remembers the attributes of modules, and what lists and dicts among them hold, to put it back.
 
@@ -56,20 +74,10 @@ class ModuleStates:
     they are entered. Assignments are found by identity.
 
     Args:
-        holds_traced: Whether a value is, or holds, one that hangs on the inputs.
-        codes: Returns the functions that the program has entered, for what is changed from outside of a module.
         runs_leaves: Whether modules that stay calls run while the program is traced.
     """
 
-    def __init__(
-        self,
-        holds_traced: Callable[[Any], bool] | None = None,
-        codes: Callable[[], list[CodeType]] | None = None,
-        *,
-        runs_leaves: bool = False,
-    ) -> None:
-        self._holds_traced = holds_traced or _nothing
-        self._codes = codes or _no_codes
+    def __init__(self, *, runs_leaves: bool = False) -> None:
         self._runs_leaves = runs_leaves
         self._modules: dict[str, nn.Module] = {}
         self.is_watching = True
@@ -87,9 +95,12 @@ class ModuleStates:
         """Id of a module -> its tables as a call that stays one has left them."""
         self._called: set[int] = set()
         """The ids of modules that have run in such a call."""
-        self._forward = ""
         self._containers = Containers()
         self._refusal: TraceError | None = None
+        self._tables_left: list[tuple[_Table, dict[Any, Any], dict[Any, Any]]] = []
+        """Each table that was put back, what it holds again, and what the program had left in it."""
+        self._contents_left: list[tuple[Any, list[Any], list[Any]]] = []
+        """The same for containers and objects."""
 
     def remember_all(self, modules: Sequence[nn.Module], paths: Mapping[int, str]) -> None:
         """Take note of what the modules below the root hold, of which `paths` has the ids in the same order.
@@ -222,158 +233,155 @@ class ModuleStates:
                 return True
         return False
 
-    def restore(self) -> list[tuple[str, str]]:
-        """Put everything back.
+    # -- putting back
 
-        Returns:
-            For each attribute that had been changed: its path, and ``"state"`` for a parameter, buffer or submodule,
-            ``"attribute"`` for another one, ``"contents"`` where what it holds had been changed, ``"carried over"`` for
-            those by which the next call would have answered.
-        """
+    def restore(self) -> list[ModuleChange]:
+        """Put everything back, and return what had been changed; what calls that stay ones change is their affair."""
         self.is_watching = False
-        changes: list[tuple[str, str]] = []
+        changes: list[ModuleChange] = []
         for module, path, copies in self._seen.values():
             left = self._left_by_calls.get(id(module), copies)
             # The attributes first: the tables are among them.
             for place, before in enumerate(copies):
                 table = vars(module) if place == 0 else _tables(module)[place]
                 if not is_same_table(table, before):
-                    changes += self._changes(module, path, table, before, left[place], registered=place > 0)
+                    found = dict(table)
+                    changes += _changes_in(module, path, (before, found, left[place]), is_state=place > 0)
                     table.clear()
                     table.update(before)
-        self._restore_hooks()
+                    self._tables_left.append((table, before, found))
+        changes += self._restore_hooks()
+        changes += self._restore_containers()
+        self._left_by_calls.clear()
+        return changes
+
+    def _restore_containers(self) -> Iterator[ModuleChange]:
         for change in self._containers.restore():
             module = self._modules[change.path]
             if id(module) in self._called and change.name in _names_in(module):
                 continue
-            name = f"{change.path}.{change.name}" if change.path else change.name
-            is_read = self._is_read_again(module, change)
-            if is_read:
-                self._note_forward(module, change.name)
-            changes.append((name, "carried over" if is_read else "contents"))
-        self._modules.clear()
-        self._seen.clear()
-        self._waiting = (), {}
-        self._left_by_calls.clear()
-        # The tracer's own methods would keep the tracer alive.
-        self._holds_traced, self._codes = _nothing, _no_codes
-        return changes
+            self._contents_left += change.parts
+            path = f"{change.path}.{change.name}" if change.path else change.name
+            steps = tuple(step for part in change.parts for step in _steps_in(change.name, *part))
+            how = "iterator" if change.has_gone_on else "contents"
+            yield ModuleChange(module, path, change.name, how, steps)
 
-    def _restore_hooks(self) -> None:
+    def _restore_hooks(self) -> Iterator[ModuleChange]:
         if RemovableHandle.next_id == self._hooks_made and not self._hooks:
             return
+        seen: set[int] = set()
         for module in (*self._waiting[0], *(module for module, *_ in self._seen.values())):
-            if isinstance(module, _ScriptModule):
+            if isinstance(module, _ScriptModule) or id(module) in seen or not self._changed_hooks(module):
                 continue
-            if self._changed_hooks(module):
-                former = self._hooks.get(id(module))
-                for index, table in enumerate(hook_tables(module)):
-                    kept = {key: hook for key, hook in table.items() if not self._is_new(key)}
-                    table.clear()
-                    table.update(former[index] if former else kept if id(module) not in self._seen else {})
+            seen.add(id(module))
+            former = self._hooks.get(id(module))
+            for index, table in enumerate(hook_tables(module)):
+                found = dict(table)
+                kept = {key: hook for key, hook in found.items() if not self._is_new(key)}
+                before = former[index] if former else kept if id(module) not in self._seen else {}
+                table.clear()
+                table.update(before)
+                self._tables_left.append((table, before, found))
+            path = self._seen[id(module)][1] if id(module) in self._seen else self._waiting[1][id(module)]
+            yield ModuleChange(module, path, "", "hooks")
 
     def _is_new(self, key: Any) -> bool:
         """Return whether a hook was registered since the trace began: they are numbered."""
         return not isinstance(key, int) or key >= self._hooks_made
 
-    def _changes(
-        self,
-        module: nn.Module,
-        path: str,
-        table: _Table,
-        before: dict[str, Any],
-        left: dict[str, Any],
-        *,
-        registered: bool,
-    ) -> list[tuple[str, str]]:
-        """Return what `restore` does for one table: of attributes, or of what is registered."""
-        prefix = f"{path}." if path else ""
-        found: list[tuple[str, str]] = []
-        for name in _differing(table, before):
-            former, value = before.get(name), table.get(name)
-            if value is left.get(name) and left is not before:
-                continue  # A call that stays one has assigned it, and will again.
-            if registered:
-                found.append((prefix + name, "state"))
-            else:
-                carried = self._is_carried_over(module, name, former, value)
-                found.append((prefix + name, "carried over" if carried else "attribute"))
-        return found
-
-    def _is_carried_over(self, module: nn.Module, name: str, former: Any, value: Any) -> bool:
-        """Return whether later calls of the program would have answered by what this one has assigned.
-
-        What does not hang on the inputs, and took the place of None, is a table that is made when it is first needed. A
-        counter that nothing reads but its own increment changes nothing.
-        """
-        if not self._holds_traced(value) and (former is None or type(value) not in _NUMBERS):
-            return False
-        reads, sets = count_accesses(module, name)
-        is_read_again = reads > sets or self._is_read_outside(module, name, contents=False)
-        if is_read_again:
-            self._note_forward(module, name)
-        return is_read_again
-
-    def _is_read_outside(self, module: nn.Module, name: str, *, contents: bool) -> bool:
-        """Return whether code of the program that is not that of the module reads an attribute."""
-        own = codes_of(module)
-        return is_read(
-            (code for code in self._codes() if code not in own), name, "attribute", contents=contents
-        )
-
-    def _is_read_again(self, module: nn.Module, change: Change) -> bool:
-        """Return whether later calls would have answered by what containers and objects were filled with."""
-        if change.has_gone_on:
-            return True
-        is_counted = any(
-            value is not former and former is not None and type(value) in _NUMBERS
-            for former, value in change.replaced
-        )
-        if (is_counted or self._holds_traced(change.contents)) and (
-            reads_contents(module, change.name) or self._is_read_outside(module, change.name, contents=True)
-        ):
-            return True
-        for holder, name, former, value in change.fields:
-            if self._holds_traced(value) or (former is not None and type(value) in _NUMBERS):
-                reads, sets = count_accesses(module, name, type(holder))
-                if reads > sets or self._is_read_outside(module, name, contents=False):
-                    return True
-        return False
-
-    def _note_forward(self, module: nn.Module, attribute: str) -> None:
-        """Remember the place of the first forward that is to be refused, or the line of the program if it has none."""
-        if self._forward:
-            return
-        line = place_of_write(self._codes(), attribute, "attribute")
-        if line is not None and not any(attribute in code.co_names for code in codes_of(module)):
-            self._forward = f"the program, at {line} ({line.text!r}),"
-            return
-        code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
-        place = f" ({code.co_filename}:{code.co_firstlineno})" if isinstance(code, CodeType) else ""
-        self._forward = f"forward of {type(module).__name__}{place}"
-
-    def restore_and_report(self, *, warns: bool = True) -> None:
-        """Put everything back, and speak of what the captured program will not do.
+    def exchange(self, *, as_left: bool) -> None:
+        """Put there what the program had left in its modules, or again what was there before.
 
         Args:
-            warns: Whether attributes that were assigned are worth a warning; otherwise they are an error.
+            as_left: Whether it is what the program had left.
+        """
+        for table, before, found in self._tables_left:
+            table.clear()
+            table.update(found if as_left else before)
+        for container, before, found in self._contents_left:
+            fill(container, found if as_left else before)
+
+    def release(self) -> None:
+        """Let go of the modules."""
+        held = (self._modules, self._seen, self._left_by_calls, self._hooks)
+        for table in (*held, self._tables_left, self._contents_left):
+            table.clear()
+        self._waiting = (), {}
+
+    def refuse_changes(self, changes: Sequence[ModuleChange]) -> None:
+        """Refuse what no program may do.
+
+        Args:
+            changes: What `restore` returned.
 
         Raises:
             TraceError: A parameter, buffer or submodule was assigned: later calls of the program would have seen it. Or
                 something was refused.
         """
-        changes = self.restore()
         if self._refusal is not None:
             raise self._refusal
-        for path, kind in changes:
-            if kind == "state":
-                raise assignment_error(path)
-            if kind == "carried over":
-                raise _carried_over(path, self._forward)
-            change = "assigned" if kind == "attribute" else "changed what is in"
-            verb = "assign it" if kind == "attribute" else "change it"
-            said = f"While tracing, forward {change} the attribute {path!r}. It was put back, and the captured program"
-            _speak_of(said, verb, "make the enclosing module a leaf", warns=warns)
+        for change in changes:
+            if change.how == "state":
+                raise assignment_error(change.path)
+
+
+def _changes_in(
+    module: nn.Module,
+    path: str,
+    tables: tuple[dict[str, Any], dict[str, Any], dict[str, Any]],
+    *,
+    is_state: bool,
+) -> Iterator[ModuleChange]:
+    """Yield what the program has changed in a table: of attributes, or of what is registered.
+
+    Args:
+        module: Whose.
+        path: Of the module.
+        tables: What the table held before, what it holds, and what calls that stay ones have left in it; the second is
+            changed: it will be what the program alone has left.
+        is_state: Whether the table is one of what is registered.
+    """
+    before, found, left = tables
+    prefix = f"{path}." if path else ""
+    for name in _differing(found, before):
+        former, value = before.get(name, ABSENT), found.get(name, ABSENT)
+        if left is not before and value is left.get(name, ABSENT):
+            _take_over(found, before, [name])  # A call that stays one has assigned it, and will again.
+            continue
+        step = Step(name, "attribute", former, value, contents=False)
+        yield ModuleChange(module, prefix + name, name, "state" if is_state else "assigned", (step,))
+
+
+def _steps_in(attribute: str, container: Any, before: list[Any], found: list[Any]) -> Iterator[Step]:
+    """Yield what is another one in a container or object that an attribute holds, or something in it."""
+    if not is_object(container):
+        yield Step(attribute, "attribute", before, found, contents=True)
+        return
+    former, current = dict(before), dict(found)
+    for name in {**former, **current}:
+        was, now = former.get(name, ABSENT), current.get(name, ABSENT)
+        if was is not now:
+            yield Step(name, "attribute", was, now, contents=False, holder=type(container))
+
+
+def report_changes(changes: Sequence[ModuleChange], *, warns: bool) -> None:
+    """Speak of what a program has changed in its modules, which was put back.
+
+    Args:
+        changes: What it has changed, and no call answers by.
+        warns: Whether that is worth a warning; otherwise it is an error.
+
+    Raises:
+        TraceError: It is not to be a warning.
+    """
+    for change in changes:
+        if change.how == "hooks":
+            continue
+        done, verb = (
+            ("assigned", "assign it") if change.how == "assigned" else ("changed what is in", "change it")
+        )
+        said = f"While tracing, forward {done} the attribute {change.path!r}. It was put back, and the captured program"
+        _speak_of(said, verb, "make the enclosing module a leaf", warns=warns)
 
 
 def assignment_error(path: str) -> TraceError:
@@ -464,6 +472,11 @@ def _is_read_by(module: nn.Module, name: str, named: set[str]) -> bool:
     return name in named or not named or not named.isdisjoint(_DYNAMIC) or name in _names_in(module)
 
 
+def is_read_by_call(leaf: nn.Module, change: ModuleChange) -> bool:
+    """Return whether the call of a module, which stays one, may hang on a change in it."""
+    return change.how == "hooks" or _is_read_by(change.module, change.name, _names_in(leaf))
+
+
 def _size_of_layer(kind: type, plain: dict[str, Any]) -> int:
     """Return how many attributes the layers of torch of this class have, 0 where one may hold a container."""
     # Bare modules hold what the program gives them.
@@ -508,21 +521,43 @@ def _is_plain(module: nn.Module, plain: dict[str, Any], names: frozenset[str]) -
     return all([type(plain.get(name, _NOTHING)) in PLAIN for name in names]) and not has_hooks(module)  # noqa: C419
 
 
-def _nothing(_: Any) -> bool:
-    return False
+def carried_over_error(change: ModuleChange, codes: Sequence[CodeType]) -> TraceError:
+    """Return the error for a change by which the next call of the program would answer.
 
-
-def _no_codes() -> list[CodeType]:
-    return []
-
-
-def _carried_over(path: str, forward: str) -> TraceError:
+    Args:
+        change: The change.
+        codes: The functions of the program.
+    """
+    kind = type(change.module).__name__
+    if change.how == "hooks":
+        kept = f"the program leaves other hooks at the module {change.path!r} ({kind}) than it has found, and its next"
+    else:
+        where = _who_writes(change, codes)
+        kept = f"{where} keeps something in the attribute {change.path!r} of {kind} that its next"
+    verb = "call would run them" if change.how == "hooks" else "call reads"
     return TraceError(
-        f"Cannot trace: {forward} keeps something in the attribute {path!r} that its next call reads. The graph has no "
-        "place for it, and would answer every call as the first one. Keep tensors in buffers that are updated in "
-        "place, pass the state as an input and return the new one, or make the enclosing module a leaf.",
+        f"Cannot trace: {kept} {verb}. The graph has no place for it, and would answer every call as the first one. "
+        "Keep tensors in buffers that are updated in place, pass the state as an input and return the new one, or make "
+        "the enclosing module a leaf.",
         code="FXP-T055",
     )
+
+
+def _who_writes(change: ModuleChange, codes: Sequence[CodeType]) -> str:
+    """Return who assigns an attribute, and the line; the place of the forward, where the line is not known."""
+    module, name = change.module, change.name
+    own = codes_of(module)
+    others = [code for code in codes if code not in own]
+    assigns = [code for code in (*own, *others) if name in writes_of(code).attributes]
+    is_own = any(code in own for code in assigns) or (
+        not assigns and any(name in code.co_names for code in own)
+    )
+    who = f"forward of {type(module).__name__}" if is_own else "the program"
+    line = place_of_write(assigns or [*own, *others], name, "attribute")
+    if line is not None:
+        return f"{who}, at {line} ({line.text!r}),"
+    code = getattr(getattr(module.forward, "__func__", module.forward), "__code__", None)
+    return f"{who} ({code.co_filename}:{code.co_firstlineno})" if isinstance(code, CodeType) else who
 
 
 def report_outside(
@@ -583,12 +618,13 @@ def training_error(path: str) -> TraceError:
 
 def updates_in_place(node: Node, path: str) -> bool:
     """Return whether `node` is a chain of in-place operators on the attribute at `path`."""
-    while _is_update(node):
+    while is_update(node):
         node = node.all_input_nodes[0]
     return node.op == "get_attr" and node.target == path
 
 
-def _is_update(node: Node) -> bool:
+def is_update(node: Node) -> bool:
+    """Return whether a node is a call of an in-place operator, such as ``+=`` or ``add_``."""
     if node.op == "call_method":
         return node.target in _IN_PLACE and node.args[:1] == tuple(node.all_input_nodes[:1])
     return node.op == "call_function" and node.target in AUGMENTED

@@ -6,10 +6,8 @@ import copy
 import inspect
 import math
 import time
-import warnings
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -23,7 +21,6 @@ from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_c
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
-from fxplug.capture.keeping import StateKeeper
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
@@ -36,15 +33,14 @@ from fxplug.capture.questions import misunderstood, refuse_cycles
 from fxplug.capture.randomness import RandomStates, refuse_draws
 from fxplug.capture.reached import reads_training
 from fxplug.capture.regions import RegionKeeper, RegionStack
-from fxplug.capture.repeated import Recording, first_carried_over, same_recordings
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
+from fxplug.capture.settling import StateSettler
 from fxplug.capture.shims import record_call
 from fxplug.capture.sources import Place, user_line
 from fxplug.capture.state import (
     ModuleStates,
     assignment_error,
-    report_outside,
     training_error,
     updates_in_place,
 )
@@ -59,6 +55,7 @@ from fxplug.semantics.internals import (
     has_backward_hooks,
     parameters_of,
     paths_and_modules_below,
+    storage_of,
 )
 
 if TYPE_CHECKING:
@@ -68,6 +65,7 @@ if TYPE_CHECKING:
     from fxplug.capture.outside import OutsideChange
     from fxplug.capture.pytrees import PlannedInput
     from fxplug.capture.sessions import Session
+    from fxplug.capture.state import ModuleChange
 
 __all__ = ["Tracer"]
 
@@ -76,7 +74,7 @@ _MODULES = (math,)
 _NO_POLICY = TracePolicy()
 
 
-class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper):
+class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
     """Captures a module or function as a graph.
 
     Subclasses may override every public method, as in torch.fx; a `policy` customises a trace without a
@@ -162,7 +160,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self.new_constants = []
         self._outside: OutsideState | None = None
         self._outside_changes: list[OutsideChange] = []
+        self._module_changes: list[ModuleChange] = []
         self._is_repeated = False
+        self._left = None
         self._ended = False
         self._refusals: list[TraceError] = []
         self._assumptions: list[tuple[Node, TraceError]] = []
@@ -233,6 +233,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             self.hashed = []
             self._constants = Constants()
             self.new_constants.clear()
+            self._states.release()
+            self._module_changes = []
             self._ended = True
             self.graph.observers = [
                 observer for observer in self.graph.observers if observer != self._refuse_writes
@@ -291,8 +293,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if self.new_constants:
             self.renew_results(output)
         self.drop_unread_draws()
-        if self._outside_changes and not self._is_repeated:
-            self._settle_outside(root, concrete_args)
+        if (self._module_changes or self._outside_changes) and not self._is_repeated:
+            self.settle(root, concrete_args)
         return self.graph
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
@@ -301,9 +303,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         outside = self._outside = OutsideState(self._paths)
-        states = self._states = ModuleStates(
-            self.holds_traced_values, outside.codes, runs_leaves=self.runs_leaves
-        )
+        states = self._states = ModuleStates(runs_leaves=self.runs_leaves)
         try:
             outside.note_root(self.context.root)
             if isinstance(self.context.root, nn.Module):
@@ -326,7 +326,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         kept = variables.restore()
         self._outside_changes = outside.restore()
         changed = draws.restore()
-        states.restore_and_report(warns=self.on_mutation == "keep")
+        self._module_changes = states.restore()
+        states.refuse_changes(self._module_changes)
         draws.refuse()
         refuse_draws(changed)
         if kept is not None:
@@ -343,78 +344,27 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
                 raise error
         return result
 
-    # -- what is outside of the modules
+    # -- the trace of the next call
 
-    def _settle_outside(
-        self,
-        root: nn.Module | Callable[..., Any],
-        concrete_args: Mapping[str, Any] | Sequence[Any] | None,
-    ) -> None:
-        """Refuse a program of which the next call would answer by what this one has left outside of its modules.
+    def _trace_again(self, root: Any, concrete_args: Any) -> None:
+        """Trace a program and tell nobody of it."""
+        Tracer._trace(self, root, concrete_args)
 
-        It is traced a second time, from the state that it has left, to find that out.
+    def _end_again(self) -> None:
+        """Let go of what was needed to trace."""
+        self._place = Place(_TRACE_CODE, None, None)
+        self._ended = True
 
-        Raises:
-            TraceError: It would; or the program has changed something, and `on_mutation` is ``"error"``.
-        """
-        changes, outside = self._outside_changes, cast("OutsideState", self._outside)
-        culprit = next((change for change in changes if change.how == "iterator"), None)
-        if culprit is None:
-            outside.exchange(as_left=True)
-            try:
-                culprit = self._carried_over(changes[0], self._repeated(root, concrete_args))
-            finally:
-                outside.exchange(as_left=False)
-        report_outside(changes, culprit, outside, warns=self.on_mutation == "keep")
-
-    def put_back_outside(self) -> None:
-        """Put back what is outside of the modules once more, after the program has run on its own."""
-        if self._outside is not None:
-            self._outside.exchange(as_left=False)
-
-    def _carried_over(self, first_change: OutsideChange, other: Tracer | None) -> OutsideChange | None:
-        """Return the change by which the program is another one at its next call, None where it is the same."""
-        if other is None or not same_recordings(self._recording(), other._recording()):
-            return first_change
-        codes = cast("OutsideState", self._outside).codes()
-        return first_carried_over(
-            other._outside_changes, codes, self.holds_traced_values, other.holds_traced_values
-        )
-
-    def _repeated(
-        self,
-        root: nn.Module | Callable[..., Any],
-        concrete_args: Mapping[str, Any] | Sequence[Any] | None,
-    ) -> Tracer | None:
-        """Return a tracer that has traced the program once more, None where that is refused."""
-        other = copy.copy(self)
-        other._reset()
-        other._is_repeated = True
-        other._take_after(self)
-        other.policy = replace(self.policy, node_created=None)  # It was asked about these nodes.
-        other.context, other.graph = TraceContext(root), Graph(tracer_cls=type(self))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # It has warned.
-                Tracer._trace(other, root, concrete_args)
-        except Exception:
-            return None
-        finally:
-            other._place = Place(_TRACE_CODE, None, None)
-            other._ended = True
-        return other
-
-    def _take_after(self, other: Tracer) -> None:
-        """Trace as another tracer has traced, which is in the middle of it."""
-        self._mixins, self._proxy_class, self.problems = other._mixins, other._proxy_class, None
-
-    def _recording(self) -> Recording:
-        """Return what was recorded."""
-        return Recording(self.graph, self.root, self._values_of_constants())
-
-    def _values_of_constants(self) -> dict[Node, torch.Tensor]:
-        """Return the tensors that nodes had for values, as far as they are known."""
-        return {}
+    def _take_after(self, other: Tracer, left: Any) -> None:
+        """Trace as another tracer has traced, which is in the middle of it, and know what it has left."""
+        self._mixins, self._proxy_class = other._mixins, other._proxy_class
+        super()._take_after(other, left)
+        made = other._constants.made
+        for value in left.values:
+            if id(value) in made and storage_of(value) not in other._constants.written:
+                # A constant to this trace, too, but not one of which it may change the memory.
+                self._constants.made[id(value)] = made[id(value)]
+                self._constants.reads[id(value)] = []
 
     def _first_cause(self, error: BaseException) -> TraceError | None:
         """Return the refusal that was caught on its way, and made the program raise another error; None for others."""

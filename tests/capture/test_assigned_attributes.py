@@ -204,12 +204,18 @@ class ByProperty(TakesOver):
         vars(self)["made"] = value
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "symbolic"}]
+    + [{"mode": mode, "check": check} for mode in ("shape", "value") for check in (True, False)],
+    ids=str,
+)
 @pytest.mark.parametrize("kind", [ByClass, ByProperty])
-def test_assignments_that_a_class_takes_into_its_hands_are_put_back(capture, kind):
+def test_assignments_that_a_class_takes_into_its_hands_are_put_back_and_refused(kind, options):
     root = nn.Sequential(kind())
     before = dict(vars(root[0]))
-    with contextlib.suppress(TraceError), pytest.warns(TraceWarning):
-        capture(root)
+    with pytest.raises(TraceError, match=rf"of {kind.__name__} that its next call reads.*\[FXP-T055\]$"):
+        fxplug.trace(root, (torch.ones(3),), **options)
 
     assert vars(root[0]) == before
 

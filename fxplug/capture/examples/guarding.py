@@ -108,6 +108,10 @@ class GuardCollector:
         """
         self._predicates[predicate] = guard_of(predicate) if guard is None else guard
 
+    def predicates(self) -> list[Node]:
+        """Return what is to be true."""
+        return list(self._predicates)
+
     def not_for_none(self) -> set[Node]:
         """Return the nodes that cannot be None where all predicates hold: one is false then, or has no answer."""
         found: set[Node] = set()

@@ -28,6 +28,11 @@ class Snapshots:
         """Hear of a tensor from before the program."""
         self._new.append(tensor)
 
+    def has_seen(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is one from before the program."""
+        known = (*self._new, *(one for held in self._existing.values() for one in held.values()))
+        return any(one is tensor for one in known)
+
     def before_writes(self) -> None:
         """Hear that something is about to be written: from then on a tensor may have other memory than it had."""
         for tensor in self._new:

@@ -11,12 +11,22 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
-from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
+from fxplug.semantics.internals import buffers_of, is_fake, modules_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Change", "Whole", "changes_of", "copied", "fields_of", "holds_parts", "is_field", "parts_of"]
+__all__ = [
+    "Change",
+    "Whole",
+    "changes_of",
+    "copied",
+    "fields_of",
+    "holds_parts",
+    "is_field",
+    "others_of",
+    "parts_of",
+]
 
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
@@ -107,6 +117,42 @@ class Change:
     """A function, or the name of a method."""
     args: tuple[Any, ...]
     """Behind the changed part."""
+
+
+def others_of(value: Any, memo: dict[int, Any] | None = None) -> Any:
+    """Return a value with another tensor for each one in it, of the same memory, so that they can be told apart.
+
+    Those in objects of other classes than tuples, lists and dicts are the same, and so are tensors of other classes.
+
+    Args:
+        value: Not changed.
+        memo: Id of a tensor -> the other one.
+    """
+    memo = {} if memo is None else memo
+    kind = type(value)
+    if kind is torch.Tensor or is_fake(value):
+        if id(value) not in memo:
+            memo[id(value)] = _other_tensor(value)
+        return memo[id(value)]
+    if kind is dict:
+        return {key: others_of(part, memo) for key, part in value.items()}
+    if kind is list:
+        return [others_of(part, memo) for part in value]
+    if isinstance(value, tuple):
+        parts = [others_of(part, memo) for part in cast("tuple[Any, ...]", value)]
+        if kind is tuple:
+            return tuple(parts)
+        if hasattr(kind, "_fields"):
+            return kind(*parts)
+    return value
+
+
+def _other_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    other = tensor.view_as(tensor)
+    if tensor.is_leaf:
+        other = tensor.detach().requires_grad_(tensor.requires_grad)
+    vars(other).update(vars(tensor))
+    return other
 
 
 def changes_of(before: Any, after: Any, path: tuple[Any, ...] = ()) -> Iterator[Change]:

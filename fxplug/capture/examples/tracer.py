@@ -14,6 +14,10 @@ from torch.overrides import TorchFunctionMode
 from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.listening import KEPT, CallListener
+from fxplug.capture.examples.numbers import NumberProxy, SizeProxy
+from fxplug.capture.examples.parts import tensors_in
+from fxplug.capture.examples.structures import others_of
+from fxplug.capture.examples.values import node_behind
 from fxplug.capture.interception import original_call
 from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.roots import has_own_call
@@ -30,6 +34,7 @@ from fxplug.semantics.internals import (
     remove_mode,
     tensor_tables,
 )
+from fxplug.semantics.random_state import random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -148,6 +153,7 @@ class ExampleTracer(CallListener):
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         self._guards = GuardCollector(self.graph)
+        self._random = random_state()
         for node in self._scalar_inputs:
             self._guards.add_input(node)
 
@@ -169,12 +175,45 @@ class ExampleTracer(CallListener):
             for generator, state, _ in self._generators.values():
                 generator.set_state(state)
 
-    def _take_after(self, other: Tracer) -> None:
-        super()._take_after(other)
-        self._names, self.values = cast("ExampleTracer", other)._names, None
+    def _take_after(self, other: Tracer, left: Any) -> None:
+        first = cast("ExampleTracer", other)
+        self._names, self.values = first._names, None
+        # The tensors of the first call are no inputs of the next one.
+        self._examples = again = others_of(first._examples)
+        given = {id(tensor) for tensor in tensors_in(again)}
+        super()._take_after(first, left)
+        left.is_ambiguous = any(id(value) in given for value in left.values)
+        self._know_what_was_left(first, left, given)
+
+    def _know_what_was_left(self, first: ExampleTracer, left: Any, given: set[int]) -> None:
+        """Let what the first trace has made be known: what it has computed from its inputs, and what is constant."""
+        inputs = {id(tensor) for _, tensor in first._tensor_inputs} - given
+        for tensor, source in first._known.living():
+            node = node_behind(source)
+            key = id(tensor)
+            if key in inputs or (node in left.changing and not first._snapshots.has_seen(tensor)):
+                self._known[key] = (tensor, left.stand_in(node, self.graph))
+                left.constants.discard(key)
+            elif node in first._constant:
+                constant = self._lift_left(tensor)
+                self._constant.add(constant)
+                self._known[key] = (tensor, constant)
+            else:
+                continue
+            self._snapshots.add(tensor)
+        for number in left.values:
+            if isinstance(number, (NumberProxy, SizeProxy)) and number.recorder is first:
+                stand_in = left.stand_in(node_behind(cast("Node", number.source)), self.graph)
+                left.lend(number, source=stand_in, recorder=self)
 
     def _values_of_constants(self) -> dict[Node, torch.Tensor]:
         return {node: tensor for tensor, node in self._known.living() if isinstance(node, Node)}
+
+    def _asked(self) -> list[Node]:
+        return self._guards.predicates()
+
+    def _asks_as(self, other: Any) -> bool:
+        return super()._asks_as(other) and (self._rank_asked is None) == (other._rank_asked is None)
 
     def _drop_asides(self) -> None:
         """Remove what was recorded for questions alone."""

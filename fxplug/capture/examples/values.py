@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Argument
 
-__all__ = ["PLAIN", "ValueKeeper"]
+__all__ = ["PLAIN", "ValueKeeper", "node_behind"]
 
 PLAIN = frozenset(
     {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device}
@@ -42,7 +42,8 @@ PLAIN = frozenset(
 """Exact types of values that are what they are, and stand for nothing."""
 
 
-def _node_behind(source: Node | Part) -> Node:
+def node_behind(source: Node | Part) -> Node:
+    """Return the node that has a value, or the value that has a part."""
     while isinstance(source, Part):
         source = source.whole
     return source
@@ -138,7 +139,7 @@ class ValueKeeper(Answerer):
         return self._other_stand_in(value, source)
 
     def _number_stand_in(self, value: float, source: Node | Part) -> NumberProxy:
-        if asks_for_kinds(self._names) and kind_may_differ(_node_behind(source)):
+        if asks_for_kinds(self._names) and kind_may_differ(node_behind(source)):
             whole = self.node_of_part(source) if isinstance(source, Part) else source
             self._fix_value(self._aside_of("call_function", class_of, (whole,)), type(value))
         return IntProxy(source, self, value) if isinstance(value, int) else FloatProxy(source, self, value)

@@ -1,0 +1,508 @@
+"""What a capture changes and the next call reads: the program is traced a second time, and must be the same one."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.capture import Tracer
+from fxplug.capture.quiet import quiet
+from fxplug.errors import TraceError, TraceWarning
+
+X = torch.ones(2, 3)
+CAPTURES = {
+    "symbolic": {"mode": "symbolic"},
+    "shape": {"mode": "shape", "check": False},
+    "shape, checked": {"mode": "shape"},
+    "value": {"mode": "value", "check": False},
+    "value, checked": {"mode": "value"},
+}
+
+
+@pytest.fixture(params=CAPTURES)
+def capture_as(request):
+    """Captures with and without examples, with and without the check."""
+    return lambda root: fxplug.trace(root, (X,), **CAPTURES[request.param])
+
+
+def state_of(root):
+    """Return what the modules below a root hold, as text."""
+    return repr(
+        [
+            (path, {name: value for name, value in vars(module).items() if name != "_modules"})
+            for path, module in root.named_modules()
+        ]
+    )
+
+
+class Holder(nn.Module):
+    """Holds what the programs use."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.step, self.kept, self.other = True, 0, None, None
+        self.ones, self.table, self.items = torch.ones(2, 3), {}, []
+        self.weight = nn.Parameter(torch.full((3,), 3.0))
+        self.experts = nn.ParameterList([torch.zeros(3), torch.zeros(3)])
+        self.register_buffer("count", torch.ones(()))
+        self.layer, self.norm = nn.Linear(3, 3), nn.LayerNorm(3)
+
+
+def only_first(self, x):
+    if self.first:
+        self.first = False
+        return x + 1
+    return x
+
+
+def counted(self, x):
+    self.step = self.step + 1
+    return x * self.step
+
+
+def previous_for_ones(self, x):
+    out = x + self.ones
+    self.ones = x
+    return out
+
+
+def previous_or_itself(self, x):
+    out = x + (x if self.kept is None else self.kept)
+    self.kept = x
+    return out
+
+
+def previous_if_it_can_be_added(self, x):
+    try:
+        out = x + self.kept
+    except Exception:
+        out = x * 1
+    self.kept = x * 2
+    return out
+
+
+def computed_from_the_previous(self, x):
+    out = x if self.kept is None else self.kept.relu() * x
+    self.kept = x * 2
+    return out
+
+
+def previous_by_two_calls(self, x):
+    out = x if self.kept is None else x + self.kept
+    self.kept = self.other
+    self.other = x * 2
+    return out
+
+
+def previous_in_a_dict(self, x):
+    out = x + sum(self.table.values())
+    self.table = {"last": x * 2}
+    return out
+
+
+def sizes_of_the_previous(self, x):
+    out = x * (2 if self.kept is None else self.kept[0])
+    self.kept = x.shape
+    return out
+
+
+def sum_in_place(self, x):
+    if self.kept is None:
+        self.kept = torch.zeros(3)
+    self.kept[0] += x.sum()
+    return x + self.kept
+
+
+def made_of_a_buffer_that_changes(self, x):
+    if self.kept is None:
+        self.kept = self.count * 2
+    self.count += 1
+    return x * self.kept
+
+
+def every_fourth(self, x):
+    self.step += 1
+    if self.step > 3:
+        self.step = 0
+        return x * 2
+    return x
+
+
+def one_expert_after_the_other(self, x):
+    self.step = 1 - self.step
+    return x + self.experts[self.step]
+
+
+def tensor_of_the_second_call(self, x):
+    out = x * self.ones
+    self.ones = torch.full((2, 3), 5.0)
+    return out
+
+
+def asked_only_at_the_second_call(self, x):
+    if self.kept and x.dim() == 3:
+        return -x
+    self.kept = True
+    return x * 2
+
+
+def result_of_the_first_call_is_changed_by_the_second(self, x):
+    if self.kept is not None:
+        self.kept += 1
+    self.kept = x * 2
+    return self.kept
+
+
+def layer_that_is_changed_after_its_call(self, x):
+    out = self.norm(x)
+    self.norm.eps = 10.0
+    return out
+
+
+def hook_that_is_left(self, x):
+    out = self.layer(x)
+    self.layer.register_forward_hook(lambda module, args, result: result * 2)
+    return out
+
+
+def fails_at_its_second_call(self, x):
+    if self.kept is not None:
+        raise LookupError
+    self.kept = 1
+    return x * 2
+
+
+def leaves_at_its_second_call(self, x):
+    if self.kept is not None:
+        sys.exit()
+    self.kept = 1
+    return x * 2
+
+
+REFUSED = {
+    only_first: "first",
+    counted: "step",
+    previous_for_ones: "ones",
+    previous_or_itself: "kept",
+    previous_if_it_can_be_added: "kept",
+    computed_from_the_previous: "kept",
+    previous_by_two_calls: "kept",
+    previous_in_a_dict: "table",
+    sum_in_place: "kept",
+    made_of_a_buffer_that_changes: "kept",
+    every_fourth: "step",
+    one_expert_after_the_other: "step",
+    tensor_of_the_second_call: "ones",
+    result_of_the_first_call_is_changed_by_the_second: "kept",
+    layer_that_is_changed_after_its_call: "norm.eps",
+    hook_that_is_left: "layer",
+    fails_at_its_second_call: "kept",
+    leaves_at_its_second_call: "kept",
+}
+
+
+def module_of(forward):
+    return type(forward.__name__.title().replace("_", ""), (Holder,), {"forward": forward})()
+
+
+@pytest.mark.parametrize("forward", REFUSED)
+def test_a_program_that_is_another_one_at_its_next_call_is_refused(capture_as, forward):
+    root = nn.Sequential(module_of(forward))
+    before = state_of(root)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TraceWarning)
+        with pytest.raises(TraceError, match="next call") as refused:
+            capture_as(root)
+
+    assert refused.value.code == "FXP-T055"
+    assert f"'0.{REFUSED[forward]}'" in str(refused.value)
+    assert state_of(root) == before
+    assert not root[0].layer._forward_hooks
+
+
+@pytest.mark.parametrize("options", [{"mode": "shape"}, {"mode": "value"}, {"mode": "value", "check": False}])
+@pytest.mark.parametrize("forward", [sizes_of_the_previous, asked_only_at_the_second_call])
+def test_a_program_that_asks_in_another_way_at_its_next_call_is_refused(forward, options):
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(module_of(forward), (X,), **options)
+    assert refused.value.code == "FXP-T055"
+
+
+def test_the_message_names_the_class_and_the_line(capture_as):
+    with pytest.raises(TraceError) as refused:
+        capture_as(module_of(only_first))
+    text = str(refused.value)
+    assert "forward of OnlyFirst, at " in text
+    assert "test_next_call.py" in text
+    assert (
+        "('self.first = False'), keeps something in the attribute 'first' of OnlyFirst that its next" in text
+    )
+
+
+def test_the_message_names_what_the_program_reads(capture_as):
+    def forward(self, x):
+        self.step += 1
+        return only_first(self, x)
+
+    with pytest.raises(TraceError, match="in the attribute 'first'"):
+        capture_as(module_of(forward))
+
+
+# -- programs that are the same at their next call
+
+
+def only_counts(self, x):
+    self.step += 1
+    return x * 2
+
+
+def counts_numbers(self, x):
+    self.step += x.numel()
+    return x * 2
+
+
+def counts_what_it_has_computed(self, x):
+    self.step = self.step + x.sum()
+    return x * 2
+
+
+def adds_up_what_it_has_computed(self, x):
+    self.step += x.sum()
+    return torch.stack([x, x])[0] * 2
+
+
+def mask_that_is_made_once(self, x):
+    if self.kept is None:
+        self.kept = torch.ones(3)
+    return x * (self.kept * 2)
+
+
+def masks_that_are_made_once(self, x):
+    if "mask" not in self.table:
+        self.table["mask"] = (torch.ones(3) * 2, [torch.arange(3.0)])
+    mask, rest = self.table["mask"]
+    return x * mask + rest[0]
+
+
+def table_of_a_parameter(self, x):
+    if self.kept is None:
+        self.kept = self.weight.detach() * 2
+    return self.kept * x + self.kept.sum()
+
+
+def kept_for_whoever_looks(self, x):
+    self.kept = self.layer(x)
+    self.items.append(self.kept)
+    return self.kept * 2
+
+
+def function_that_is_made_anew(self, x):
+    factor = 2
+    self.kept = lambda value: value * factor
+    return self.kept(x)
+
+
+def flag_that_says_nothing(self, x):
+    if self.first:
+        self.first = False
+        warnings.warn("once", stacklevel=1)
+    return x * 2
+
+
+def hook_at_a_layer_that_is_not_called(self, x):
+    self.layer.register_forward_hook(lambda *_: None)
+    return x * 2
+
+
+SAME = {
+    only_counts: "step",
+    counts_what_it_has_computed: "step",
+    adds_up_what_it_has_computed: "step",
+    mask_that_is_made_once: "kept",
+    masks_that_are_made_once: "table",
+    table_of_a_parameter: "kept",
+    kept_for_whoever_looks: "items",
+    function_that_is_made_anew: "kept",
+    flag_that_says_nothing: "first",
+    hook_at_a_layer_that_is_not_called: None,
+}
+
+
+def captured_with_warnings(capture_as, root):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        captured = capture_as(root)
+    return captured, [str(entry.message) for entry in caught if entry.category is TraceWarning]
+
+
+@pytest.mark.parametrize("forward", SAME)
+def test_a_program_that_is_the_same_at_its_next_call_is_captured_and_reported_once(capture_as, forward):
+    root = module_of(forward)
+    before, name = state_of(root), SAME[forward]
+    captured, told = captured_with_warnings(capture_as, root)
+
+    assert state_of(root) == before
+    assert not root.layer._forward_hooks
+    assert [text.count(f"'{name}'") for text in told if f"'{name}'" in text] == [1] * (name is not None)
+    captured.graph.lint()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for value in (X, X * 3, X - 2):
+            torch.testing.assert_close(captured(value), root(value))
+
+
+def test_numbers_that_are_counted_and_not_used(capture_as):
+    root = module_of(counts_numbers)
+    captured, told = captured_with_warnings(capture_as, root)
+    assert "'step'" in told[0]
+    assert torch.equal(captured(X * 3), X * 6)
+    assert root.step == 0
+
+
+# -- the second trace
+
+
+KEPT = threading.Thread()
+KEPT.told = []
+"""What programs keep where no capture looks."""
+
+
+class Watched(Holder):
+    """Tells what it sees when it is called."""
+
+    def __init__(self, changes):
+        super().__init__()
+        self.changes = changes
+
+    def forward(self, x):
+        KEPT.told.append((self.kept, random.getstate(), nn.functional.dropout(x, 0.5)))
+        if self.changes:
+            self.kept = 1
+        return x * 2
+
+
+@pytest.mark.parametrize("changes", [False, True])
+@pytest.mark.parametrize("mode", ["symbolic", "value"])
+def test_the_program_runs_a_second_time_only_if_something_has_changed(mode, changes):
+    root = Watched(changes)
+    KEPT.told.clear()
+    before = random.getstate(), torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        fxplug.trace(root, (X,), mode=mode, check=False)
+
+    kept, states, drawn = zip(*KEPT.told, strict=True)
+    KEPT.told.clear()
+    assert kept == ((None, 1) if changes else (None,))
+    assert set(states) == {before[0]} == {random.getstate()}
+    assert mode == "symbolic" or all(torch.equal(one, drawn[0]) for one in drawn)
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+def says_something(self, x):
+    print("printed")  # noqa: T201
+    sys.stderr.write("written\n")
+    sys.stderr.writelines(["lines\n"])
+    LOGGER.warning("logged")
+    self.step += 1
+    return x * 2
+
+
+def test_what_the_program_says_is_said_once(capture_as, capsys, caplog):
+    streams = sys.stdout, sys.stderr, logging.Logger.handle
+    with pytest.warns(TraceWarning):
+        fxplug.trace(module_of(says_something), (X,), mode="value", check=False)
+
+    said = capsys.readouterr()
+    assert said.out == "printed\n"
+    assert said.err == "written\nlines\n"
+    assert caplog.messages == ["logged"]
+    assert (sys.stdout, sys.stderr, logging.Logger.handle) == streams
+
+
+def test_other_threads_are_heard_meanwhile(capsys):
+    def others():
+        print("another thread")  # noqa: T201
+
+    with quiet():
+        print("this thread")  # noqa: T201
+        thread = threading.Thread(target=others)
+        thread.start()
+        thread.join()
+    assert capsys.readouterr().out == "another thread\n"
+
+
+def test_streams_that_are_exchanged_meanwhile_stay(monkeypatch):
+    found, another = sys.stdout, object()
+    with quiet(), quiet():
+        monkeypatch.setattr(sys, "stdout", another)
+    assert sys.stdout is another
+    monkeypatch.undo()
+    sys.stdout = found
+
+
+class Noting(Tracer):
+    """Keeps the targets of what it records."""
+
+    def __init__(self):
+        super().__init__()
+        self.noted = []
+
+    def create_node(self, kind, target, args, kwargs, name=None, type_expr=None):
+        self.noted.append(target)
+        return super().create_node(kind, target, args, kwargs, name, type_expr)
+
+
+@pytest.mark.parametrize("forward", [only_counts, table_of_a_parameter])
+def test_what_a_tracer_keeps_for_itself_is_about_the_first_trace(forward):
+    tracer = Noting()
+    with pytest.warns(TraceWarning):
+        graph = tracer.trace(module_of(forward))
+    assert tracer.noted == [node.target for node in graph.nodes]
+
+
+def test_values_that_were_traced_are_those_of_the_first_trace_afterwards(capture):
+    class Keeping(Holder):
+        def forward(self, x):
+            self.kept = x * 2
+            KEPT.told.append(self.kept)
+            return self.kept + 1
+
+    captured, _ = captured_with_warnings(capture, Keeping())
+    first, second = KEPT.told
+    KEPT.told.clear()
+    assert first.node in [*captured.graph.nodes]
+    assert second.node not in [*captured.graph.nodes]
+    for value in (first, second):
+        with pytest.raises(TraceError, match="the trace is over"):
+            value + 1
+
+
+def test_all_problems_are_found_once_in_a_program_that_counts():
+    def forward(self, x):
+        self.step += 1
+        return x if x.sum() > 0 else -x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        with pytest.raises(TraceError) as refused:
+            fxplug.trace(module_of(forward), (X,), mode="symbolic", on_error="collect")
+    assert [problem.code for problem in refused.value.problems] == ["FXP-T001"]
+
+
+def test_an_assignment_is_an_error_where_that_is_wanted(capture_as):
+    for forward, code in ((only_counts, "FXP-T067"), (counted, "FXP-T055")):
+        with pytest.raises(TraceError) as refused:
+            fxplug.trace(module_of(forward), (X,), on_mutation="error", mode="value", check=False)
+        assert refused.value.code == code
