@@ -34,7 +34,6 @@ from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
 from fxplug.capture.questions import misunderstood, refuse_cycles
 from fxplug.capture.randomness import RandomStates, refuse_draws
-from fxplug.capture.reached import reads_training
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.repeated import Recording, first_carried_over, same_recordings
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
@@ -48,6 +47,7 @@ from fxplug.capture.state import (
     training_error,
     updates_in_place,
 )
+from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError
@@ -158,6 +158,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
         self._regions = RegionStack()
+        self._surroundings = Surroundings(self._regions)
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -297,7 +298,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
-        self._regions = RegionStack()
+        regions = self._regions = RegionStack()
+        surroundings = self._surroundings = Surroundings(regions)
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         outside = self._outside = OutsideState(self._paths)
@@ -310,8 +312,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
                 states.remember_all(self._below, self._paths)
                 self._below = []
                 draws.note_held("", self.context.root)
-                if reads_training(self.context.root):
-                    self._note_training()
+                surroundings.note_flags("", self.context.root)
             result = run(*values)
             self.check_regions()
         except BaseException:
@@ -327,6 +328,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._outside_changes = outside.restore()
         changed = draws.restore()
         states.restore_and_report(warns=self.on_mutation == "keep")
+        self._settle_surroundings()
         draws.refuse()
         refuse_draws(changed)
         if kept is not None:
@@ -342,6 +344,13 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             if not fails_on_none(node):
                 raise error
         return result
+
+    def _settle_surroundings(self) -> None:
+        """Let the graph know what the program was told of what is around it."""
+        asked, root = self._surroundings, self.context.root
+        self.graph.state_guards = asked.finish()
+        if asked.asks_for_training and isinstance(root, nn.Module):
+            self.graph.captured_training = root.training
 
     # -- what is outside of the modules
 
@@ -730,8 +739,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             kwargs: Of the call.
         """
         former = self._place
-        if path is not None and reads_training(m):
-            self._note_training()
+        if path is not None:
+            self._surroundings.note_flags(path, m)
         if path is None:
             path = f"<{type(m).__name__}>"
         if id(m) not in self._paths:
