@@ -21,7 +21,14 @@ from fxplug.errors import GuardError, TraceError, did_you_mean, shown
 from fxplug.execute import POLICIES, GraphModule, GuardSet
 from fxplug.ir import Graph
 from fxplug.ir.collector import paused_collection
-from fxplug.semantics.internals import is_compiler_loaded, is_fake, without_data, without_kept_casts
+from fxplug.semantics.internals import (
+    is_compiler_loaded,
+    is_fake,
+    modules_of,
+    without_data,
+    without_kept_casts,
+)
+from fxplug.semantics.surroundings import holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -408,7 +415,10 @@ class Recapture(Eager):
     def __call__(self, module: GraphModule, /, *args: Any, **kwargs: Any) -> Any:
         """Run the capture whose guards hold, or capture the program for these inputs."""
         for known in self._captures:
-            if known.training is not module.training:
+            # Its own modules are in the modes in which it was captured; those of `module` are what is asked about.
+            if known.training is not module.training or not all(
+                holds(guard, module) for guard in known.graph.state_guards
+            ):
                 continue
             try:
                 result = known(*args, **kwargs)
@@ -428,17 +438,33 @@ class Recapture(Eager):
 
 @contextmanager
 def _in_mode_of(module: nn.Module, root: Any) -> Generator[None]:
-    """Put a program into the mode, of training or evaluation, that a captured one is in."""
-    if not isinstance(root, nn.Module) or root.training is module.training:
-        yield
-        return
-    modes = [(part, part.training) for part in root.modules()]
-    root.train(module.training)
+    """Put the modules of a program into the modes, of training or evaluation, that those of a captured one are in."""
+    modes = _other_modes(module, root) if isinstance(root, nn.Module) else []
+    for part, _, training in modes:
+        part.training = training
     try:
         yield
     finally:
-        for part, training in modes:
+        for part, training, _ in modes:
             part.training = training
+
+
+def _other_modes(module: nn.Module, root: nn.Module) -> list[tuple[nn.Module, bool, bool]]:
+    """Return the modules of a program that a captured one has in another mode, with their modes and the other one.
+
+    What the captured one does not have was switched together with what it is in.
+    """
+    found: list[tuple[nn.Module, bool, bool]] = []
+    for path, part in root.named_modules():
+        ours, theirs = module, root
+        for name in path.split(".") if path else ():
+            inner = modules_of(ours).get(name)
+            if inner is None:
+                break
+            ours, theirs = inner, modules_of(theirs)[name]
+        if ours.training is not theirs.training and part.training is not ours.training:
+            found.append((part, part.training, ours.training))
+    return found
 
 
 def unwrapped(root: Any, unwrap: Callable[[nn.Module], nn.Module | None] | None) -> Any:

@@ -107,10 +107,5 @@ class StateKeeper:
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""
 
-    def _note_training(self) -> None:
-        """Take note that the program asks whether it is being trained."""
-        if isinstance(self.context.root, nn.Module):
-            self.graph.captured_training = self.context.root.training
-
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that a program must not swallow."""

@@ -19,27 +19,56 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["codes_of", "methods_named", "reads_contents", "reads_training"]
+__all__ = ["codes_of", "flags_read_by", "methods_named", "reads_contents"]
 
 _TRAINING = "training"
-_known: dict[int, tuple[weakref.ref[type], bool]] = {}
+_NO_FLAGS: frozenset[str | None] = frozenset()
+_OWN_FLAG: frozenset[str | None] = frozenset({""})
+_ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_known: dict[int, tuple[weakref.ref[type], frozenset[str | None]]] = {}
 """By the id of the class: a dict of weak references makes one for every question."""
 
 
-def reads_training(module: nn.Module) -> bool:
-    """Return whether the forward of a module may ask for ``training``, its own or that of another module."""
+def flags_read_by(module: nn.Module) -> frozenset[str | None]:
+    """Return of which modules the forward of a module may ask for ``training``.
+
+    Returns:
+        Their paths in it, an empty one for its own flag; None among them stands for any module in it.
+    """
     if isinstance(module, GraphModule):
-        return module.graph.captured_training is not None
+        return _OWN_FLAG if module.graph.captured_training is not None else _NO_FLAGS
     kind = type(module)
     if "forward" in vars(module):
-        return any(_TRAINING in code.co_names for code in _reached_by(module.forward, kind))
+        return _flags_in(_reached_by(module.forward, kind))
     key = id(kind)
     known = _known.get(key)
     if known is None:
-        codes = _reached_by(inspect.getattr_static(kind, "forward"), kind)
-        answer = any(_TRAINING in code.co_names for code in codes)
+        answer = _flags_in(_reached_by(inspect.getattr_static(kind, "forward"), kind))
         known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), answer)
     return known[1]
+
+
+def _flags_in(codes: Iterator[CodeType]) -> frozenset[str | None]:
+    """Return the paths from ``self`` whose ``training`` code reads; None where it reads that of something else."""
+    found: set[str | None] = set()
+    for code in codes:
+        if _TRAINING not in code.co_names:
+            continue
+        steps: list[str] | None = None
+        for entry in dis.get_instructions(code):
+            if entry.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+                # Some load two variables at once.
+                last = entry.argval[-1] if isinstance(entry.argval, tuple) else entry.argval
+                steps = [] if last == "self" else None
+            elif entry.opname in _ATTRIBUTE_READS:
+                if entry.argval == _TRAINING:
+                    found.add(None if steps is None else ".".join(steps))
+                    steps = None
+                elif steps is not None:
+                    steps.append(entry.argval)
+            elif entry.opname not in _NOTHING:
+                steps = None
+    return frozenset(found)
 
 
 def codes_of(module: nn.Module) -> list[CodeType]:

@@ -31,7 +31,6 @@ from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
 from fxplug.capture.questions import misunderstood, refuse_cycles
 from fxplug.capture.randomness import RandomStates, refuse_draws
-from fxplug.capture.reached import reads_training
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
@@ -44,6 +43,7 @@ from fxplug.capture.state import (
     training_error,
     updates_in_place,
 )
+from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -156,6 +156,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
         self._regions = RegionStack()
+        self._surroundings = Surroundings(self._regions)
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -299,7 +300,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
-        self._regions = RegionStack()
+        regions = self._regions = RegionStack()
+        surroundings = self._surroundings = Surroundings(regions)
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         outside = self._outside = OutsideState(self._paths)
@@ -310,8 +312,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
                 states.remember_all(self._below, self._paths)
                 self._below = []
                 draws.note_held("", self.context.root)
-                if reads_training(self.context.root):
-                    self._note_training()
+                surroundings.note_flags("", self.context.root)
             result = run(*values)
             self.check_regions()
         except BaseException:
@@ -328,6 +329,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         changed = draws.restore()
         self._module_changes = states.restore()
         states.refuse_changes(self._module_changes)
+        self._settle_surroundings()
         draws.refuse()
         refuse_draws(changed)
         if kept is not None:
@@ -343,6 +345,13 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             if not fails_on_none(node):
                 raise error
         return result
+
+    def _settle_surroundings(self) -> None:
+        """Let the graph know what the program was told of what is around it."""
+        asked, root = self._surroundings, self.context.root
+        self.graph.state_guards = asked.finish()
+        if asked.asks_for_training and isinstance(root, nn.Module):
+            self.graph.captured_training = root.training
 
     # -- the trace of the next call
 
@@ -680,8 +689,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             kwargs: Of the call.
         """
         former = self._place
-        if path is not None and reads_training(m):
-            self._note_training()
+        if path is not None:
+            self._surroundings.note_flags(path, m)
         if path is None:
             path = f"<{type(m).__name__}>"
         if id(m) not in self._paths:

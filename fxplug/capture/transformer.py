@@ -78,6 +78,7 @@ class Transformer(Interpreter):
         self.new_graph.lifted = dict(self.graph.lifted)
         self.new_graph.keyword_only = self.graph.keyword_only
         self.new_graph.captured_training = self.graph.captured_training
+        self.new_graph.state_guards = self.graph.state_guards
         self.run(enable_io_processing=False)
         module = GraphModule(self.module, self.new_graph)
         module.train(self.module.training)

@@ -16,12 +16,13 @@ from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.display import class_text
 from fxplug.execute.failures import note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
-from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet
+from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet, relies_on_state
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo, skip_frame
+from fxplug.semantics.surroundings import tensor_at
 
 if TYPE_CHECKING:
     import os
@@ -59,7 +60,7 @@ class _Forward:
             compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
         bound = compiled.function.__get__(instance)
         guards: GuardSet | None = state.get("_guards")
-        if guards is None and state["_graph"].captured_training is not None:
+        if guards is None and relies_on_state(state["_graph"]):
             guards = NO_GUARDS
         return bound if guards is None else GuardedForward(instance, bound, guards)
 
@@ -153,12 +154,15 @@ class GraphModule(nn.Module):
             self._take_values(root, paths)
             return
         holders = Holders(self, root)
+        asked = [guard.steps[1:] for guard in graph.state_guards if guard.steps[0] == "self"]
+        paths.update(dict.fromkeys(_weights_asked(root, asked)))
         missing = holders.take_all(paths)
         if missing is not None:
             raise GraphError(
                 f"Cannot make a GraphModule: the graph refers to {missing!r}, which {type(root).__name__} does "
                 f"not have. Pass the module that the graph was traced from, or a dict that holds {missing!r}."
             )
+        holders.keep_flags([path for *path, name in asked if name == "training"])
         holders.keep_order()
 
     def _take_values(self, values: Mapping[str, Any], paths: Iterable[str]) -> None:
@@ -206,7 +210,8 @@ class GraphModule(nn.Module):
         )
         training = self.graph.captured_training
         modes = () if training is None else (Guard(f"self.training is {training}"),)
-        return (*(() if own is None else own.guards), *checked, *modes)
+        state = [guard.guard for guard in self.graph.state_guards]
+        return (*(() if own is None else own.guards), *checked, *modes, *state)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -462,6 +467,12 @@ RESERVED_ATTRIBUTES = frozenset(
     name for name in vars(GraphModule) if not name.startswith("__") and not hasattr(nn.Module, name)
 ) | {"_class_name", "_compiled", "_graph", "_guards", "meta"}
 """Names that a submodule, parameter or buffer of a graph module may not take."""
+
+
+def _weights_asked(root: nn.Module, asked: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the paths of the weights of `root` that a program has asked about."""
+    found = [path for *path, name in asked if name != "training" and tensor_at(root, path) is not None]
+    return [".".join(path) for path in found]
 
 
 def _is_reserved(kind: type[GraphModule], name: str) -> bool:

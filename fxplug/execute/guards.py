@@ -13,6 +13,7 @@ from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, GuardError
 from fxplug.semantics.checks import guard_failed, warning_only
 from fxplug.semantics.internals import flatten_tree, is_fake
+from fxplug.semantics.surroundings import holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
-__all__ = ["NO_GUARDS", "POLICIES", "GuardSet", "GuardedForward", "check_guards"]
+__all__ = ["NO_GUARDS", "POLICIES", "GuardSet", "GuardedForward", "check_guards", "relies_on_state"]
 
 POLICIES = ("error", "warn", "ignore", "eager", "recapture")
 """What happens when a guard does not hold."""
@@ -52,11 +53,9 @@ class GuardSet:
 
     def failure(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         """Return the guard that does not hold for a call, as text, None when all do."""
-        training: bool | None = module.graph.captured_training
-        if training is not None and module.training is not training:
-            return f"self.training is {training}"
-        if self.graph is None:
-            return None
+        failed = _failing_state(module)
+        if failed is not None or self.graph is None:
+            return failed
         if self._compiled is None:
             self._compiled = compile_code(
                 self.graph.python_code("self"), name="guards", version=self.graph.version
@@ -101,7 +100,7 @@ def check_guards(module: Any, args: tuple[Any, ...]) -> None:
     """
     guards: GuardSet | None = getattr(module, "guard_set", None)
     if guards is None:
-        if module.graph.captured_training is None:
+        if not relies_on_state(module.graph):
             return
         guards = NO_GUARDS
     if guards.on_failure == "ignore" or any(map(_is_without_data, flatten_tree(args)[0])):
@@ -117,8 +116,25 @@ def _is_without_data(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and (value.is_meta or is_fake(value))
 
 
+def _failing_state(module: Any) -> str | None:
+    """Return what is not as the program was told when it was captured, as text; None when all is."""
+    graph: Graph = module.graph
+    training = graph.captured_training
+    if training is not None and module.training is not training:
+        return f"self.training is {training}"
+    for guard in graph.state_guards:
+        if not holds(guard, module):
+            return str(guard.guard)
+    return None
+
+
+def relies_on_state(graph: Graph) -> bool:
+    """Return whether the program of a graph has asked for something besides its inputs while it was captured."""
+    return graph.captured_training is not None or bool(graph.state_guards)
+
+
 NO_GUARDS = GuardSet(None, ())
-"""For a graph whose program asked whether it was being trained, and nothing else."""
+"""For a graph whose program asked about what is around it, and nothing about its inputs."""
 
 
 class GuardedForward:

@@ -9,9 +9,10 @@ from torch import nn
 
 from fxplug.errors import GraphError
 from fxplug.semantics.internals import buffers_of, empty_module, modules_of, parameters_of, persists
+from fxplug.semantics.surroundings import deepest_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["Holders", "delete_path", "fetch_path", "has_path", "set_path"]
 
@@ -159,6 +160,16 @@ class Holders:
         set_path(ours, name, value, persistent=persistent)
         return True
 
+    def keep_flags(self, paths: Iterable[Sequence[str]]) -> None:
+        """Let the new root have a module at each path where what it has on the way there is in another mode.
+
+        Switching the new root, or that part of it, has to be seen at the place of the module.
+        """
+        ours, theirs, *_ = self._pairs[""]
+        for path in paths:
+            if deepest_module(ours, path).training is not deepest_module(theirs, path).training:
+                self._open(".".join(path))
+
     def keep_order(self) -> None:
         """Bring what was taken into the order that the old root has: state goes by position in optimisers."""
         for ours, theirs, our_modules, their_modules in self._pairs.values():
@@ -190,6 +201,8 @@ class Holders:
             existing = getattr(ours, name, None)
         if existing is not theirs and not isinstance(existing, nn.Module):
             existing = empty_module()
+            if not getattr(theirs, "training", True):
+                vars(existing)["training"] = False
             modules_of(ours)[name] = existing
         opened = self._pairs[prefix] = (existing, theirs, _modules_in(existing), _modules_in(theirs))
         return opened

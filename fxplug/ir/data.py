@@ -26,6 +26,7 @@ from fxplug.ir.regions import PLAIN, Region
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from fxplug.ir.guards import StateGuard
     from fxplug.ir.origins import StoredOrigin
 
 __all__ = [
@@ -81,8 +82,9 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         describe_origin: Turns an origin into what stands in the data.
 
     Returns:
-        ``{"version": int, "keyword_only": [...], "captured_training": ..., "nodes": [...]}``; each node is a dict of
-        its opcode, name, target, arguments (nodes as `NodeRef`), annotation, notes, region and origins.
+        ``{"version": int, "keyword_only": [...], "captured_training": ..., "state_guards": (...), "nodes": [...]}``;
+        each node is a dict of its opcode, name, target, arguments (nodes as `NodeRef`), annotation, notes, region and
+        origins.
     """
     nodes: list[dict[str, Any]] = []
     for node in describe_nodes(graph):
@@ -93,6 +95,7 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         "version": FORMAT_VERSION,
         "keyword_only": sorted(graph.keyword_only),
         "captured_training": graph.captured_training,
+        "state_guards": graph.state_guards,
         "nodes": nodes,
     }
 
@@ -149,7 +152,10 @@ def graph_from_data(
     """
     try:
         builder = GraphBuilder(
-            data.get("version"), data.get("keyword_only", ()), training=data.get("captured_training")
+            data.get("version"),
+            data.get("keyword_only", ()),
+            training=data.get("captured_training"),
+            state_guards=data.get("state_guards", ()),
         )
         for entry in data["nodes"]:
             origins = tuple([restore_origin(origin) for origin in entry["origins"]])
@@ -186,13 +192,19 @@ class GraphBuilder:
         version: Of the data; see `FORMAT_VERSION`.
         keyword_only: Names of the parameters that are keyword-only.
         training: What `Graph.captured_training` is to be.
+        state_guards: What `Graph.state_guards` is to be.
 
     Raises:
         StorageError: The data has another version.
     """
 
     def __init__(
-        self, version: Any, keyword_only: Iterable[str] = (), *, training: bool | None = None
+        self,
+        version: Any,
+        keyword_only: Iterable[str] = (),
+        *,
+        training: bool | None = None,
+        state_guards: Iterable[StateGuard] = (),
     ) -> None:
         if version != FORMAT_VERSION:
             raise StorageError(
@@ -200,7 +212,7 @@ class GraphBuilder:
             )
         self._graph = Graph()
         self._graph.keyword_only = frozenset(keyword_only)
-        self._graph.captured_training = training
+        self._graph.captured_training, self._graph.state_guards = training, tuple(state_guards)
         self._nodes: list[Node] = []
         self._notes: list[tuple[Node, dict[str, Any]]] = []
 

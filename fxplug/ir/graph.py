@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
+    from fxplug.ir.guards import StateGuard
     from fxplug.ir.origins import StoredOrigin
 
 __all__ = ["Graph"]
@@ -105,6 +106,9 @@ class Graph(CodeOwner):
         self.captured_training: bool | None = None
         """Whether the root was being trained when the program asked for it while it was captured; None when it did not
         ask."""
+        self.state_guards: tuple[StateGuard, ...] = ()
+        """What the program was told of the modules below its root, of its weights and of torch while it was captured;
+        calls of its module check it."""
         self._keyword_only: frozenset[str] = frozenset()
         self.owning_module = owning_module
 
@@ -632,7 +636,7 @@ class Graph(CodeOwner):
         other.generate_code_as(self)
         other.lifted = dict(self.lifted)
         other._keyword_only = self._keyword_only
-        other.captured_training = self.captured_training
+        other.captured_training, other.state_guards = self.captured_training, self.state_guards
         with paused_collection():
             copies = clone_nodes(self._ring, other, other._ring)
         if memo is not None:

@@ -18,6 +18,7 @@ from fxplug.execute import GraphModule, set_path
 from fxplug.execute.folder import overriding_class
 from fxplug.ir import PATH_OPCODES, Graph, Node, effects, map_arg, split_stars
 from fxplug.ir.clone import drop_notes
+from fxplug.ir.guards import StateGuard
 from fxplug.ir.notes import RESULTS_OF_ANALYSES
 from fxplug.passes.parts import hand_on_origins
 from fxplug.passes.sharing import free_path
@@ -71,12 +72,20 @@ def inline_submodule(module: GraphModule, path: str) -> int:
     paths = _paths(module, inner, path, is_captured=inner is not called)
     if module.graph.captured_training is None:
         module.graph.captured_training = inner.graph.captured_training
+    module.graph.state_guards += _state_guards_of(inner, path)
     for call in calls:  # Bound anew: one may be given what another returned.
         _put_in_place(module.graph, call, inner.graph, _bind(inner, call, path), paths)
     _make_plain(module, path)
     constants = [free for target, free in paths.items() if free != f"{path}.{target}"]
     hand_on_origins(module, tensors, module, "inline_submodule", constants)
     return len(calls)
+
+
+def _state_guards_of(inner: GraphModule, path: str) -> tuple[StateGuard, ...]:
+    """Return what the program of a submodule relies on, as guards of a program that has it at a path."""
+    own = inner.graph.captured_training
+    flags = () if own is None else (StateGuard(f"self.{path}.training", (), own),)
+    return (*flags, *[guard.below(path) for guard in inner.graph.state_guards])
 
 
 def why_not_inlined(module: GraphModule, called: nn.Module) -> str:

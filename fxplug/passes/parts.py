@@ -83,7 +83,7 @@ def split_into(module: GraphModule, parts: Sequence[Part], style: PartStyle, mad
     """
     find_borders(module, parts, own=style.own_attributes)
     graph = Graph()
-    graph.captured_training = module.graph.captured_training
+    graph.captured_training, graph.state_guards = module.graph.captured_training, module.graph.state_guards
     graph.keyword_only = module.graph.keyword_only
     graph.generate_code_as(module.graph)
     root = copy.copy(module)

@@ -10,6 +10,8 @@ from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
 from fxplug.ir import OPCODES, PATH_OPCODES, NodeRef, RegionEntry, check_structure
 from fxplug.ir.data import FORMAT_VERSION, GraphBuilder, describe_nodes, node_reference
+from fxplug.ir.guards import StateGuard
+from fxplug.semantics.surroundings import is_known
 from fxplug.storage.annotations import decode_annotation, encode_annotation
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
 from fxplug.storage.modules import PathChecker
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["NODE_COLUMNS", "NODE_DEFAULTS", "GraphReader", "GraphWriter", "check_graph"]
 
 _FIELDS = frozenset({"version", "nodes", "keyword_only", "lifted", *ORIGIN_TABLES})
-_OPTIONAL_FIELDS = frozenset({"captured_training", "structures"})
+_OPTIONAL_FIELDS = frozenset({"captured_training", "state_guards", "structures"})
 NODE_COLUMNS = ("op", "name", "target", "args", "origins", "type", "kwargs", "meta", "region")
 """What the parts of a node's row are; the last ones are left out where they are what `NODE_DEFAULTS` says."""
 _REQUIRED = 3
+_PARTS_OF_A_STATE_GUARD = 6
 _MANY = 1 << 20
 """Numbers beyond this are not remembered: a file may write them with thousands of digits."""
 _USUAL = 5
@@ -122,15 +125,22 @@ class GraphWriter:
             except Refusal as refusal:
                 raise refusal.within(f"node {node.name!r}") from None
         training = graph.captured_training
+        state_guards = [self._state_guard(guard) for guard in graph.state_guards]
         return {
             "version": FORMAT_VERSION,
             "nodes": nodes,
             "keyword_only": sorted(graph.keyword_only),
             **({} if training is None else {"captured_training": training}),
+            **({"state_guards": state_guards} if state_guards else {}),
             **({} if structures is None else {"structures": structures}),
             **self._origins.tables(),
             "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
         }
+
+    def _state_guard(self, guard: StateGuard) -> list[Any]:
+        arguments = [self._encoder.encode(argument) for argument in guard.arguments]
+        expected = self._encoder.encode(guard.expected)
+        return [guard.asked, arguments, expected, guard.line, guard.source, guard.guard.text]
 
     def _node(self, node: NodeData) -> list[Any]:
         # All of it: whoever lets a node hold more must decide how files hold it.
@@ -214,6 +224,22 @@ class GraphReader:
         self._notes = notes
         self._origins: OriginReader
 
+    def _state_guard(self, data: Any) -> StateGuard:
+        row = checked(data, list, "A state guard")
+        if len(row) != _PARTS_OF_A_STATE_GUARD:
+            raise Refusal("its state guards are not what they can be. The file is damaged.")
+        asked, arguments, expected, line, source, _ = row
+        guard = StateGuard(
+            checked(asked, str, "A state guard"),
+            tuple([self._decoder.decode(value) for value in checked(arguments, list, "What was asked")]),
+            self._decoder.decode(expected),
+            checked(line, str, "A state guard"),
+            checked(source, str, "A state guard"),
+        )
+        if not is_known(guard):
+            raise Refusal(f"its state guards ask for {guard.asked!r}, which programs cannot ask for.")
+        return guard
+
     def restore(self, data: Any) -> Graph:
         """Return the graph that `data` describes; compiles and runs nothing.
 
@@ -228,7 +254,13 @@ class GraphReader:
         names = checked(fields["keyword_only"], list, "The list of keyword-only parameters")
         keyword_only = [checked(name, str, "The name of a parameter") for name in names]
         try:
-            builder = GraphBuilder(fields["version"], keyword_only, training=training)
+            guards = checked(fields.get("state_guards", []), list, "The list of state guards")
+            builder = GraphBuilder(
+                fields["version"],
+                keyword_only,
+                training=training,
+                state_guards=[self._state_guard(row) for row in guards],
+            )
             for number, row in enumerate(checked(fields["nodes"], list, "The list of nodes")):
                 try:
                     parts = self._node(row)

@@ -179,6 +179,7 @@ def _guards(entries: list[Any], graphs: list[Any]) -> list[str]:
         training = graph.get("captured_training")
         if training is not None:
             found.append(f"self.training is {training}")
+        found += [str(row[-1]) for row in graph.get("state_guards", [])]
         for node in _rows(graph):
             if str(node["target"]).startswith(_CHECKS):
                 texts = [value for value in node["args"] if isinstance(value, str)]

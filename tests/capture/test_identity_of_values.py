@@ -280,7 +280,9 @@ def test_nested_inputs_of_another_structure_run_as_told(policy):
 def test_a_class_of_no_module_of_its_own_is_looked_at():
     """Text that is run in a dict without ``__name__`` makes classes of the module ``builtins``."""
     names = {"nn": torch.nn}
-    exec("class Asks(nn.Module):\n    def forward(self, x, y):\n        return x * 2 if x is y else x\n", names)
+    exec(
+        "class Asks(nn.Module):\n    def forward(self, x, y):\n        return x * 2 if x is y else x\n", names
+    )
     assert names["Asks"].__module__ == "builtins"
     values = torch.ones(2)
 

@@ -319,6 +319,7 @@ class ExampleTracer(CallListener):
         if not path:
             self._states.refuse(training_error("training"))
             return
+        self._surroundings.note_switch(path)
         node = self.create_node("get_attr", path, (), {})
         self.create_node("call_function", setattr, (node, "training", mode), {})
         self._has_acted = True

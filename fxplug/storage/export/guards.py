@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen.formatting import FixedName, dotted
 from fxplug.ir import printable
+from fxplug.semantics.surroundings import depth_of, tensor_at
 from fxplug.storage.export.programs import Program, read_program
 
 if TYPE_CHECKING:
     from fxplug.execute import GraphModule
-    from fxplug.ir.guards import Guard
+    from fxplug.ir.guards import Guard, StateGuard
     from fxplug.storage.export.names import Names
     from fxplug.storage.export.programs import Paths
 
@@ -110,9 +111,9 @@ def check_program(module: GraphModule, names: Names, paths: Paths) -> Program | 
     if guards is not None and guards.on_failure == "ignore":
         return None
     warns = guards is not None and guards.on_failure == "warn"
-    first = _training_check(module, names, warns=warns)
+    first = _state_checks(module, names, paths, warns=warns)
     if guards is None or guards.graph is None:
-        return None if first is None else Program(_any_arguments(), None, _finished([first]))
+        return Program(_any_arguments(), None, _finished(first)) if first else None
 
     def finish(result: ast.expr) -> list[ast.stmt]:
         answers = result.elts if isinstance(result, (ast.Tuple, ast.List)) else []
@@ -123,9 +124,7 @@ def check_program(module: GraphModule, names: Names, paths: Paths) -> Program | 
 
     program = read_program(guards.graph, names, paths, finish=finish, reuses_names=False)
     program.body = _inlined(program.body)
-    if first is not None:
-        program.body.insert(0, first)
-    program.body = _finished(program.body)
+    program.body = _finished([*first, *program.body])
     return program
 
 
@@ -144,13 +143,41 @@ def _any_arguments() -> ast.arguments:
     return ast.arguments([], [ast.arg("self")], ast.arg("_args"), [], [], ast.arg("_kwargs"), [])
 
 
-def _training_check(module: GraphModule, names: Names, *, warns: bool) -> ast.stmt | None:
+def _state_checks(module: GraphModule, names: Names, paths: Paths, *, warns: bool) -> list[ast.stmt]:
+    """Return what checks that modules, weights and torch are as they were when the program asked."""
     training = module.graph.captured_training
-    if training is None:
+    found: list[ast.stmt] = []
+    if training is not None:
+        text = f"self.training is {training}"
+        found.append(_unless(_is_switched(dotted("self.training"), on=training), text, names, warns=warns))
+    for guard in module.graph.state_guards:
+        condition = _state_condition(module, guard, names, paths)
+        if condition is not None:
+            found.append(_unless(condition, _text(guard.guard), names, warns=warns))
+    return found
+
+
+def _state_condition(module: GraphModule, guard: StateGuard, names: Names, paths: Paths) -> ast.expr | None:
+    """Return what is to hold; None where the module does not have what was asked."""
+    first, *path, name = guard.steps
+    if first == "torch":
+        arguments = [names.value(argument) for argument in guard.arguments]
+        asked: ast.expr = ast.Call(dotted(f"{names.torch()}.{name}"), arguments, [])
+    elif name == "training":
+        asked = ast.Attribute(paths.path(path[: depth_of(module, path)]), name)
+    elif tensor_at(module, path) is None:
         return None
-    flag = dotted("self.training")
-    text = f"self.training is {training}"
-    return _unless(flag if training else ast.UnaryOp(ast.Not(), flag), text, names, warns=warns)
+    else:
+        asked = ast.Attribute(paths.path(path), name)
+        if name == "stride":
+            asked = ast.Call(asked, [], [])
+    if isinstance(guard.expected, bool):
+        return _is_switched(asked, on=guard.expected)
+    return ast.Compare(asked, [ast.Eq()], [names.value(guard.expected)])
+
+
+def _is_switched(flag: ast.expr, *, on: bool) -> ast.expr:
+    return flag if on else ast.UnaryOp(ast.Not(), flag)
 
 
 def _text(guard: Guard) -> str:

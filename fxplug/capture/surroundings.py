@@ -1,0 +1,83 @@
+"""What a program asks besides its inputs while it is traced: flags of modules, modes of torch, kinds of weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fxplug.capture.reached import flags_read_by
+from fxplug.execute import GraphModule
+from fxplug.ir.guards import StateGuard
+from fxplug.semantics.internals import modules_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fxplug.capture.regions import RegionStack
+
+__all__ = ["Surroundings"]
+
+
+class Surroundings:
+    """Collects what the program was told, as guards.
+
+    Args:
+        regions: The contexts of torch that the program enters.
+    """
+
+    def __init__(self, regions: RegionStack) -> None:
+        self._regions = regions
+        self._guards: dict[tuple[str, tuple[Any, ...]], StateGuard] = {}
+        self._switched: set[str] = set()
+        self.asks_for_training = False
+        """Whether a module has asked for its flag, or that of another one."""
+
+    def note_switch(self, path: str) -> None:
+        """Hear that the program itself switches the module at a path."""
+        self._switched.add(path)
+
+    def note_flags(self, path: str, module: nn.Module) -> None:
+        """Hear that the forward of a module below the root is about to run.
+
+        Args:
+            path: Where the root has it.
+            module: The module.
+        """
+        for flag in flags_read_by(module):
+            for inner, asked in _modules_asked(module, flag):
+                self.asks_for_training = True
+                self._note_flag(f"{path}.{inner}".strip("."), asked)
+        if isinstance(module, GraphModule):
+            for guard in module.graph.state_guards:
+                self._add(guard.below(path))
+
+    def _note_flag(self, path: str, module: nn.Module) -> None:
+        # The flag of the root is known to the graph itself.
+        if path and path not in self._switched:
+            self._add(StateGuard(f"self.{path}.training", (), module.training))
+
+    def _add(self, guard: StateGuard) -> None:
+        if guard.steps[0] == "self" or not self._is_own(guard.steps[1], guard.arguments):
+            self._guards.setdefault((guard.asked, guard.arguments), guard)
+
+    def _is_own(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        """Return whether the program itself has set what a function of torch tells of."""
+        return False
+
+    def finish(self) -> tuple[StateGuard, ...]:
+        """Return the guards of a program that has ended."""
+        return tuple(self._guards.values())
+
+
+def _modules_asked(module: nn.Module, flag: str | None) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that have a flag, with their paths: the one at a path, or all where that is not known."""
+    if flag is None:
+        yield from module.named_modules()
+        return
+    found: nn.Module | None = module
+    for name in flag.split(".") if flag else ():
+        found = modules_of(found).get(name)
+        if not isinstance(found, nn.Module):
+            return  # An object of the program.
+    yield flag, found
