@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -14,12 +14,20 @@ from fxplug.capture.containers import OWN_TABLES, Containers
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
-from fxplug.semantics.storages import take_off_history
+from fxplug.semantics.storages import is_elsewhere, take_off_history
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
-__all__ = ["SavedState", "copy_module", "copy_values", "forked_random_state", "tensors_in", "tensors_of"]
+__all__ = [
+    "SavedState",
+    "SavedTensors",
+    "copy_module",
+    "copy_values",
+    "forked_random_state",
+    "tensors_in",
+    "tensors_of",
+]
 
 ValueT = TypeVar("ValueT")
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -83,6 +91,55 @@ def forked_random_state(tensors: Iterable[torch.Tensor]) -> Generator[None]:
             sources.restore(sources.changed())
 
 
+class _Saved(NamedTuple):
+    tensor: torch.Tensor
+    alias: torch.Tensor
+    """Has its memory and shape, also when the tensor has got others (``tensor.data = ...``)."""
+    value: torch.Tensor
+    requires_grad: bool
+    is_leaf: bool
+    """Whether it has no history."""
+
+
+class SavedTensors:
+    """Tensors as they are now, and the way back; they stay the objects that they are.
+
+    Args:
+        tensors: Those that are saved.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
+        self._saved: dict[int, _Saved] = {}
+        for tensor in tensors:
+            self.add(tensor)
+
+    def add(self, tensor: torch.Tensor, value: torch.Tensor | None = None) -> None:
+        """Save a tensor, too.
+
+        Args:
+            tensor: The tensor.
+            value: A copy of it, where there is one.
+        """
+        if id(tensor) not in self._saved:
+            alias = tensor.detach()
+            copied = alias.clone() if value is None else value
+            self._saved[id(tensor)] = _Saved(tensor, alias, copied, tensor.requires_grad, tensor.is_leaf)
+
+    def restore(self) -> None:
+        """Make them what they were."""
+        with torch.no_grad():
+            for tensor, alias, value, _, _ in self._saved.values():
+                if is_elsewhere(tensor, alias):
+                    tensor.data = alias
+                if not tensor.is_meta and not _is_equal(tensor, value):
+                    tensor.copy_(value)
+            for tensor, _, _, requires_grad, is_leaf in self._saved.values():
+                if is_leaf:
+                    take_off_history(tensor)
+                    if tensor.requires_grad != requires_grad and tensor.is_leaf:
+                        tensor.requires_grad_(requires_grad)
+
+
 class SavedState:
     """A module as it is now, and the way back to it.
 
@@ -90,23 +147,23 @@ class SavedState:
         module: What is saved, with everything below it.
         buffers_only: Whether parameters and plain attributes are left out. They are what takes memory, and what a
             lowered module may fill at its first call.
+        besides: Tensors that are kept elsewhere, and saved with it.
     """
 
-    def __init__(self, module: nn.Module, *, buffers_only: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, *, buffers_only: bool = False, besides: Iterable[torch.Tensor] = ()
+    ) -> None:
         self.buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
         """Path -> value of every buffer, and of every tensor that is a plain attribute."""
-        self._tensors = [(tensor, self.buffers[name]) for name, tensor in tensors_of(module)]
-        self._leaves = [tensor for tensor, _ in self._tensors if tensor.is_leaf]
-        """Those of the buffers that have no history."""
+        self._tensors = SavedTensors(besides)
+        for name, tensor in tensors_of(module):
+            self._tensors.add(tensor, self.buffers[name])
         self._attributes: list[tuple[nn.Module, dict[str, Any]]] = []
         self._contents: list[tuple[Any, Any]] = []
-        self._gradients: list[tuple[nn.Parameter, bool]] = []
         self._containers = Containers()
         """Of attributes, with the containers in them."""
         if buffers_only:
             return
-        self._gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
-        self._tensors += [(parameter, parameter.detach().clone()) for parameter in module.parameters()]
         for part in module.modules():
             attributes = dict(vars(part))
             self._attributes.append((part, attributes))
@@ -116,13 +173,11 @@ class SavedState:
                 if isinstance(value, (dict, list, set))
             ]
             self._containers.remember("", attributes)
-        known = {id(tensor) for tensor, _ in self._tensors}
-        held = {
-            id(tensor): tensor for part in module.modules() for tensor in tensors_in(_own_containers(part))
-        }
-        self._tensors += [
-            (tensor, tensor.detach().clone()) for tensor in held.values() if id(tensor) not in known
-        ]
+        for tensor in (
+            *module.parameters(),
+            *(tensor for part in module.modules() for tensor in tensors_in(_own_containers(part))),
+        ):
+            self._tensors.add(tensor)
 
     def restore(self) -> None:
         """Make the module what it was; objects that it held keep their identity."""
@@ -139,14 +194,7 @@ class SavedState:
             for name in [name for name in current if name not in attributes]:
                 del current[name]
             current.update(attributes)
-        with torch.no_grad():
-            for tensor, value in self._tensors:
-                _restore(tensor, value)
-            for tensor in self._leaves:
-                take_off_history(tensor)
-        for parameter, requires_grad in self._gradients:
-            if parameter.requires_grad != requires_grad:
-                parameter.requires_grad_(requires_grad)
+        self._tensors.restore()
 
 
 def _own_containers(module: nn.Module) -> list[Any]:
@@ -158,8 +206,8 @@ def _own_containers(module: nn.Module) -> list[Any]:
     ]
 
 
-def _restore(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    if tensor.shape != value.shape or tensor.dtype != value.dtype:
-        tensor.data = value.clone()
-    elif not tensor.is_meta and not torch.equal(tensor, value):
-        tensor.copy_(value)
+def _is_equal(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    try:
+        return torch.equal(tensor, value)
+    except (NotImplementedError, RuntimeError):  # Those of some layouts are not compared.
+        return False

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from fxplug.analyze.isolation import forked_random_state, tensors_in
+from fxplug.analyze.elsewhere import tensors_elsewhere
+from fxplug.analyze.isolation import SavedTensors, forked_random_state, tensors_in
 from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
 from fxplug.capture import TraceContext, TracePolicy, Tracer
@@ -248,15 +249,26 @@ def _capture_symbolically(program: Any, options: CaptureOptions) -> GraphModule:
 def _capture_with_examples(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> GraphModule:
-    captured, ways, _, put_back = _capture_once(program, args, kwargs, options)
     has_data = not any(tensor.is_meta or is_fake(tensor) for tensor in tensors_in([*args, *kwargs.values()]))
-    if options.check and has_data:
+    checks = options.check and has_data
+    # What is written to by a call that stays one is not heard of.
+    elsewhere = SavedTensors(tensors_elsewhere(program) if checks else ())
+    try:
+        captured, ways, _, put_back_outside = _capture_once(program, args, kwargs, options)
+    finally:
+        elsewhere.restore()
+    if checks:
+
+        def put_back() -> None:
+            put_back_outside()
+            elsewhere.restore()
 
         def values() -> dict[str, torch.Tensor]:
             return _run_on_examples(program, args, kwargs, options, ways, keeps_values=True).values
 
         try:
-            check_capture(program, captured, args, kwargs, values if options.mode == "value" else None)
+            asked = values if options.mode == "value" else None
+            check_capture(program, captured, args, kwargs, asked, put_back)
         finally:
             put_back()
     return captured

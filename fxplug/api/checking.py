@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from fxplug.analyze.isolation import SavedState, copy_values, forked_random_stat
 from fxplug.analyze.runs import gradients_of
 from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter
+from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state, random_state, set_random_state
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ def check_capture(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     values: Callable[[], dict[str, torch.Tensor]] | None = None,
+    put_back: Callable[[], None] | None = None,
 ) -> Check:
     """Run a program and what was captured of it on the same inputs, and compare.
 
     Compared are results with their dtypes and whether they require gradients, the inputs and buffers that a call
-    changes, and the gradients of inputs and parameters. Then the same for inputs with other values. Both start from the
-    same random state; afterwards the modules, the inputs and the random state are as before.
+    changes, and other tensors that the graph holds, and the gradients of inputs and parameters. Then the same for
+    inputs with other values. Each run starts from the same state, and afterwards the modules, the tensors that the
+    program keeps elsewhere, the inputs and the random state are as before.
 
     Args:
         root: The program.
@@ -50,6 +53,7 @@ def check_capture(
         args: Positional inputs.
         kwargs: Keyword inputs.
         values: Gives what each node had for a value when the program ran, to find the first one that differs.
+        put_back: Puts back what the program has changed outside of its modules.
 
     Returns:
         The comparisons.
@@ -58,27 +62,59 @@ def check_capture(
         MismatchError: They differ; the message names the first node whose value does.
     """
     holder = root if isinstance(root, nn.Module) else captured
-    saved = SavedState(holder)
-    runs = _Runs(root, captured, holder, saved)
+    state = _State(holder, captured, put_back)
+    runs = _Runs(root, captured, state)
     with forked_random_state([*holder.parameters(), *tensors_in([*args, *kwargs.values()])]):
         check = runs.compare(args, kwargs)
         if not check.passed:
-            raise _mismatch(root, check, _first_difference(captured, args, kwargs, values, saved))
+            raise _mismatch(root, check, _first_difference(captured, args, kwargs, values, state))
         other = _other_values(args, kwargs)
         if other is not None:
             runs.check_other_values(*other)
     return check
 
 
+class _State:
+    """What a run may change, as it is now, and the way back to it.
+
+    Args:
+        holder: The module, with everything below it.
+        captured: Its graph holds the tensors that the program has found elsewhere.
+        put_back: Puts back what else the program has changed.
+    """
+
+    def __init__(
+        self, holder: nn.Module, captured: GraphModule, put_back: Callable[[], None] | None = None
+    ) -> None:
+        self.holder = holder
+        lifted = captured.graph.lifted.items()
+        self._lifted = {name: value for name, value in lifted if isinstance(value, torch.Tensor)}
+        self._saved = SavedState(holder, besides=self._lifted.values())
+        self._put_back = put_back
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Return copies of the buffers, and of the other tensors, as they are now."""
+        found = {f"buffer {name}": tensor.detach().clone() for name, tensor in tensors_of(self.holder)}
+        for name, tensor in self._lifted.items():
+            found.setdefault(f"tensor {name}", tensor.detach().clone())
+        return found
+
+    def restore(self) -> None:
+        """Make everything what it was."""
+        self._saved.restore()
+        if self._put_back is not None:
+            self._put_back()
+
+
 class _Runs:
     """Runs a program and what was captured of it from the same state."""
 
-    def __init__(self, root: Any, captured: GraphModule, holder: nn.Module, saved: SavedState) -> None:
+    def __init__(self, root: Any, captured: GraphModule, state: _State) -> None:
         self._root = root
         self._captured = captured
-        self._holder = holder
-        self._saved = saved
+        self._state = state
         self._random = random_state()
+        self._sources = RandomSources()
         lifted = captured.graph.lifted.values()
         self._generators = {
             value: random_state(value) for value in lifted if isinstance(value, torch.Generator)
@@ -86,8 +122,9 @@ class _Runs:
 
     def _run(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Run:
         set_random_state(self._random)
+        self._sources.restore(self._sources.changed())
         try:
-            return _observe(program, self._holder, args, kwargs, self._saved)
+            return _observe(program, args, kwargs, self._state)
         finally:
             for generator, state in self._generators.items():
                 set_random_state(state, generator)
@@ -113,16 +150,22 @@ class _Runs:
         Raises:
             MismatchError: They differ, and no guard says so.
         """
-        try:
-            expected = self._run(self._root, args, kwargs)
-        except Exception:  # The program does not take such values.
-            return
+        failure: Exception | None = None
+        actual: _Run | None = None
+        # What was captured comes first: where its guards hold, the program goes the way that it went before, and writes
+        # to nothing that is not known.
         try:
             actual = self._run(self._captured, args, kwargs)
         except GuardError:
             return
         except Exception as error:
-            raise _fails(self._root, error) from error
+            failure = error
+        try:
+            expected = self._run(self._root, args, kwargs)
+        except Exception:  # The program does not take such values.
+            return
+        if actual is None:
+            raise _fails(self._root, cast("Exception", failure)) from failure
         check = Check(tuple(_compare_runs(expected, actual)))
         if not check.passed:
             raise _mismatch(
@@ -155,9 +198,7 @@ def _other_values(
     return others if changed else None
 
 
-def _observe(
-    program: Any, holder: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], saved: SavedState
-) -> _Run:
+def _observe(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State) -> _Run:
     inputs = (copy_values(tuple(args)), copy_values(dict(kwargs)))
     given = {
         f"input {number}": tensor for number, tensor in enumerate(tensors_in(inputs)) if _is_leaf(tensor)
@@ -165,13 +206,13 @@ def _observe(
     try:
         output = program(*inputs[0], **inputs[1])
         gradients = _gradients(
-            output, {**given, **{f"parameter {n}": p for n, p in holder.named_parameters()}}
+            output, {**given, **{f"parameter {n}": p for n, p in state.holder.named_parameters()}}
         )
         output = copy_values(output)
-        state = {name: tensor.detach().clone() for name, tensor in tensors_of(holder)}
+        left = state.tensors()
     finally:
-        saved.restore()
-    return _Run(output, inputs, state, gradients)
+        state.restore()
+    return _Run(output, inputs, left, gradients)
 
 
 def _is_leaf(tensor: torch.Tensor) -> bool:
@@ -195,7 +236,7 @@ def _compare_runs(expected: _Run, actual: _Run) -> Iterator[Comparison]:
     yield from compare(expected.inputs[0], actual.inputs[0], _CLOSE, "input")
     yield from compare(expected.inputs[1], actual.inputs[1], _CLOSE, "input")
     for name in expected.state.keys() & actual.state.keys():
-        yield from compare(expected.state[name], actual.state[name], _CLOSE, f"buffer {name}")
+        yield from compare(expected.state[name], actual.state[name], _CLOSE, name)
     for name, gradient in expected.gradients.items():
         other = actual.gradients.get(name)
         yield from compare(gradient, other, _CLOSE, f"gradient of {name}")
@@ -235,7 +276,7 @@ def _first_difference(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     values: Callable[[], dict[str, torch.Tensor]] | None,
-    saved: SavedState,
+    state: _State,
 ) -> str:
     """Return a sentence about the first node that differs."""
     if values is None or kwargs:
@@ -247,7 +288,7 @@ def _first_difference(
     except Exception:
         return ""
     finally:
-        saved.restore()
+        state.restore()
     if interpreter.found is None:
         return ""
     node, reason = interpreter.found

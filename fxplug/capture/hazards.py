@@ -93,8 +93,10 @@ def reachable(
     seen: dict[int, Any],
     body_of: Callable[[Any], Any],
     caches: Caches,
-) -> Iterator[tuple[FunctionType, Scan]]:
+) -> Iterator[tuple[FunctionType, Any, Scan]]:
     """Yield a function of a program, and those that it may call by a name that its module, object or closure has.
+
+    With each comes the object whose method it is, None for a function.
 
     Args:
         function: A function or bound method.
@@ -117,7 +119,7 @@ def reachable(
             waiting.extend((value, owner) for value in _closed_over(current))
             continue
         scan = scan_of(code)
-        yield current, scan
+        yield current, owner, scan
         waiting.extend((value, owner) for value in _closed_over(current))
         for value in _found_by(current, scan.names):
             if type(value) not in PLAIN:

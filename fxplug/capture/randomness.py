@@ -9,6 +9,7 @@ import sys
 import threading
 import warnings
 from collections import deque
+from contextlib import contextmanager
 from functools import partial
 from types import BuiltinMethodType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +28,7 @@ from fxplug.errors import TraceError, TraceWarning
 from fxplug.semantics.random_sources import GLOBAL_GENERATOR, HeldGenerator, RandomSources, held_generator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator, Mapping
     from types import FrameType, FunctionType
 
     from torch import nn
@@ -47,7 +48,8 @@ class RandomStates:
     """
 
     def __init__(self) -> None:
-        self._sources = RandomSources()
+        self._sources = self._latest = RandomSources()
+        self._by_program: set[str] = set()
         self._made: dict[int, random.Random] = {}
         self._seeded: set[int] = set()
         self._drawn: dict[int, tuple[random.Random, Any]] = {}
@@ -65,15 +67,25 @@ class RandomStates:
         """
         for generator, state in self._drawn.values():
             generator.setstate(state)
-        changed = self._sources.changed()
-        if changed and threading.active_count() == 1:
-            self._sources.restore(changed)
+        drawn = self._sources.changed()
+        changed = sorted(self._by_program.union(self._latest.changed()))
+        if drawn and threading.active_count() == 1:
+            self._sources.restore(drawn)
         changed += [name for name, generator in self._held.values() if generator.restore()]
         self._drawn.clear()
         self._made.clear()
         self._held.clear()
         self._classes.clear()
         return changed
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Let what runs inside, a call that stays one, draw: the captured program draws there, too."""
+        self._by_program.update(self._latest.changed())
+        try:
+            yield
+        finally:
+            self._latest = RandomSources()
 
     def refuse(self) -> None:
         """Refuse a program that has drawn of a generator of its own; tell of one that has asked for the time.

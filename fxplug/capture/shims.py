@@ -53,7 +53,7 @@ def call_leaf(
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)
-    asked = asked_of_world(target)
+    asked = asked_of_world(target, args)
     if asked is not None and interceptor is not None:
         interceptor.on_world_asked(*asked)
     return original(*args, **kwargs)

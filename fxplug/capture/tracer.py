@@ -14,7 +14,7 @@ from torch import nn
 
 from fxplug.capture.answers import MIXINS
 from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
-from fxplug.capture.arguments import is_constant
+from fxplug.capture.arguments import is_constant, iterate_parts
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
@@ -474,9 +474,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
 
     def _create_input(self, entry: Input) -> Proxy:
         default: tuple[Any, ...] = ()
-        if isinstance(entry.default, torch.Tensor):
+        if any(isinstance(part, torch.Tensor) for part in iterate_parts(entry.default)):
             raise TraceError(
-                f"Cannot trace a function whose parameter {entry.name!r} has a tensor as its default: a default is "
+                f"Cannot trace a function whose parameter {entry.name!r} has a tensor in its default: a default is "
                 "shared by all calls. Use None, and make the tensor in the function, or make it a buffer.",
                 code="FXP-T012",
             )

@@ -1,40 +1,76 @@
 """What a program asks of the world around it: the time, and random numbers that the system makes.
 
 None of these can be recorded, and no state tells afterwards that they were asked for. So the names by which the
-functions of a program find them are lent a stand-in for the time of the trace.
+functions of a program find them are lent a stand-in for the time of the trace. Where a program keeps one of them
+elsewhere, in an attribute, a default, a closure or a container, or asks a class (``datetime.now``), there is no name to
+lend. Then, and only then, Python tells of every call that the tracing thread makes.
 """
 
 from __future__ import annotations
 
+import dis
 import os
+import random
+import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from datetime import date
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
+from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object
+from fxplug.capture.hazards import scan_of
 from fxplug.capture.originals import original_of
+from fxplug.capture.sessions import active_interceptor
+from fxplug.capture.sources import is_installed
+from fxplug.semantics.random_sources import GLOBAL_GENERATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
+    from collections.abc import Callable, Iterable, Iterator
+    from types import CodeType, FrameType
 
-__all__ = ["asked_of_world", "functions_in", "world_found_by"]
+__all__ = [
+    "CallsPatch",
+    "PartialPatch",
+    "asked_of_world",
+    "functions_in",
+    "imports_world",
+    "world_found_by",
+    "world_kept_by",
+]
 
 _CLOCKS = (
+    "asctime",
+    "clock_gettime",
+    "clock_gettime_ns",
+    "ctime",
+    "gmtime",
+    "localtime",
     "monotonic",
     "monotonic_ns",
     "perf_counter",
     "perf_counter_ns",
     "process_time",
     "process_time_ns",
+    "strftime",
     "thread_time",
     "thread_time_ns",
     "time",
     "time_ns",
 )
+_WITH_A_TIME = {"asctime": 0, "ctime": 0, "gmtime": 0, "localtime": 0, "strftime": 1}
+"""Name of a clock -> which of its arguments is a time, which it does not ask for if it is given one."""
+_NOWS = frozenset({"now", "today", "utcnow"})
+"""Methods of `datetime.date` and the classes derived from it."""
+_DRAWS = frozenset({"getrandbits", "random"})
+"""Methods of `random.Random` that are written in C."""
 _ENTROPY = {os: ("getrandom", "urandom"), uuid: ("uuid1", "uuid4")}
 
 _asked: dict[int, tuple[str, str]] = {
-    **{id(getattr(time, name)): ("clock", f"time.{name}") for name in _CLOCKS},
+    **{id(vars(time)[name]): ("clock", f"time.{name}") for name in _CLOCKS if name in vars(time)},
+    id(os.times): ("clock", "os.times"),
     **{
         id(vars(module)[name]): ("entropy", f"{module.__name__}.{name}")
         for module, names in _ENTROPY.items()
@@ -44,12 +80,22 @@ _asked: dict[int, tuple[str, str]] = {
 }
 """Id of a function -> (what it asks for, how messages call it)."""
 _MODULES = frozenset(map(id, (time, *_ENTROPY)))
-_NAMES = frozenset({"getattr", *_CLOCKS, *(name for names in _ENTROPY.values() for name in names)})
+_NAMES = frozenset({"getattr", "times", *_CLOCKS, *(name for names in _ENTROPY.values() for name in names)})
 
 
-def asked_of_world(function: Any) -> tuple[str, str] | None:
-    """Return what a function asks for, ``"clock"`` or ``"entropy"``, and its name; None for any other function."""
-    return _asked.get(id(function))
+def asked_of_world(function: Any, args: tuple[Any, ...] = ()) -> tuple[str, str] | None:
+    """Return what a call asks for, ``"clock"`` or ``"entropy"``, and the name of the function; None for any other call.
+
+    Args:
+        function: What is called.
+        args: With what, by position.
+    """
+    asked = _asked.get(id(function))
+    if asked is not None and args:
+        place = _WITH_A_TIME.get(function.__name__)
+        if place is not None and args[place : place + 1] not in {(), (None,)}:
+            return None
+    return asked
 
 
 def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -68,3 +114,203 @@ def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator
 def functions_in(module: ModuleType) -> dict[str, Any]:
     """Return these functions among those of a module, by name."""
     return {name: value for name, value in vars(module).items() if id(value) in _asked}
+
+
+# -- what is kept elsewhere than under a name
+
+_MOST = 100
+"""Containers are looked into if they hold at most so many elements."""
+_DEEPEST = 4
+_LIBRARIES = ("fxplug", "numpy", "torch")
+"""Most names of a program are found in these, which have no clocks for it."""
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_IMPORTING = frozenset({"__import__", "import_module"})
+_IMPORTED = frozenset({"datetime", "os", "time", "timeit", "uuid"})
+_IMPORT = dis.opmap["IMPORT_NAME"]
+
+
+_ASKING = _NAMES | _NOWS
+
+
+def imports_world(code: CodeType, names: frozenset[str]) -> bool:
+    """Return whether a function imports a module that has some of these functions, and names one of them.
+
+    Args:
+        code: Of the function.
+        names: Those of globals, attributes and modules in it.
+    """
+    if names.isdisjoint(_ASKING) or names.isdisjoint(_IMPORTED | _IMPORTING):
+        return False
+    return not names.isdisjoint(_IMPORTING) or any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, type(code)):
+            yield from _with_inner(constant)
+
+
+def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) -> Iterator[Any]:
+    """Yield what asks the world, where a function finds it elsewhere than under a name of its globals.
+
+    Args:
+        function: The function.
+        receiver: The object whose method it is; None for a function.
+        names: Those of globals and attributes that it uses.
+
+    Yields:
+        A function, a method of a generator of random numbers or of a class that knows the time, such a class, a
+        `functools.partial` of one of these, or a function in a container or object which finds one by a name.
+    """
+    namespace = function.__globals__
+    kept: list[Any] = [namespace[name] for name in namespace.keys() & names]
+    kept += function.__defaults__ or ()
+    kept += (function.__kwdefaults__ or {}).values()
+    for cell in function.__closure__ or ():
+        try:
+            kept.append(cell.cell_contents)
+        except ValueError:  # It has no value yet.
+            continue
+    if receiver is not None:
+        kept += _attributes(receiver, names)
+    seen: set[int] = set()
+    waiting = [(value, _DEEPEST) for value in kept if type(value) not in PLAIN]
+    while waiting:
+        value, steps = waiting.pop()
+        if _asks_world(value, names) or (steps < _DEEPEST and _names_world(value)):
+            yield value
+        elif steps and id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend((part, steps - 1) for part in _parts(value, names) if type(part) not in PLAIN)
+
+
+def _asks_world(value: Any, names: frozenset[str]) -> bool:
+    if isinstance(value, (BuiltinFunctionType, FunctionType)):
+        return id(value) in _asked or _asked_by_method(value) is not None
+    if isinstance(value, partial):
+        return _asks_world(value.func, names)
+    return isinstance(value, type) and issubclass(value, date) and not names.isdisjoint(_NOWS)
+
+
+def _names_world(value: Any) -> bool:
+    """Return whether a value is a function of a program that finds one of these functions by a name."""
+    if not isinstance(value, FunctionType) or is_installed(value.__code__.co_filename):
+        return False
+    names = scan_of(value.__code__).names
+    return imports_world(value.__code__, names) or any(True for _ in world_found_by(value.__globals__, names))
+
+
+def _asked_by_method(function: Any) -> tuple[str, str] | None:
+    """Return what a method that is written in C asks for, and its name; None for any other function."""
+    name = function.__name__
+    if name in _NOWS:
+        kind = getattr(function, "__self__", None)
+        if isinstance(kind, type) and issubclass(kind, date):
+            return "clock", f"{kind.__module__}.{kind.__qualname__}.{name}"
+    elif name in _DRAWS:
+        generator = getattr(function, "__self__", None)
+        # The one that is behind the functions of the module has a state, which tells.
+        if isinstance(generator, random.Random) and generator is not GLOBAL_GENERATOR:
+            return "draw", name
+    return None
+
+
+def _attributes(owner: Any, names: frozenset[str]) -> Iterable[Any]:
+    """Return what an object and its class have under some names."""
+    held: dict[str, Any] = getattr(owner, "__dict__", {})
+    found = [held[name] for name in held.keys() & names]
+    for base in type(owner).__mro__:
+        if is_foreign(base.__module__):
+            break
+        found += [vars(base)[name] for name in vars(base).keys() & names]
+    return found
+
+
+def _parts(value: Any, names: frozenset[str]) -> Iterable[Any]:
+    if isinstance(value, _CONTAINERS):
+        found = list(cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value)
+        return found if len(found) <= _MOST else ()
+    if isinstance(value, partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        return (cast("Any", value).__func__,)
+    if isinstance(value, ModuleType):
+        # Those that have a stand-in are lent.
+        is_passed = id(original_of(value)) in _MODULES or value.__name__.startswith(_LIBRARIES)
+        return () if is_passed else [vars(value)[name] for name in vars(value).keys() & names]
+    if isinstance(value, type):
+        return (
+            () if is_foreign(value.__module__) else [vars(value)[name] for name in vars(value).keys() & names]
+        )
+    return _parts_of_object(value, names) if is_object(value) else ()
+
+
+def _parts_of_object(value: Any, names: frozenset[str]) -> Iterable[Any]:
+    methods = [part for part in _attributes(value, names) if isinstance(part, FunctionType)]
+    wanted = names.union(*(scan_of(method.__code__).names for method in methods))
+    in_slots = () if hasattr(value, "__dict__") else copy_of(value)
+    return [*_attributes(value, wanted), *(part for name, part in in_slots if name in wanted)]
+
+
+class CallsPatch:
+    """Lets Python tell of every call of C code that this thread makes.
+
+    Who listens to them already, such as a debugger that is written in Python, still hears of all; beside a profiler
+    that is written in C nobody can.
+    """
+
+    def __init__(self) -> None:
+        self._former: Any = None
+
+    def install(self) -> None:
+        """Listen."""
+        former = self._former = sys.getprofile()
+        if former is None or isinstance(former, (FunctionType, MethodType)):
+            sys.setprofile(self._hear)
+
+    def remove(self) -> None:
+        """Listen no more, unless somebody else does now."""
+        if sys.getprofile() == self._hear:
+            sys.setprofile(self._former)
+
+    def _hear(self, frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call":
+            asked = _asked.get(id(function))
+            if asked is None and (function.__name__ in _NOWS or function.__name__ in _DRAWS):
+                asked = _asked_by_method(function)
+            interceptor = active_interceptor() if asked is not None else None
+            if interceptor is not None and asked is not None:
+                if asked[0] == "draw":
+                    interceptor.on_random("draw", function.__self__, (), {})
+                else:
+                    interceptor.on_world_asked(*asked)
+        if self._former is not None:
+            self._former(frame, event, function)
+
+
+class PartialPatch:
+    """Lets a `functools.partial` call another function; no call that it makes is told of.
+
+    Args:
+        held: The partial.
+        function: What it calls.
+    """
+
+    def __init__(self, held: partial[Any], function: Callable[..., Any]) -> None:
+        self._held = held
+        self._function = function
+        self._former = held.func
+
+    def install(self) -> None:
+        """Let it call the other function."""
+        _exchange(self._held, self._former, self._function)
+
+    def remove(self) -> None:
+        """Let it call its own function again."""
+        _exchange(self._held, self._function, self._former)
+
+
+def _exchange(held: partial[Any], former: Any, function: Any) -> None:
+    if held.func is former:
+        cast("Any", held).__setstate__((function, held.args, held.keywords, vars(held)))

@@ -9,7 +9,9 @@ that is ``builtins``, and in those of the functions and modules that it traces.
 from __future__ import annotations
 
 import builtins
+import os
 import sys
+import uuid
 import weakref
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
@@ -24,7 +26,15 @@ from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
-from fxplug.capture.world import functions_in, world_found_by
+from fxplug.capture.world import (
+    CallsPatch,
+    PartialPatch,
+    asked_of_world,
+    functions_in,
+    imports_world,
+    world_found_by,
+    world_kept_by,
+)
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import torch_fx_wrapped_functions, torch_fx_wrapped_methods
@@ -360,7 +370,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
     receiver = getattr(function, "__self__", None)
     runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
-    for found, scan in reachable(
+    for found, owner, scan in reachable(
         function, receiver, session.reached, partial(body_of, patches), session.caches
     ):
         namespace = found.__globals__
@@ -372,15 +382,19 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             value = getattr(builtins, name)
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
-        _hear_of_world(patches, session, found, scan.names)
+        # A function without an object of its own may be given this one.
+        _hear_of_world(patches, session, found, receiver if owner is None else owner, scan.names)
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
 
 
-def _hear_of_world(patches: Patches, session: Session, function: FunctionType, names: frozenset[str]) -> None:
+def _hear_of_world(
+    patches: Patches, session: Session, function: FunctionType, owner: Any, names: frozenset[str]
+) -> None:
     """Hear of what a function of the program asks of the world around it."""
-    if is_installed(function.__code__.co_filename):
+    code = body_of(patches, function).__code__
+    if is_installed(code.co_filename):
         return
     namespace = function.__globals__
     for name, value in world_found_by(namespace, names):
@@ -393,6 +407,31 @@ def _hear_of_world(patches: Patches, session: Session, function: FunctionType, n
             _hold_function(patches, session, value)
         else:
             _hold_name(patches, session, namespace, name, value)
+    _hear_of_kept(patches, session, function, owner, names)
+    if imports_world(code, names):
+        _hear_of_calls(patches, session)
+
+
+def _hear_of_kept(
+    patches: Patches, session: Session, function: FunctionType, owner: Any, names: frozenset[str]
+) -> None:
+    """Hear of it where the function finds it elsewhere than under a name."""
+    for value in world_kept_by(function, owner, names):
+        if isinstance(value, FunctionType) and asked_of_world(value) is not None:
+            _hold_function(patches, session, value)
+        elif isinstance(value, partial):
+            lent = shim_for(value.func, always=False)
+            patches.hold(session, ("partial", id(value)), partial(PartialPatch, value, lent))
+        else:
+            _hear_of_calls(patches, session)
+
+
+def _hear_of_calls(patches: Patches, session: Session) -> None:
+    patches.hold(session, ("calls", id(session)), CallsPatch)
+    for module in (os, uuid):
+        for value in functions_in(module).values():
+            if isinstance(value, FunctionType):
+                _hold_function(patches, session, value)
 
 
 _lent_modules: dict[str, ModuleType] = {}

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import os
 import pickle
+import random
+import secrets
 import sys
+import threading
 import time
 import uuid
 import warnings
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
 from os import urandom as noise
 from threading import Thread
 from time import perf_counter as now
@@ -21,6 +28,7 @@ from torch import nn
 
 import fxplug
 from fxplug.capture import TracePolicy, Tracer
+from fxplug.capture.world import world_kept_by
 from fxplug.errors import GuardError, TraceError, TraceWarning
 
 WAYS = {
@@ -269,3 +277,280 @@ def test_modes_that_a_program_asks_for_are_guarded(root, context, mode):
     assert torch.equal(captured(x), root(x))
     with context(), pytest.raises(GuardError):
         captured(x)
+
+
+# -- what is kept elsewhere than under a name
+
+
+class Holder:
+    def __init__(self, clock):
+        self.clock = clock
+        self.functions = [lambda: time.time() + 0]
+
+    def get(self):
+        return self.clock()
+
+
+class Slotted:
+    __slots__ = ("clock",)
+
+    def __init__(self):
+        self.clock = time.time
+
+
+class Keeps(nn.Module):
+    """Keeps something, and calls what is found in it."""
+
+    def __init__(self, kept):
+        super().__init__()
+        self.kept = kept
+
+
+class KeepsClock(Keeps):
+    def forward(self, x):
+        return x * self.kept()
+
+
+class KeepsText(Keeps):
+    def forward(self, x):
+        return x * len(str(self.kept()))
+
+
+class KeepsMany(Keeps):
+    def forward(self, x):
+        return x * self.kept["a"]()
+
+
+class KeepsObject(Keeps):
+    def forward(self, x):
+        return x * self.kept.clock()
+
+
+class KeepsObjects(Keeps):
+    def forward(self, x):
+        return x * self.kept[0].get()
+
+
+class KeepsFunctions(Keeps):
+    def forward(self, x):
+        return x * self.kept.functions[0]()
+
+
+class OfClass(nn.Module):
+    clock = staticmethod(time.time)
+
+    def forward(self, x):
+        return x * self.clock()
+
+
+def in_default(x, *, clock=time.time):
+    return x * clock()
+
+
+def through_a_default(x):
+    return in_default(x)
+
+
+def in_positional_default(x, clock=time.time):
+    return x * clock()
+
+
+def through_a_positional_default(x):
+    return in_positional_default(x)
+
+
+def of_module(module, x):
+    return x * module.kept()
+
+
+class HandsItself(Keeps):
+    def forward(self, x):
+        return of_module(self, x)
+
+
+def in_closure():
+    clock = time.time
+    return lambda x: x * clock()
+
+
+def imports(x):
+    import time as clocks
+
+    return x * clocks.time()
+
+
+def imports_by_name(x):
+    return x * __import__("time").time()
+
+
+def asks_date(x):
+    return x * date.today().day
+
+
+def asks_datetime(x):
+    return x * datetime.datetime.now().microsecond
+
+
+@dataclass
+class Stamped:
+    at: float = field(default_factory=time.time)
+
+
+def stamps(x):
+    return x * Stamped().at
+
+
+def asks_local_time(x):
+    return x * time.localtime().tm_sec
+
+
+LISTED = [time.time]
+
+
+def from_a_list(x):
+    return x * LISTED[0]()
+
+
+@ways
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        (KeepsClock(time.time), "time.time"),
+        (KeepsClock(partial(time.time)), "time.time"),
+        (KeepsClock(lambda: time.time() + 0), "time.time"),
+        (KeepsMany({"a": time.perf_counter}), "time.perf_counter"),
+        (KeepsObject(Holder(time.time)), "time.time"),
+        (KeepsObject(Slotted()), "time.time"),
+        (KeepsObjects([Holder(time.time)]), "time.time"),
+        (KeepsFunctions(Holder(None)), "time.time"),
+        (OfClass(), "time.time"),
+        (through_a_default, "time.time"),
+        (through_a_positional_default, "time.time"),
+        (HandsItself(time.time), "time.time"),
+        (in_closure(), "time.time"),
+        (imports, "time.time"),
+        (imports_by_name, "time.time"),
+        (asks_date, "datetime.date.today"),
+        (asks_datetime, "datetime.datetime.now"),
+        (stamps, "time.time"),
+        (asks_local_time, "time.localtime"),
+        (from_a_list, "time.time"),
+    ],
+)
+def test_clocks_that_are_kept_elsewhere_are_heard_too(way, root, name):
+    with pytest.warns(TraceWarning, match=rf"asked for the time \({name} at "):
+        way(root)
+    assert sys.getprofile() is None
+
+
+@ways
+@pytest.mark.parametrize(
+    "root",
+    [
+        KeepsClock(lambda: os.urandom(1)[0]),
+        KeepsText(uuid.uuid4),
+        KeepsClock(random.Random(0).random),
+        KeepsClock(random.SystemRandom().random),
+        KeepsText(partial(os.urandom, 1)),
+        KeepsClock(partial(secrets.randbits, 3)),
+    ],
+)
+def test_so_are_sources_of_random_numbers(way, root):
+    kept = root.kept
+    before = kept.func if isinstance(kept, partial) else None
+    with pytest.raises(TraceError) as caught:
+        way(root)
+    assert caught.value.code == "FXP-T053"
+    assert sys.getprofile() is None
+    assert not isinstance(kept, partial) or kept.func is before
+
+
+def test_a_time_that_is_given_is_not_asked_for():
+    def formats(x):
+        return x * int(time.strftime("%S", time.gmtime(7))) + len(time.asctime(time.localtime(0)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxplug.symbolic_trace(formats)
+
+
+def test_calls_are_listened_to_only_where_a_clock_is_kept():
+    found = []
+
+    class Looks(Keeps):
+        def forward(self, x):
+            found.append(sys.getprofile())
+            return x + 1 if self.kept else x
+
+    for kept in (None, [len, print], Holder(len), nn.functional, {"a": partial(len)}, logging):
+        fxplug.symbolic_trace(Looks(kept))
+    assert found == [None] * 6
+    fxplug.symbolic_trace(Looks([time.time]))
+    assert found[-1] is not None
+
+    def under_a_name(x):
+        found.append(sys.getprofile())
+        return x + 1 if x is not None else seconds()
+
+    fxplug.trace(under_a_name, (torch.ones(2),), check=False)
+    assert found[-1] is None
+
+
+def test_who_listens_to_calls_already_hears_all_of_them():
+    heard = []
+
+    def listen(frame, event, arg):
+        if event == "c_call" and arg is time.time:
+            heard.append(arg)
+
+    sys.setprofile(listen)
+    try:
+        with pytest.warns(TraceWarning, match="asked for the time"):
+            fxplug.symbolic_trace(KeepsClock(time.time))
+        assert sys.getprofile() is listen
+    finally:
+        sys.setprofile(None)
+    assert heard == [time.time]
+
+
+def test_a_listener_that_the_program_sets_stays():
+    def listen(frame, event, arg):
+        return None
+
+    class Sets(Keeps):
+        def forward(self, x):
+            sys.setprofile(listen)
+            return x + 1 if self.kept[0] else x
+
+    try:
+        fxplug.symbolic_trace(Sets([time.time]))
+        assert sys.getprofile() is listen
+    finally:
+        sys.setprofile(None)
+
+
+def test_calls_of_others_through_a_partial_are_not_heard():
+    shared = partial(time.time)
+    found = []
+
+    class Threads(Keeps):
+        def forward(self, x):
+            thread = Thread(target=lambda: found.append(shared()))
+            thread.start()
+            thread.join()
+            return x + 1 if self.kept.func else x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fxplug.symbolic_trace(Threads(shared))
+    assert len(found) == 1
+    assert shared.func is time.time
+
+
+def test_large_containers_and_libraries_are_not_looked_into():
+    names = frozenset({"kept", "clock", "time"})
+    assert not list(world_kept_by(KeepsObject.forward, KeepsObject([time.time] * 101), names))
+    assert list(world_kept_by(KeepsObject.forward, KeepsObject([time.time] * 100), names))
+    assert not list(world_kept_by(KeepsObject.forward, KeepsObject(threading.Timer), names | {"__init__"}))
+    nested = [[[[time.time]]]]
+    assert not list(world_kept_by(KeepsObject.forward, KeepsObject([nested]), names))

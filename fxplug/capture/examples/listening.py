@@ -196,7 +196,7 @@ class CallListener(CallRecorder):
         """Record and make a call of a function that stays a call; refuse it if it changes a list of the program."""
         real_args, real_kwargs = self._real(args), self._real(kwargs)
         handed = hand_over(target, args, kwargs)
-        run = partial(self.run_unheard, original)
+        run = partial(self.run_kept, original)
         if handed is None:
             return self._make(
                 self._record("call_function", target, args, kwargs), run, real_args, real_kwargs

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from fxplug.capture.caches import CACHED, results_of
+from fxplug.capture.containers import copy_of, is_object
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy
 from fxplug.capture.sources import passes_calls_on
 from fxplug.ir import Node
@@ -101,13 +104,14 @@ def _holds(values: list[Any], tensor: Any, seen: set[int], steps: int) -> bool:
 
 def _inside(value: Any) -> list[Any]:
     """Return what a container, function or object holds."""
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(cast("list[Any]", value))[:_MOST]
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return list(islice(cast("list[Any]", value), _MOST))
     if isinstance(value, dict):
         return list(cast("dict[Any, Any]", value).values())[:_MOST]
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
-        return [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        return [*cells, *given, *vars(value).values()]
     if isinstance(value, MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, partial):
@@ -116,4 +120,6 @@ def _inside(value: Any) -> list[Any]:
         return results_of(value)
     if isinstance(value, type):
         return [part for name, part in vars(value).items() if not name.startswith("__")]
+    if is_object(value):  # Its attributes may be in slots.
+        return [part for _, part in copy_of(value)]
     return list(getattr(value, "__dict__", {}).values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -67,6 +68,11 @@ class CallRecorder(InputReceiver):
             if is_off:
                 put_on_calls(calls)
             active.reset(token)
+
+    def run_kept(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make a call that stays one: what it draws of random numbers, the captured program draws, too."""
+        with nullcontext() if self._draws is None else self._draws.kept():
+            return self.run_unheard(function, *args, **kwargs)
 
     def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
         """Record a call that is about to be made."""

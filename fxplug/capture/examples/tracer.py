@@ -284,6 +284,7 @@ class ExampleTracer(CallListener):
         effect = effects.effect_of_module(node, module)
         if not may_assign(module):
             return self._make(node, run, args, kwargs, effect)
+        run = partial(self.run_kept, original_call, module)
         with self._states.calling(module):
             return self._make(node, run, args, kwargs, effect)
 
