@@ -1,0 +1,121 @@
+"""Memory with numbers that programs change in place: it is state, as lists are, and is put back."""
+
+from __future__ import annotations
+
+import warnings
+from array import array
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.capture.buffers import fill_memory, holds_numbers, numbers_in
+from fxplug.errors import TraceError, TraceWarning
+
+X = torch.ones(2)
+MODES = [("symbolic", False), ("shape", False), ("shape", True), ("value", False), ("value", True)]
+COUNTS = array("l", [0])
+
+
+def of_numpy(dtype="int64"):
+    numpy = pytest.importorskip("numpy")
+    return numpy.zeros((2, 2), dtype=dtype)
+
+
+MADE = {
+    "bytearray": lambda: bytearray(2),
+    "array": lambda: array("d", [0.0, 0.0]),
+    "NumPy": lambda: of_numpy()[0],
+    "NumPy, turned": lambda: of_numpy("float64").T[1],
+}
+
+
+class Counts(nn.Module):
+    def __init__(self, memory):
+        super().__init__()
+        self.memory = memory
+
+    def forward(self, x):
+        self.memory[0] += 1
+        return x * float(self.memory[0])
+
+
+class OnlyCounts(Counts):
+    def forward(self, x):
+        self.memory[0] += 1
+        return x + 1
+
+
+def counts_outside(x):
+    COUNTS[0] += 1
+    return x * COUNTS[0]
+
+
+def capture(program, mode, check):
+    return fxplug.trace(program, None if mode == "symbolic" else (X,), mode=mode, check=check)
+
+
+@pytest.mark.parametrize(("mode", "check"), MODES)
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE.keys())
+def test_a_count_that_answers_is_refused_and_put_back(made, mode, check):
+    model = Counts(made())
+    before = list(model.memory)
+
+    with pytest.raises(TraceError, match="'memory'") as refused:
+        capture(model, mode, check)
+
+    assert refused.value.code == "FXP-T055"
+    assert list(model.memory) == before
+
+
+@pytest.mark.parametrize(("mode", "check"), MODES)
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE.keys())
+def test_a_count_that_answers_nothing_is_put_back_with_a_warning(made, mode, check):
+    model = OnlyCounts(made())
+    before = list(model.memory)
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        captured = capture(model, mode, check)
+
+    assert {entry.category for entry in said} == {TraceWarning}
+    assert "'memory'" in str(said[0].message)
+    assert list(model.memory) == before
+    assert torch.equal(captured(X), X + 1)
+
+
+@pytest.mark.parametrize(("mode", "check"), MODES)
+def test_a_count_in_a_global_is_refused(mode, check):
+    with pytest.raises(TraceError, match="COUNTS") as refused:
+        capture(counts_outside, mode, check)
+
+    assert refused.value.code == "FXP-T055"
+    assert COUNTS[0] == 0
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE.keys())
+def test_memory_is_filled_as_it_was(made):
+    memory = made()
+    memory[0], memory[1] = 3, 4
+    before, held = numbers_in(memory), list(memory)
+    memory[0] = 9
+    if isinstance(memory, (bytearray, array)):
+        memory.append(7)
+
+    fill_memory(memory, before)
+
+    assert list(memory) == held
+
+
+def test_what_is_large_or_holds_objects_or_is_only_read_is_none_of_it():
+    numpy = pytest.importorskip("numpy")
+    still = numpy.zeros(2)
+    still.flags.writeable = False
+
+    assert holds_numbers(numpy.zeros(2))
+    assert not any(
+        map(holds_numbers, (numpy.zeros(1 << 20), numpy.array([None]), still, [1], b"1", torch.ones(1)))
+    )
+    assert holds_numbers(bytearray(1 << 22))
+    assert not holds_numbers(bytearray((1 << 22) + 1))
