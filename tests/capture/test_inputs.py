@@ -223,7 +223,7 @@ def test_concrete_argument_of_a_foreign_type_has_to_be_the_very_object(capture):
         (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL),
         (..., ..., None),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_concrete_argument_is_compared_by_value_or_identity(capture, fixed, same, other):
     module = capture(lambda x, flag: x, {"flag": fixed})
