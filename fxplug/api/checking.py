@@ -89,12 +89,21 @@ class _State:
         self.holder = holder
         lifted = captured.graph.lifted.items()
         self._lifted = {name: value for name, value in lifted if isinstance(value, torch.Tensor)}
+        buffers = dict(holder.named_buffers(remove_duplicate=False))
+        self._plain = {name: tensor for name, tensor in tensors_of(holder) if name not in buffers}
         self._saved = SavedState(holder, besides=self._lifted.values())
         self._put_back = put_back
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of the buffers, and of the other tensors, as they are now."""
-        found = {f"buffer {name}": tensor.detach().clone() for name, tensor in tensors_of(self.holder)}
+        """Return copies of the buffers, and of the other tensors, as they are now.
+
+        An attribute to which the program assigns another tensor is what it was: the capture has put it back, and said
+        so.
+        """
+        buffers = self.holder.named_buffers(remove_duplicate=False)
+        found = {f"buffer {name}": tensor.detach().clone() for name, tensor in buffers}
+        for name, tensor in self._plain.items():
+            found[f"attribute {name}"] = tensor.detach().clone()
         for name, tensor in self._lifted.items():
             found.setdefault(f"tensor {name}", tensor.detach().clone())
         return found

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.analyze.comparison import MismatchError
+from fxplug.api.checking import check_capture
 from fxplug.capture import Tracer
 from fxplug.capture.quiet import quiet
 from fxplug.errors import TraceError, TraceWarning
@@ -506,3 +508,44 @@ def test_an_assignment_is_an_error_where_that_is_wanted(capture_as):
         with pytest.raises(TraceError) as refused:
             fxplug.trace(module_of(forward), (X,), on_mutation="error", mode="value", check=False)
         assert refused.value.code == code
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_the_check_does_not_mind_an_attribute_that_is_given_another_tensor(mode):
+    """It was put back, with a warning; the check took it for a buffer that the graph does not write."""
+
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = torch.zeros(2, 3)
+
+        def forward(self, x):
+            self.last = x * 2
+            return x + 1
+
+    root = Remembers()
+    with pytest.warns(TraceWarning, match="'last'"):
+        captured = fxplug.trace(root, (X,), mode=mode)
+
+    assert torch.equal(captured(X), X + 1)
+    assert not root.last.any()
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_the_check_compares_tensors_in_attributes_that_are_written_to(mode):
+    class Adds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.total = torch.zeros(2, 3)
+
+        def forward(self, x):
+            self.total += x
+            return x + 1
+
+    root = Adds()
+    captured = fxplug.trace(root, (X,), mode=mode)
+    captured(X)
+    assert torch.equal(root.total, X)
+
+    with pytest.raises(MismatchError, match="attribute total"):
+        check_capture(root, fxplug.trace(lambda x: x + 1), (X,), {})
