@@ -17,7 +17,8 @@ from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
-from fxplug.capture.world import asked_of_world
+from fxplug.capture.sources import is_asked_by_program
+from fxplug.capture.world import MODE, asked_of_world
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
@@ -54,8 +55,14 @@ def call_leaf(
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)
     asked = asked_of_world(target)
-    if asked is not None and interceptor is not None:
-        interceptor.on_world_asked(*asked)
+    if asked is None or interceptor is None:
+        return original(*args, **kwargs)
+    kind, name = asked
+    if kind == MODE:
+        answer = original(*args, **kwargs)
+        is_asked = is_asked_by_program(name)
+        return interceptor.on_mode_asked(name, (*args, *kwargs.values()), answer) if is_asked else answer
+    interceptor.on_world_asked(kind, name)
     return original(*args, **kwargs)
 
 

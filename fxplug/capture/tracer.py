@@ -348,7 +348,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
     def _settle_surroundings(self) -> None:
         """Let the graph know what the program was told of what is around it."""
         asked, root = self._surroundings, self.context.root
-        self.graph.state_guards = asked.finish()
+        self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):
             self.graph.captured_training = root.training
 

@@ -13,8 +13,9 @@ import sys
 import weakref
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 from fxplug.capture.comparisons import check_comparisons
@@ -24,7 +25,7 @@ from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
-from fxplug.capture.world import functions_in, world_found_by
+from fxplug.capture.world import functions_in, modes_named, world_found_by
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import torch_fx_wrapped_functions, torch_fx_wrapped_methods
@@ -373,6 +374,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
         _hear_of_world(patches, session, found, scan.names)
+        _hear_of_modes(patches, session, namespace, scan.names)
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
@@ -393,6 +395,19 @@ def _hear_of_world(patches: Patches, session: Session, function: FunctionType, n
             _hold_function(patches, session, value)
         else:
             _hold_name(patches, session, namespace, name, value)
+
+
+def _hear_of_modes(
+    patches: Patches, session: Session, namespace: dict[str, Any], names: frozenset[str]
+) -> None:
+    """Hear of what a function asks torch for by name; torch itself asks, too, and is told apart."""
+    for name, value in modes_named(names):
+        if isinstance(value, FunctionType):
+            _hold_function(patches, session, value)
+            continue
+        for holder in (cast("dict[str, Any]", vars(torch)), namespace):
+            if original_of(holder.get(name)) is value:
+                _hold_name(patches, session, holder, name, value)
 
 
 _lent_modules: dict[str, ModuleType] = {}
