@@ -12,7 +12,7 @@ from fxplug.capture.sources import user_line
 from fxplug.execute import GraphModule
 from fxplug.ir.guards import StateGuard
 from fxplug.semantics.internals import modules_of
-from fxplug.semantics.surroundings import holds
+from fxplug.semantics.surroundings import ATTRIBUTES, holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +64,13 @@ class Surroundings:
         if guard.steps[0] == "self" or not self._is_own(guard.steps[1], guard.arguments):
             self._guards.setdefault((guard.asked, guard.arguments), guard)
 
+    def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
+        """Hear that the program goes on with what it was told about a weight of the root."""
+        asked = f"self.{path}.{attribute}"
+        if (asked, ()) not in self._guards:
+            answer = ATTRIBUTES[attribute](weight)
+            self._add(StateGuard(asked, (), answer, *_place_asked()))
+
     def note_mode(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
         """Hear that the program has asked torch for a mode.
 
@@ -73,9 +80,7 @@ class Surroundings:
             answer: What it has returned.
         """
         name, arguments = _RENAMED.get(name, (name, arguments))
-        line = user_line()
-        where = ("", "") if line is None else (str(line), line.text or "")
-        self._add(StateGuard(f"torch.{name}", arguments, answer, *where))
+        self._add(StateGuard(f"torch.{name}", arguments, answer, *_place_asked()))
 
     def _is_own(self, name: str, arguments: tuple[Any, ...]) -> bool:
         """Return whether the program itself has set what a function of torch tells of."""
@@ -115,6 +120,12 @@ _SET_BY: dict[str, tuple[type, ...]] = {
     "is_inference_mode_enabled": (torch.inference_mode,),
 }
 """Function of torch -> the contexts that say what it answers."""
+
+
+def _place_asked() -> tuple[str, str]:
+    """Return the line of the program that asks, and its text."""
+    line = user_line()
+    return ("", "") if line is None else (str(line), line.text or "")
 
 
 def _modules_asked(module: nn.Module, flag: str | None) -> Iterator[tuple[str, nn.Module]]:

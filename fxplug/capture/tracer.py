@@ -352,6 +352,16 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         if asked.asks_for_training and isinstance(root, nn.Module):
             self.graph.captured_training = root.training
 
+    def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
+        """Hear that the program asks what a weight of the root is like, and goes on with the answer.
+
+        Args:
+            path: Where the root has it.
+            attribute: What the answer hangs on: ``"shape"``, ``"dtype"``, ``"requires_grad"``, ...
+            weight: The weight.
+        """
+        self._silently(self._surroundings.note_weight, path, attribute, weight)
+
     # -- what is outside of the modules
 
     def _settle_outside(

@@ -446,3 +446,176 @@ def test_file_asks_only_what_programs_can_ask():
     for asked in ("torch.save", "torch.cuda.is_available", "os.system", "self.forward", "training", ""):
         assert not is_known(StateGuard(asked, (), True))
     assert not is_known(StateGuard("self.weight.dtype", (1,), True))
+
+
+# -- what weights are like
+
+
+class Weighs(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.ones(3))
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("table", torch.ones(3))
+
+    def forward(self, x):
+        return self.function(self, x) * self.weight
+
+
+def first(module):
+    return next(module.parameters())
+
+
+def doubles_if_trained(module, x):
+    return x * 2 if any(weight.requires_grad for weight in module.parameters()) else x * 3
+
+
+def doubles_in_float32(module, x):
+    return x * 2 if first(module).dtype is torch.float32 else x * 3
+
+
+def doubles_if_floating(module, x):
+    return x * 2 if first(module).element_size() == 4 else x * 3
+
+
+def adds_its_size(module, x):
+    return x + first(module).shape[0]
+
+
+def adds_all_sizes(module, x):
+    return x + sum(weight.numel() for weight in module.parameters())
+
+
+def adds_the_length_of_a_buffer(module, x):
+    return x + len(next(module.buffers()))
+
+
+def asks_for_a_weight_of_a_layer(module, x):
+    return x + module.layer._parameters["weight"].size(0)
+
+
+def asks_for_strides(module, x):
+    return x * 2 if module.state_dict(keep_vars=True)["layer.weight"].is_contiguous() else x * 3
+
+
+def stops_training(module):
+    module.requires_grad_(False)
+
+
+def converts(module):
+    module.double()
+
+
+def shrinks(module):
+    module.weight = nn.Parameter(torch.ones(1))
+
+
+def shrinks_the_buffer(module):
+    module.table = torch.ones(1)
+
+
+def grows_the_layer(module):
+    module.layer.weight = nn.Parameter(torch.ones(5, 3))
+
+
+def turns_the_layer(module):
+    module.layer.weight = nn.Parameter(torch.ones(3, 3).t()[:, ::2].new_zeros(3, 3).t())
+
+
+OF_WEIGHTS = [
+    (doubles_if_trained, stops_training, r"weight\.requires_grad"),
+    (doubles_in_float32, converts, r"weight\.dtype == torch\.float32"),
+    (doubles_if_floating, converts, r"weight\.(dtype == torch\.float32|element_size)"),
+    (adds_its_size, shrinks, r"self\.weight\.shape == \(3,\)"),
+    (adds_all_sizes, grows_the_layer, r"self\.layer\.weight\.shape == \(3, 3\)"),
+    (adds_the_length_of_a_buffer, shrinks_the_buffer, r"table"),
+    (asks_for_a_weight_of_a_layer, grows_the_layer, r"self\.layer\.weight\.shape == \(3, 3\)"),
+    (asks_for_strides, turns_the_layer, r"layer\.weight\.(stride|is_contiguous)"),
+]
+
+
+@pytest.mark.parametrize(("function", "change", "said"), OF_WEIGHTS)
+def test_what_a_weight_is_like_is_guarded_or_computed(mode, function, change, said):
+    module, root = capture(Weighs(function), mode), Weighs(function)
+    assert torch.equal(module(X), root(X))
+    change(module)
+    change(root)
+
+    if texts(module)[-1:] == ["x.dim() == 2"] or not texts(module):
+        assert mode != "symbolic"  # What is computed needs no guard.
+        assert torch.equal(module(X), root(X))
+    else:
+        with pytest.raises(GuardError, match=said):
+            module(X)
+
+
+@pytest.mark.parametrize(("function", "change", "said"), OF_WEIGHTS)
+def test_guards_of_weights_survive(function, change, said, tmp_path):
+    root = Weighs(function)
+    module = fxplug.trace(root)
+    fxplug.save(module, tmp_path / "module.fxp")
+    for again in (
+        copy.deepcopy(module),
+        pickle.loads(pickle.dumps(module)),
+        fxplug.load(tmp_path / "module.fxp"),
+        fxplug.symbolic_trace(module),
+    ):
+        assert torch.equal(again(X), root(X))
+        change(again)
+        with pytest.raises(GuardError, match=said):
+            again(X)
+
+
+@pytest.mark.parametrize("policy", ["eager", "recapture"])
+def test_program_runs_with_other_kinds_of_weights_if_that_is_wanted(mode, policy):
+    root = Weighs(doubles_if_trained)
+    module = capture(root, mode, on_guard_failure=policy)
+    root.requires_grad_(False)  # They share their weights.
+
+    assert torch.equal(module(X), X * 3)
+    root.requires_grad_(True)
+    assert torch.equal(module(X), X * 2)
+
+
+def test_weight_that_is_only_asked_about_is_held():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return x * 2 if next(self.parameters()).requires_grad else x * 3
+
+    module = fxplug.trace(Root())
+
+    assert list(module.state_dict()) == ["unused"]
+    module.requires_grad_(False)
+    with pytest.raises(GuardError, match=r"self\.unused\.requires_grad is True \(asked at"):
+        module(X)
+
+
+def test_shape_that_is_computed_is_no_guard():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.weight + self.weight.shape[0]
+
+    module = fxplug.trace(Root())
+
+    assert module.guards == ()
+    module.weight = nn.Parameter(torch.ones(1))
+    assert torch.equal(module(X), X + 1)
+
+
+def test_shape_of_a_parameter_that_is_a_constant_is_guarded():
+    root = Weighs(lambda module, x: x * 2 if module.weight.shape[0] > 2 else x * 3)
+    module = fxplug.GraphModule(root, fxplug.Tracer(param_shapes_constant=True).trace(root))
+
+    assert torch.equal(module(X), root(X))
+    shrinks(module)
+    with pytest.raises(GuardError, match=r"self\.weight\.shape == \(3,\)"):
+        module(X)
