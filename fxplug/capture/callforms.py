@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["call_effect", "call_form", "is_query", "node_effect", "written_arguments"]
+__all__ = ["attribute_asked", "call_effect", "call_form", "is_query", "node_effect", "written_arguments"]
 
 _is_method = lru_cache(maxsize=4096)(torch.overrides.is_tensor_method_or_property)
 
@@ -52,6 +52,27 @@ def is_query(function: Any) -> bool:
     if isinstance(function, MethodWrapperType):
         return name == "__get__" and getattr(function.__self__, "__name__", "") not in _VALUES
     return name in _QUERIES
+
+
+_ATTRIBUTES = {
+    **dict.fromkeys(("__len__", "dim", "ndim", "ndimension", "nelement", "numel", "shape", "size"), "shape"),
+    **dict.fromkeys(
+        ("dtype", "element_size", "is_complex", "is_floating_point", "is_signed", "itemsize", "type"), "dtype"
+    ),
+    **dict.fromkeys(("device", "get_device", "is_cpu", "is_cuda", "is_meta", "is_mps", "is_xpu"), "device"),
+    **dict.fromkeys(("dim_order", "is_contiguous", "stride"), "stride"),
+    **dict.fromkeys(("is_sparse", "layout"), "layout"),
+    "requires_grad": "requires_grad",
+}
+"""Question about a tensor -> what the answer hangs on."""
+
+
+def attribute_asked(function: Any) -> str | None:
+    """Return what the answer to a question about a tensor hangs on; None for what it never changes, or hardly."""
+    name = getattr(function, "__name__", "")
+    if isinstance(function, MethodWrapperType):
+        name = getattr(function.__self__, "__name__", "")
+    return _ATTRIBUTES.get(name)
 
 
 def call_form(function: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any, ...]]:

@@ -17,7 +17,14 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
-from fxplug.capture.callforms import call_effect, call_form, is_query, node_effect, written_arguments
+from fxplug.capture.callforms import (
+    attribute_asked,
+    call_effect,
+    call_form,
+    is_query,
+    node_effect,
+    written_arguments,
+)
 from fxplug.capture.proxy import Proxy, TracerBase
 from fxplug.capture.questions import no_assignment, unknown_value
 from fxplug.capture.reading import RootReader
@@ -143,11 +150,10 @@ class ConstantKeeper(RootReader):
     def _plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensors = [part for part in iterate_parts((args, kwargs)) if isinstance(part, torch.Tensor)]
         if any(self._is_in_graph(tensor) for tensor in tensors):
-            return (
-                function(*args, **kwargs)
-                if is_query(function)
-                else self._record_plain(function, args, kwargs)
-            )
+            if not is_query(function):
+                return self._record_plain(function, args, kwargs)
+            self._note_question(function, tensors[0])
+            return function(*args, **kwargs)
         if isinstance(function, MethodWrapperType):
             return self._note_made(function(*args, **kwargs), function, args, kwargs)
         if function in _SETTINGS:
@@ -166,6 +172,17 @@ class ConstantKeeper(RootReader):
             return self._note_made(result, function, args, kwargs)
         set_random_state(before)
         return self._record_plain(function, args, kwargs)
+
+    def _note_question(self, function: Any, tensor: torch.Tensor) -> None:
+        """Take note of what the program asks about a weight that it has found without reading an attribute."""
+        attribute = attribute_asked(function)
+        path = None if attribute is None else self._path_of_tensor(tensor)
+        if attribute is not None and path is not None:
+            self.note_weight(path, attribute, tensor)
+
+    def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
+        """Hear that the program asks what a weight of the root is like, and goes on with the answer."""
+        raise NotImplementedError
 
     def _is_in_graph(self, tensor: torch.Tensor) -> bool:
         """Return whether the value of a tensor is for the graph to say."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fxplug.capture.policy import TraceContext
     from fxplug.capture.randomness import RandomStates
     from fxplug.capture.state import ModuleStates
+    from fxplug.capture.surroundings import Surroundings
     from fxplug.errors import TraceError
 
 __all__ = ["StateKeeper"]
@@ -45,6 +46,7 @@ class StateKeeper:
     _draws: RandomStates | None = None
     _outside: OutsideState | None = None
     _states: ModuleStates
+    _surroundings: Surroundings
     paused: int = 0
     """Above zero while nothing is to be heard."""
 
@@ -94,6 +96,12 @@ class StateKeeper:
         """Hear that something asks for the time, or the system for random numbers."""
         if self._draws is not None and not self.paused:
             self._draws.on_world_asked(kind, name)
+
+    def on_mode_asked(self, name: str, arguments: tuple[Any, ...], answer: Any) -> Any:
+        """Hear that a function of torch is asked for a mode, and what it answers; return that."""
+        if not self.paused:
+            self._surroundings.note_mode(name, arguments, answer)
+        return answer
 
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
         """Hear of a function that the program may call, of its own code, and of the names in it."""

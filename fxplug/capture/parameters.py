@@ -21,8 +21,8 @@ __all__ = ["ParameterProxy"]
 class ParameterProxy(Proxy):
     """Stands for a parameter; questions about its shape are answered by the parameter itself.
 
-    The answers are plain values, so that programs can branch on them. They become constants of the graph: a
-    module whose parameter gets another shape later has to be traced again.
+    The answers are plain values, so that programs can branch on them. They become constants of the graph, and a guard:
+    a module whose parameter gets another shape later has to be traced again.
 
     Args:
         tracer: Who records everything else.
@@ -46,31 +46,38 @@ class ParameterProxy(Proxy):
     def __repr__(self) -> str:
         return f"ParameterProxy({self.name})"
 
+    def _asked(self) -> nn.Parameter:
+        """Return the parameter, about whose shape something is asked."""
+        note = getattr(self.tracer, "note_weight", None)
+        if note is not None:
+            note(self.name, "shape", self.param)
+        return self.param
+
     def __len__(self) -> int:
-        return len(self.param)
+        return len(self._asked())
 
     @property
     def shape(self) -> torch.Size:
         """The sizes of the parameter."""
-        return self.param.shape
+        return self._asked().shape
 
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
-        return self.param.ndim
+        return self._asked().ndim
 
     def size(self, dim: int | None = None) -> Any:
         """Return the sizes of the parameter, or the one in dimension `dim`."""
-        return self.param.size() if dim is None else self.param.size(dim)
+        return self._asked().size() if dim is None else self._asked().size(dim)
 
     def dim(self) -> int:
         """Return the number of dimensions."""
-        return self.param.dim()
+        return self._asked().dim()
 
     def numel(self) -> int:
         """Return the number of elements."""
-        return self.param.numel()
+        return self._asked().numel()
 
     def nelement(self) -> int:
         """Return the number of elements."""
-        return self.param.nelement()
+        return self._asked().nelement()

@@ -83,6 +83,10 @@ class ModuleInterceptor(Protocol):
         """Hear that a function is called that asks for the time (``"clock"``), or the system for random numbers."""
         ...
 
+    def on_mode_asked(self, name: str, arguments: tuple[Any, ...], answer: Any) -> Any:
+        """Hear that a function of torch is asked for a mode; return the answer."""
+        ...
+
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
         """Hear of a function that the program may call, of its own code, and of the names in it."""
         ...

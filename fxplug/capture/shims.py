@@ -17,7 +17,8 @@ from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
-from fxplug.capture.world import asked_of_world
+from fxplug.capture.sources import is_asked_by_program
+from fxplug.capture.world import asked_of_world, mode_asked
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
@@ -53,8 +54,15 @@ def call_leaf(
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)
+    if interceptor is None:
+        return original(*args, **kwargs)
+    name = mode_asked(target)
+    if name is not None:
+        answer = original(*args, **kwargs)
+        is_asked = is_asked_by_program(name)
+        return interceptor.on_mode_asked(name, (*args, *kwargs.values()), answer) if is_asked else answer
     asked = asked_of_world(target, args)
-    if asked is not None and interceptor is not None:
+    if asked is not None:
         interceptor.on_world_asked(*asked)
     return original(*args, **kwargs)
 

@@ -23,6 +23,7 @@ __all__ = [
     "caller_level",
     "carrier_name",
     "frames_of_program",
+    "is_asked_by_program",
     "is_installed",
     "is_standard",
     "line_of_program",
@@ -38,6 +39,9 @@ _MODULE_BASE = str(Path(_TORCH_MODULES, "module.py"))
 _STANDARD = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("stdlib", "platstdlib"))
 _PACKAGES = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("purelib", "platlib"))
 _TRACER = str(Path(__file__).with_name("tracer.py"))
+
+_STAND_INS = frozenset(str(Path(__file__).with_name(name)) for name in ("shims.py", "wrapping.py"))
+"""Where calls come by of what is lent a stand-in."""
 
 _is_carrier: dict[str, bool] = {}
 
@@ -236,6 +240,14 @@ def frames_of_program() -> Iterator[FrameType]:
         if not passes_calls_on(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
+
+
+def is_asked_by_program(name: str) -> bool:
+    """Return whether the function `name`, which is being called, is called by the program, and not by torch itself."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and (frame.f_code.co_filename in _STAND_INS or frame.f_code.co_name == name):
+        frame = frame.f_back
+    return frame is not None and not passes_calls_on(frame.f_code.co_filename)
 
 
 def caller_level() -> int:

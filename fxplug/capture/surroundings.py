@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.reached import flags_read_by
+from fxplug.capture.sources import user_line
 from fxplug.execute import GraphModule
 from fxplug.ir.guards import StateGuard
 from fxplug.semantics.internals import modules_of
+from fxplug.semantics.surroundings import ATTRIBUTES, holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,13 +64,68 @@ class Surroundings:
         if guard.steps[0] == "self" or not self._is_own(guard.steps[1], guard.arguments):
             self._guards.setdefault((guard.asked, guard.arguments), guard)
 
+    def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
+        """Hear that the program goes on with what it was told about a weight of the root."""
+        asked = f"self.{path}.{attribute}"
+        if (asked, ()) not in self._guards:
+            answer = ATTRIBUTES[attribute](weight)
+            self._add(StateGuard(asked, (), answer, *_place_asked()))
+
+    def note_mode(self, name: str, arguments: tuple[Any, ...], answer: Any) -> None:
+        """Hear that the program has asked torch for a mode.
+
+        Args:
+            name: Of the function.
+            arguments: Of the call.
+            answer: What it has returned.
+        """
+        name, arguments = _RENAMED.get(name, (name, arguments))
+        self._add(StateGuard(f"torch.{name}", arguments, answer, *_place_asked()))
+
     def _is_own(self, name: str, arguments: tuple[Any, ...]) -> bool:
         """Return whether the program itself has set what a function of torch tells of."""
-        return False
+        regions = self._regions
+        if name == "is_grad_enabled" and regions.standing is not None:
+            return True
+        kinds = _SET_BY.get(name, ())
+        device = arguments[0] if arguments else "cuda"
+        return any(
+            isinstance(context, kinds) and getattr(context, "device", device) == device
+            for context, _ in regions.entered
+        )
 
-    def finish(self) -> tuple[StateGuard, ...]:
-        """Return the guards of a program that has ended."""
-        return tuple(self._guards.values())
+    def finish(self, root: Any) -> tuple[StateGuard, ...]:
+        """Return the guards of a program that has ended.
+
+        What torch does not say any more was set by the program itself meanwhile.
+
+        Args:
+            root: The program.
+        """
+        return tuple(
+            [guard for guard in self._guards.values() if guard.steps[0] == "self" or holds(guard, root)]
+        )
+
+
+_RENAMED: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "get_autocast_cpu_dtype": ("get_autocast_dtype", ("cpu",)),
+    "get_autocast_gpu_dtype": ("get_autocast_dtype", ("cuda",)),
+    "is_autocast_cpu_enabled": ("is_autocast_enabled", ("cpu",)),
+}
+"""What torch wants to be asked instead."""
+_SET_BY: dict[str, tuple[type, ...]] = {
+    "get_autocast_dtype": (torch.autocast,),
+    "is_autocast_enabled": (torch.autocast,),
+    "is_grad_enabled": (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode),
+    "is_inference_mode_enabled": (torch.inference_mode,),
+}
+"""Function of torch -> the contexts that say what it answers."""
+
+
+def _place_asked() -> tuple[str, str]:
+    """Return the line of the program that asks, and its text."""
+    line = user_line()
+    return ("", "") if line is None else (str(line), line.text or "")
 
 
 def _modules_asked(module: nn.Module, flag: str | None) -> Iterator[tuple[str, nn.Module]]:

@@ -349,9 +349,19 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
     def _settle_surroundings(self) -> None:
         """Let the graph know what the program was told of what is around it."""
         asked, root = self._surroundings, self.context.root
-        self.graph.state_guards = asked.finish()
+        self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):
             self.graph.captured_training = root.training
+
+    def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
+        """Hear that the program asks what a weight of the root is like, and goes on with the answer.
+
+        Args:
+            path: Where the root has it.
+            attribute: What the answer hangs on: ``"shape"``, ``"dtype"``, ``"requires_grad"``, ...
+            weight: The weight.
+        """
+        self._silently(self._surroundings.note_weight, path, attribute, weight)
 
     # -- the trace of the next call
 

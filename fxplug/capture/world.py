@@ -1,4 +1,4 @@
-"""What a program asks of the world around it: the time, and random numbers that the system makes.
+"""What a program asks of the world around it: the time, random numbers that the system makes, and modes of torch.
 
 None of these can be recorded, and no state tells afterwards that they were asked for. So the names by which the
 functions of a program find them are lent a stand-in for the time of the trace. Where a program keeps one of them
@@ -20,12 +20,15 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
 from fxplug.capture.sources import is_installed
 from fxplug.semantics.random_sources import GLOBAL_GENERATOR
+from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +40,8 @@ __all__ = [
     "asked_of_world",
     "functions_in",
     "imports_world",
+    "mode_asked",
+    "modes_named",
     "world_found_by",
     "world_kept_by",
 ]
@@ -68,6 +73,10 @@ _DRAWS = frozenset({"getrandbits", "random"})
 """Methods of `random.Random` that are written in C."""
 _ENTROPY = {os: ("getrandom", "urandom"), uuid: ("uuid1", "uuid4")}
 
+_MODE_NAMES = frozenset(
+    {*MODES, "get_autocast_cpu_dtype", "get_autocast_gpu_dtype", "is_autocast_cpu_enabled"}
+)
+
 _asked: dict[int, tuple[str, str]] = {
     **{id(vars(time)[name]): ("clock", f"time.{name}") for name in _CLOCKS if name in vars(time)},
     id(os.times): ("clock", "os.times"),
@@ -79,6 +88,8 @@ _asked: dict[int, tuple[str, str]] = {
     },
 }
 """Id of a function -> (what it asks for, how messages call it)."""
+_modes = {id(getattr(torch, name)): name for name in sorted(_MODE_NAMES)}
+"""Id of a function that tells of a mode -> the name that torch has for it."""
 _MODULES = frozenset(map(id, (time, *_ENTROPY)))
 _NAMES = frozenset({"getattr", "times", *_CLOCKS, *(name for names in _ENTROPY.values() for name in names)})
 
@@ -98,6 +109,11 @@ def asked_of_world(function: Any, args: tuple[Any, ...] = ()) -> tuple[str, str]
     return asked
 
 
+def mode_asked(function: Any) -> str | None:
+    """Return the name of a function of torch that tells of a mode; None for any other function."""
+    return _modes.get(id(function))
+
+
 def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yield the names by which a function finds one of these functions, or a module that has some, with what is there.
 
@@ -107,8 +123,16 @@ def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator
     """
     for name in namespace.keys() & names:
         value = original_of(namespace[name])
-        if id(value) in _asked or (id(value) in _MODULES and not _NAMES.isdisjoint(names)):
+        is_asked = id(value) in _asked or id(value) in _modes
+        if is_asked or (id(value) in _MODULES and not _NAMES.isdisjoint(names)):
             yield name, value
+
+
+def modes_named(names: frozenset[str]) -> Iterable[tuple[str, Any]]:
+    """Return the functions of torch that tell of modes, with their names, that are among those that code uses."""
+    if _MODE_NAMES.isdisjoint(names):
+        return ()
+    return [(name, original_of(vars(torch)[name])) for name in sorted(_MODE_NAMES & names)]
 
 
 def functions_in(module: ModuleType) -> dict[str, Any]:

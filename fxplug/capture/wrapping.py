@@ -15,8 +15,9 @@ import uuid
 import weakref
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import torch
 from torch import nn
 
 from fxplug.capture.comparisons import check_comparisons
@@ -32,6 +33,7 @@ from fxplug.capture.world import (
     asked_of_world,
     functions_in,
     imports_world,
+    modes_named,
     world_found_by,
     world_kept_by,
 )
@@ -384,6 +386,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
                 _hold_name(patches, session, namespace, name, value)
         # A function without an object of its own may be given this one.
         _hear_of_world(patches, session, found, receiver if owner is None else owner, scan.names)
+        _hear_of_modes(patches, session, namespace, scan.names)
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
@@ -432,6 +435,19 @@ def _hear_of_calls(patches: Patches, session: Session) -> None:
         for value in functions_in(module).values():
             if isinstance(value, FunctionType):
                 _hold_function(patches, session, value)
+
+
+def _hear_of_modes(
+    patches: Patches, session: Session, namespace: dict[str, Any], names: frozenset[str]
+) -> None:
+    """Hear of what a function asks torch for by name; torch itself asks, too, and is told apart."""
+    for name, value in modes_named(names):
+        if isinstance(value, FunctionType):
+            _hold_function(patches, session, value)
+            continue
+        for holder in (cast("dict[str, Any]", vars(torch)), namespace):
+            if original_of(holder.get(name)) is value:
+                _hold_name(patches, session, holder, name, value)
 
 
 _lent_modules: dict[str, ModuleType] = {}

@@ -1,5 +1,6 @@
 """What a program asks besides its inputs is guarded: flags of modules, kinds of weights, modes of torch."""
 
+import contextlib
 import copy
 import importlib
 import pickle
@@ -8,11 +9,15 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import is_grad_enabled as are_gradients_computed
 from torch import nn
 
 import fxplug
 from fxplug import GuardError
 from fxplug.errors import GuardWarning
+from fxplug.ir.guards import StateGuard
+from fxplug.semantics.surroundings import MODES as MODES_OF_TORCH
+from fxplug.semantics.surroundings import is_known
 from fxplug.storage.inspection import summarize
 
 X = torch.arange(6.0).reshape(2, 3) + 0.5
@@ -271,4 +276,346 @@ def test_flags_of_an_inlined_part_are_guarded():
     module(X)
     module.part.inner.eval()
     with pytest.raises(GuardError, match=r"self\.part\.inner\.training"):
+        module(X)
+
+
+# -- modes of torch
+
+
+@contextlib.contextmanager
+def setting(change, back):
+    change()
+    try:
+        yield
+    finally:
+        back()
+
+
+def doubles_with_gradients(x):
+    return x * 2 if torch.is_grad_enabled() else x * 3
+
+
+def doubles_by_another_name(x):
+    return x * 2 if are_gradients_computed() else x * 3
+
+
+def triples_for_inference(x):
+    return x * 3 if torch.is_inference_mode_enabled() else x * 2
+
+
+def triples_under_autocast(x):
+    return x * 3 if torch.is_autocast_enabled("cpu") else x * 2
+
+
+def doubles_for_bfloat16(x):
+    return x * 2 if torch.get_autocast_dtype("cpu") is torch.bfloat16 else x * 3
+
+
+def doubles_for_float32(x):
+    return x * 2 if torch.get_default_dtype() is torch.float32 else x * 3
+
+
+def doubles_on_the_cpu(x):
+    return x * 2 if torch.get_default_device().type == "cpu" else x * 3
+
+
+def triples_if_deterministic(x):
+    return x * 3 if torch.are_deterministic_algorithms_enabled() else x * 2
+
+
+def float64_by_default():
+    return setting(
+        lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)
+    )
+
+
+ASKED = [
+    (doubles_with_gradients, torch.no_grad, "is_grad_enabled"),
+    (doubles_by_another_name, torch.no_grad, "is_grad_enabled"),
+    (triples_for_inference, torch.inference_mode, "is_inference_mode_enabled"),
+    (triples_under_autocast, lambda: torch.autocast("cpu"), "is_autocast_enabled"),
+    (doubles_for_bfloat16, lambda: torch.autocast("cpu", torch.float16), "get_autocast_dtype"),
+    (doubles_for_float32, float64_by_default, "get_default_dtype"),
+    (doubles_on_the_cpu, lambda: torch.device("meta"), "get_default_device"),
+    (
+        triples_if_deterministic,
+        lambda: setting(
+            lambda: torch.use_deterministic_algorithms(True),
+            lambda: torch.use_deterministic_algorithms(False),
+        ),
+        "are_deterministic_algorithms_enabled",
+    ),
+]
+
+
+class Asks(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x) + 1
+
+
+@pytest.mark.parametrize(("function", "context", "asked"), ASKED)
+def test_mode_of_torch_is_guarded_where_the_program_asks(mode, function, context, asked):
+    for root in (function, nn.Sequential(Asks(function))):
+        module = capture(root, mode)
+
+        assert torch.equal(module(X), root(X))
+        with context(), pytest.raises(GuardError, match=asked):
+            module(X)
+        assert torch.equal(module(X), root(X))
+
+
+@pytest.mark.parametrize("policy", ["eager", "recapture"])
+@pytest.mark.parametrize(("function", "context", "asked"), ASKED)
+def test_program_runs_in_another_mode_if_that_is_wanted(mode, function, context, asked, policy):
+    module = capture(function, mode, on_guard_failure=policy)
+
+    with context():
+        assert module(X).tolist() == function(X).tolist()
+    assert module(X).tolist() == function(X).tolist()
+
+
+@pytest.mark.parametrize(("function", "context", "asked"), ASKED)
+def test_guards_of_modes_survive_a_copy_and_a_file(mode, function, context, asked, tmp_path):
+    module = capture(function, mode)
+    allow = [f"torch:{name}" for name in MODES_OF_TORCH]
+    fxplug.save(module, tmp_path / "module.fxp", allow=allow)
+    for again in (pickle.loads(pickle.dumps(module)), copy.deepcopy(module)):
+        with context(), pytest.raises(GuardError, match=asked):
+            again(X)
+    loaded = fxplug.load(tmp_path / "module.fxp", allow=allow)
+    assert torch.equal(loaded(X), function(X))
+    with context(), pytest.raises(GuardError, match=asked):
+        loaded(X)
+
+
+def test_guard_of_a_mode_names_the_line():
+    (guard,) = fxplug.trace(doubles_with_gradients).guards
+
+    assert guard.text == "torch.is_grad_enabled() is True"
+    assert guard.source == "return x * 2 if torch.is_grad_enabled() else x * 3"
+
+
+def test_mode_that_the_program_sets_itself_is_no_guard():
+    def program(x):
+        with torch.no_grad():
+            x = x * 2 if torch.is_grad_enabled() else x * 3
+        with torch.autocast("cpu", enabled=False):
+            x = x * 2 if torch.is_autocast_enabled("cpu") else x * 3
+        with torch.device("meta"):
+            x = x * 2 if torch.get_default_device().type == "cpu" else x * 3
+        with float64_by_default():
+            return x * 2 if torch.get_default_dtype() is torch.float32 else x * 3
+
+    module = fxplug.trace(program)
+
+    assert module.guards == ()
+    with torch.no_grad(), torch.autocast("cpu"):
+        assert torch.equal(module(X), X * 81)
+
+
+def test_mode_that_torch_asks_for_is_no_guard():
+    def program(x):
+        with torch.no_grad(), torch.set_grad_enabled(False):
+            x = x * 2
+        return x * 3 if torch.is_autocast_enabled("cpu") and torch.is_grad_enabled() else x
+
+    assert texts(fxplug.trace(program)) == ["torch.is_autocast_enabled('cpu') is False"]
+
+
+def test_guards_of_modes_go_with_what_captures_the_module_again():
+    inner = fxplug.trace(doubles_with_gradients)
+
+    class NoGradients(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x)
+
+    assert texts(fxplug.trace(NoGradients())) == ["torch.is_grad_enabled() is True"]
+
+
+def test_file_asks_only_what_programs_can_ask():
+    assert is_known(StateGuard("torch.is_grad_enabled", (), True))
+    assert is_known(StateGuard("self.training", (), True))
+    for asked in ("torch.save", "torch.cuda.is_available", "os.system", "self.forward", "training", ""):
+        assert not is_known(StateGuard(asked, (), True))
+    assert not is_known(StateGuard("self.weight.dtype", (1,), True))
+
+
+# -- what weights are like
+
+
+class Weighs(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.ones(3))
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("table", torch.ones(3))
+
+    def forward(self, x):
+        return self.function(self, x) * self.weight
+
+
+def first(module):
+    return next(module.parameters())
+
+
+def doubles_if_trained(module, x):
+    return x * 2 if any(weight.requires_grad for weight in module.parameters()) else x * 3
+
+
+def doubles_in_float32(module, x):
+    return x * 2 if first(module).dtype is torch.float32 else x * 3
+
+
+def doubles_if_floating(module, x):
+    return x * 2 if first(module).element_size() == 4 else x * 3
+
+
+def adds_its_size(module, x):
+    return x + first(module).shape[0]
+
+
+def adds_all_sizes(module, x):
+    return x + sum(weight.numel() for weight in module.parameters())
+
+
+def adds_the_length_of_a_buffer(module, x):
+    return x + len(next(module.buffers()))
+
+
+def asks_for_a_weight_of_a_layer(module, x):
+    return x + module.layer._parameters["weight"].size(0)
+
+
+def asks_for_strides(module, x):
+    return x * 2 if module.state_dict(keep_vars=True)["layer.weight"].is_contiguous() else x * 3
+
+
+def stops_training(module):
+    module.requires_grad_(False)
+
+
+def converts(module):
+    module.double()
+
+
+def shrinks(module):
+    module.weight = nn.Parameter(torch.ones(1))
+
+
+def shrinks_the_buffer(module):
+    module.table = torch.ones(1)
+
+
+def grows_the_layer(module):
+    module.layer.weight = nn.Parameter(torch.ones(5, 3))
+
+
+def turns_the_layer(module):
+    module.layer.weight = nn.Parameter(torch.ones(3, 3).t()[:, ::2].new_zeros(3, 3).t())
+
+
+OF_WEIGHTS = [
+    (doubles_if_trained, stops_training, r"weight\.requires_grad"),
+    (doubles_in_float32, converts, r"weight\.dtype == torch\.float32"),
+    (doubles_if_floating, converts, r"weight\.(dtype == torch\.float32|element_size)"),
+    (adds_its_size, shrinks, r"self\.weight\.shape == \(3,\)"),
+    (adds_all_sizes, grows_the_layer, r"self\.layer\.weight\.shape == \(3, 3\)"),
+    (adds_the_length_of_a_buffer, shrinks_the_buffer, r"table"),
+    (asks_for_a_weight_of_a_layer, grows_the_layer, r"self\.layer\.weight\.shape == \(3, 3\)"),
+    (asks_for_strides, turns_the_layer, r"layer\.weight\.(stride|is_contiguous)"),
+]
+
+
+@pytest.mark.parametrize(("function", "change", "said"), OF_WEIGHTS)
+def test_what_a_weight_is_like_is_guarded_or_computed(mode, function, change, said):
+    module, root = capture(Weighs(function), mode), Weighs(function)
+    assert torch.equal(module(X), root(X))
+    change(module)
+    change(root)
+
+    if texts(module)[-1:] == ["x.dim() == 2"] or not texts(module):
+        assert mode != "symbolic"  # What is computed needs no guard.
+        assert torch.equal(module(X), root(X))
+    else:
+        with pytest.raises(GuardError, match=said):
+            module(X)
+
+
+@pytest.mark.parametrize(("function", "change", "said"), OF_WEIGHTS)
+def test_guards_of_weights_survive(function, change, said, tmp_path):
+    root = Weighs(function)
+    module = fxplug.trace(root)
+    fxplug.save(module, tmp_path / "module.fxp")
+    for again in (
+        copy.deepcopy(module),
+        pickle.loads(pickle.dumps(module)),
+        fxplug.load(tmp_path / "module.fxp"),
+        fxplug.symbolic_trace(module),
+    ):
+        assert torch.equal(again(X), root(X))
+        change(again)
+        with pytest.raises(GuardError, match=said):
+            again(X)
+
+
+@pytest.mark.parametrize("policy", ["eager", "recapture"])
+def test_program_runs_with_other_kinds_of_weights_if_that_is_wanted(mode, policy):
+    root = Weighs(doubles_if_trained)
+    module = capture(root, mode, on_guard_failure=policy)
+    root.requires_grad_(False)  # They share their weights.
+
+    assert torch.equal(module(X), X * 3)
+    root.requires_grad_(True)
+    assert torch.equal(module(X), X * 2)
+
+
+def test_weight_that_is_only_asked_about_is_held():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return x * 2 if next(self.parameters()).requires_grad else x * 3
+
+    module = fxplug.trace(Root())
+
+    assert list(module.state_dict()) == ["unused"]
+    module.requires_grad_(False)
+    with pytest.raises(GuardError, match=r"self\.unused\.requires_grad is True \(asked at"):
+        module(X)
+
+
+def test_shape_that_is_computed_is_no_guard():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.weight + self.weight.shape[0]
+
+    module = fxplug.trace(Root())
+
+    assert module.guards == ()
+    module.weight = nn.Parameter(torch.ones(1))
+    assert torch.equal(module(X), X + 1)
+
+
+def test_shape_of_a_parameter_that_is_a_constant_is_guarded():
+    root = Weighs(lambda module, x: x * 2 if module.weight.shape[0] > 2 else x * 3)
+    module = fxplug.GraphModule(root, fxplug.Tracer(param_shapes_constant=True).trace(root))
+
+    assert torch.equal(module(X), root(X))
+    shrinks(module)
+    with pytest.raises(GuardError, match=r"self\.weight\.shape == \(3,\)"):
         module(X)

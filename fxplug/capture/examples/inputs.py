@@ -51,6 +51,7 @@ _SURROUNDINGS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
             torch.is_autocast_enabled,
             torch.is_anomaly_enabled,
             torch.get_default_dtype,
+            torch.get_default_device,
             torch.are_deterministic_algorithms_enabled,
             torch.get_float32_matmul_precision,
             torch.get_num_threads,
@@ -304,6 +305,10 @@ class InputReceiver(ValueKeeper):
         for (name, ask, arguments), found in zip(_SURROUNDINGS, self._around, strict=True):
             if name in self._names:
                 self._add_entry_guard(same_value, (self._aside("call_function", ask, arguments), found))
+
+    def on_mode_asked(self, name: str, arguments: tuple[Any, ...], answer: Any) -> Any:
+        """Hear that a function of torch is asked for a mode; those that code has by their names are guarded anyway."""
+        return answer if name in self._names else super().on_mode_asked(name, arguments, answer)
 
     def _entry_node(self, source: Node | Part) -> Node:
         """Return the node for an input or a part of one, which guards may ask."""
