@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -224,7 +225,8 @@ def _capture_with_examples(
             return _run_on_examples(program, args, kwargs, options, ways, keeps_values=True).values
 
         try:
-            check_capture(program, captured, args, kwargs, values if options.mode == "value" else None)
+            find = values if options.mode == "value" else None
+            copy_context().run(check_capture, program, captured, args, kwargs, find)
         finally:
             put_back()
     return captured
