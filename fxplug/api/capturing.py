@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -267,8 +268,8 @@ def _capture_with_examples(
             return _run_on_examples(program, args, kwargs, options, ways, keeps_values=True).values
 
         try:
-            asked = values if options.mode == "value" else None
-            check_capture(program, captured, args, kwargs, asked, put_back)
+            find = values if options.mode == "value" else None
+            copy_context().run(check_capture, program, captured, args, kwargs, find, put_back)
         finally:
             put_back()
     return captured

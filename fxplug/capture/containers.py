@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 import weakref
-from collections import OrderedDict, UserDict, UserList, deque
+from array import array
+from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import is_
-from types import FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
+from types import CellType, FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
-from fxplug.capture.buffers import fill_memory, holds_numbers, numbers_in
 from fxplug.capture.iterators import is_iterator, position_of
+from fxplug.capture.sources import is_installed
+from fxplug.capture.writes import only_adds_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,18 +33,24 @@ __all__ = [
     "Containers",
     "copy_of",
     "fill",
+    "is_array",
+    "is_container",
     "is_foreign",
     "is_object",
+    "is_same_array",
     "is_unchanged",
     "parts_of",
 ]
 
-KINDS = (list, dict, set, deque)
-"""The containers whose contents can be put back."""
+_PAIRS = (dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
+KINDS = (list, set, deque, bytearray, array, *_PAIRS)
+"""The containers whose contents can be put back; so can those of arrays of NumPy (see `is_array`)."""
 OWN_TABLES = frozenset(vars(nn.Module()))
 """The tables that every module has."""
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
+_MOST_BYTES = 1 << 20
+"""Larger arrays are taken for tables that nobody writes to."""
 PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Tensor, nn.Parameter})
 """Classes of values that hold nothing, met more often than any others."""
 
@@ -83,24 +93,27 @@ class Containers:
                 self._add(path, name, value)
 
     def _add(self, path: str, name: str, container: Any) -> None:
-        pending = [container]
+        # A function that is an attribute itself is looked at when it is called.
+        if isinstance(container, FunctionType):
+            return
+        pending, callables = [container], dict[int, Any]()
         while pending:
             value = pending.pop()
-            if id(value) in self._held:
+            if id(value) in self._held or id(value) in callables:
                 continue
-            if not self._holds_others(value):
-                if is_iterator(value):
-                    self._iterators.append((path, name, value, position_of(value)))
-                continue
-            before = copy_of(value)
-            self._held[id(value)] = (path, name, value, before)
-            if len(before) <= _MOST:
-                pending.extend(part for part in parts_of(value, before) if type(part) not in PLAIN)
+            if self._holds_others(value):
+                before = copy_of(value)
+                self._held[id(value)] = (path, name, value, before)
+                if len(before) <= _MOST:
+                    pending.extend(part for part in parts_of(value, before) if type(part) not in PLAIN)
+            elif is_iterator(value):
+                self._iterators.append((path, name, value, position_of(value)))
+            elif self._objects and isinstance(value, _CALLABLES):
+                callables[id(value)] = value
+                pending.extend(_inside_callable(value))
 
     def _holds_others(self, value: Any) -> bool:
-        if isinstance(value, (*KINDS, tuple)) or (self._objects and is_object(value)):
-            return True
-        return holds_numbers(value)
+        return is_container(value) or (self._objects and is_object(value))
 
     def restore(self, *, again: bool = False) -> list[Change]:
         """Put everything back.
@@ -127,41 +140,81 @@ class Containers:
         return list(changed.values())
 
 
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array of NumPy that may be changed, and is small enough to be copied."""
+    kind = type(value)
+    if kind.__name__ != "ndarray" or kind.__module__ != "numpy":
+        return False
+    return value.flags.writeable and value.nbytes <= _MOST_BYTES
+
+
+def is_container(value: Any) -> bool:
+    """Return whether a value holds others, and is no object: a list, dict, tuple, array, variable of a closure."""
+    return isinstance(value, (*KINDS, tuple, CellType)) or is_array(value)
+
+
+_CALLABLES = (FunctionType, MethodType, partial)
+
+
+def _inside_callable(value: Any) -> Iterable[Any]:
+    """Return what a function of a program, a method or a partial holds."""
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, MethodType):
+        return value.__self__, value.__func__
+    code = value.__code__
+    if is_installed(code.co_filename):
+        return ()
+    cells = zip(code.co_freevars, value.__closure__ or (), strict=False)
+    # What a function only adds to is for whoever looks at it afterwards.
+    held = [cell for name, cell in cells if not only_adds_to(code, name)]
+    return *held, value.__defaults__, value.__kwdefaults__
+
+
 def parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:
     """Return what a container or object holds, given `copy_of` of it."""
-    is_pairs = isinstance(value, dict) or is_object(value)
-    return (part for _, part in contents) if is_pairs else contents
+    if _is_flat(value):
+        return ()
+    return (part for _, part in contents) if _holds_pairs(value) else contents
+
+
+def _is_flat(value: Any) -> bool:
+    """Return whether a container holds numbers alone: the copy of one is a list of itself."""
+    return isinstance(value, (bytearray, array)) or is_array(value)
+
+
+def _holds_pairs(value: Any) -> bool:
+    return isinstance(value, _PAIRS) or is_object(value)
 
 
 def copy_of(container: Any) -> list[Any]:
-    """Return what a container holds; a container of a class of its own is read as Python's own class reads it.
-
-    Memory with numbers holds all of them as one thing.
-    """
-    if isinstance(container, dict):
-        return _items_of(cast("dict[Any, Any]", container))
+    """Return what a container holds; a container of a class of its own is read as Python's own class reads it."""
+    if isinstance(container, _PAIRS):
+        return _items_of(container)
     if is_object(container):
         return list(_fields_of(container))
-    if holds_numbers(container):
-        return [numbers_in(container)]
+    if _is_flat(container):
+        return [copy.copy(container)]
+    if isinstance(container, CellType):
+        return [] if container == CellType() else [container.cell_contents]
     return list(cast("list[Any]", container))
 
 
-def _items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
+def _items_of(container: Any) -> list[tuple[Any, Any]]:
     # An ordered dict has an order of its own.
     if isinstance(container, OrderedDict):
         return list(OrderedDict.items(container))
-    return list(dict.items(container))
+    return list(dict.items(container)) if isinstance(container, dict) else list(container.items())
 
 
 def is_unchanged(container: Any, before: list[Any]) -> bool:
     """Return whether a container or object holds what it held when `copy_of` returned `before`."""
     if isinstance(container, tuple):
         return True
-    if holds_numbers(container):
-        return [numbers_in(container)] == before
-    is_pairs = isinstance(container, dict) or is_object(container)
-    found = copy_of(container) if is_pairs else container
+    if _is_flat(container):
+        return is_same_array(container, before[0])
+    is_pairs = _holds_pairs(container)
+    found = copy_of(container) if is_pairs or isinstance(container, CellType) else container
     if len(found) != len(before):
         return False
     if is_pairs:
@@ -169,21 +222,33 @@ def is_unchanged(container: Any, before: list[Any]) -> bool:
             key is known and value is held for (key, value), (known, held) in zip(found, before, strict=True)
         )
     # By identity: values may define any == of their own. A set that nobody has changed has kept its order.
-    return all(map(is_, container, before))
+    return all(map(is_, found, before))
+
+
+def is_same_array(one: Any, other: Any) -> bool:
+    """Return whether two arrays of one class hold the same: by their bytes, so that a NaN is itself."""
+    if isinstance(one, bytearray):
+        return one == other
+    if isinstance(one, array):
+        return (one.typecode, one.tobytes()) == (other.typecode, other.tobytes())
+    return (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 def fill(container: Any, before: list[Any]) -> None:
     """Let a container or object hold what it held when `copy_of` returned `before`."""
     if isinstance(container, tuple):
         return
+    if _is_flat(container):
+        _fill_flat(container, before[0])
+        return
+    if isinstance(container, CellType):
+        _fill_cell(container, before)
+        return
     if isinstance(container, list):
         cast("list[Any]", container)[:] = before
         return
     if is_object(container):
         _set_fields(container, dict(before))
-        return
-    if holds_numbers(container):
-        fill_memory(container, *before)
         return
     container.clear()
     if isinstance(container, deque):
@@ -192,9 +257,25 @@ def fill(container: Any, before: list[Any]) -> None:
         container.update(before)
 
 
+def _fill_cell(cell: CellType, before: list[Any]) -> None:
+    if before:
+        cell.cell_contents = before[0]
+    elif cell != CellType():
+        del cell.cell_contents
+
+
+def _fill_flat(container: Any, before: Any) -> None:
+    if isinstance(container, (bytearray, array)):
+        container[:] = before
+        return
+    if container.shape != before.shape:
+        container.resize(before.shape, refcheck=False)
+    container[...] = before
+
+
 # -- plain objects
 
-PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, UserDict, UserList)
+PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList)
 """Classes of Python whose instances hold what a program gives them."""
 _FOREIGN = frozenset({*sys.stdlib_module_names, "fxplug", "numpy", "torch"}) - {"__main__"}
 """Top-level modules whose objects are their own affair."""

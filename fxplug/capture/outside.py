@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from contextvars import ContextVar
 from functools import partial
 from operator import is_
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from fxplug.capture.buffers import holds_numbers
 from fxplug.capture.containers import (
     KINDS,
     OWN_TABLES,
@@ -24,6 +24,7 @@ from fxplug.capture.containers import (
     PLAIN_HOLDERS,
     copy_of,
     fill,
+    is_container,
     is_object,
     is_unchanged,
     parts_of,
@@ -35,6 +36,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
+    from contextvars import Context
 
     from fxplug.ir import SourceLine
 
@@ -137,6 +139,11 @@ class OutsideState:
         self._iterators: dict[int, tuple[Known, Any, Any]] = {}
         self._tables: dict[int, tuple[str, Any, dict[str, Any]]] = {}
         self._put_back: list[tuple[Any, Any, Any, Any]] = []
+        self._variables: dict[int, tuple[Known, ContextVar[Any], Any]] = {}
+        self.context: Context | None = None
+        """Where the program runs: what it gives to context variables stays there."""
+        self.left_in_context: list[tuple[ContextVar[Any], Any]] = []
+        """The context variables that the program has given something else, and what."""
 
     # -- taking note
 
@@ -282,7 +289,7 @@ class OutsideState:
                     if table is plain or name in table:
                         self._bind(Known("attribute", owner, name), table)
             for name, value in plain.items():
-                if name not in OWN_TABLES and (isinstance(value, KINDS) or holds_numbers(value)):
+                if is_container(value) and name not in OWN_TABLES:
                     self._add(Known("attribute", owner, name), value)
 
     def _bind(self, known: Known, holder: Any) -> None:
@@ -298,7 +305,7 @@ class OutsideState:
             kind = type(part)
             if kind in PLAIN or id(part) in self._contents or isinstance(part, _CLOSED):
                 continue
-            if isinstance(part, (*KINDS, tuple)) or holds_numbers(part):
+            if is_container(part):
                 before = copy_of(part)
                 self._contents[id(part)] = (known, part, before)
                 if len(before) <= _MOST:
@@ -309,6 +316,9 @@ class OutsideState:
                 self.note_class(kind)
                 owner = kind.__qualname__
                 pending.extend((Known("attribute", owner, name), inner) for name, inner in before)
+            elif isinstance(part, ContextVar):
+                variable = cast("ContextVar[Any]", part)
+                self._variables.setdefault(id(part), (known, variable, variable.get(ABSENT)))
             elif is_iterator(part) and (position := position_of(part)) is not None:
                 self._iterators.setdefault(id(part), (known, part, position))
 
@@ -338,9 +348,19 @@ class OutsideState:
         for known, value, before in self._iterators.values():
             if position_of(value) != before:
                 changes.append(OutsideChange(known, "iterator", None, value))
-        for table in (self._bindings, self._tables, self._contents, self._iterators, self.classes):
+        changes.extend(self._context_changes())
+        held = (self._bindings, self._tables, self._contents, self._iterators, self._variables)
+        for table in (*held, self.classes):
             table.clear()
         return changes
+
+    def _context_changes(self) -> Iterable[OutsideChange]:
+        """Yield what the program has given to context variables; outside of its context they are as they were."""
+        for known, variable, before in self._variables.values():
+            found = ABSENT if self.context is None else self.context.get(variable, ABSENT)
+            if found is not before and found is not ABSENT:
+                self.left_in_context.append((variable, found))
+                yield OutsideChange(known, "assigned", before, found)
 
     def exchange(self, *, as_left: bool) -> None:
         """Put there what the program had left there, or again what was there before.

@@ -7,6 +7,7 @@ and the state has no say in it.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
-from fxplug.capture.containers import KINDS, PLAIN, copy_of, is_object
+from fxplug.capture.containers import PLAIN, copy_of, is_array, is_container, is_object, is_same_array
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.state import is_update
 from fxplug.ir import Node, effects
@@ -272,6 +273,8 @@ class StateComparison:
             return False
         if isinstance(former, Proxy):  # A constant; comparing proxies would be recorded.
             return _same_node(former.node, found.node, self._recording, self._recording)
+        if is_array(former) or isinstance(former, bytearray | array):
+            return is_same_array(former, found)
         if type(former) in PLAIN:
             return _same_plain(former, found)
         mine, theirs = _parts_of(former), _parts_of(found)
@@ -292,13 +295,11 @@ def _parts_of(value: Any) -> list[Any] | None:
         return [value.__func__, value.__self__]
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
-    if not _holds_others(value):
-        return None
-    return list(copy_of(value))
+    return list(copy_of(value)) if _holds_others(value) else None
 
 
 def _holds_others(value: Any) -> bool:
-    return isinstance(value, (*KINDS, tuple)) or is_object(value)
+    return is_container(value) or is_object(value)
 
 
 def values_in(values: Iterable[Any]) -> Iterator[Any]:

@@ -43,6 +43,7 @@ from fxplug.semantics.random_state import kept_random_state, set_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextvars import ContextVar
 
     from torch import nn
 
@@ -76,6 +77,8 @@ class _Left:
         """The same for what has no part in the result of the first trace: whoever changes it changes nothing else."""
         self.constants: set[int] = set()
         """The ids of the tensors that every call would compute again."""
+        self.variables: list[tuple[ContextVar[Any], Any]] = []
+        """Context variables, and what they were given."""
         self.is_ambiguous = False
         """Whether something that was left cannot be told from an input of the second trace."""
         self.lent: list[tuple[Any, dict[str, Any]]] = []
@@ -162,6 +165,7 @@ class StateSettler(StateKeeper):
         """Return the change by which the program is another one at its next call, None where it is the same."""
         first = self._recording()
         left = _Left(changes, self.graph, self.root)
+        left.variables = cast("OutsideState", self._outside).left_in_context
         other = self._successor(root, left)
         self._exchange(as_left=True)
         self._ended = True  # What was not found among what it has left must not be recorded by it any more.

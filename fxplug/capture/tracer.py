@@ -6,6 +6,7 @@ import copy
 import inspect
 import math
 import time
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -305,6 +306,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         outside = self._outside = OutsideState(self._paths)
+        context = outside.context = copy_context()
+        for variable, value in () if self._left is None else self._left.variables:
+            context.run(variable.set, value)
         states = self._states = ModuleStates(runs_leaves=self.runs_leaves)
         try:
             outside.note_root(self.context.root)
@@ -313,7 +317,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
                 self._below = []
                 draws.note_held("", self.context.root)
                 surroundings.note_flags("", self.context.root)
-            result = run(*values)
+            result = context.run(run, *values)
             self.check_regions()
         except BaseException:
             self.leave_regions()

@@ -7,6 +7,11 @@ import random
 import sys
 import threading
 import warnings
+from array import array
+from collections import ChainMap, defaultdict
+from contextvars import ContextVar, copy_context
+from functools import partial
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
@@ -549,3 +554,172 @@ def test_the_check_compares_tensors_in_attributes_that_are_written_to(mode):
 
     with pytest.raises(MismatchError, match="attribute total"):
         check_capture(root, fxplug.trace(lambda x: x + 1), (X,), {})
+
+
+# -- other places
+
+
+class Key:
+    pass
+
+
+KEY = Key()
+WEAK: WeakKeyDictionary = WeakKeyDictionary()
+CONTEXT = ContextVar("context", default=0)
+
+
+def make_step():
+    count = 0
+
+    def step():
+        nonlocal count
+        count += 1
+        return count
+
+    return step
+
+
+class Schedule:
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+        return self.count
+
+
+def grown(held, value):
+    held.append(value)
+    return len(held)
+
+
+def numpy_array():
+    return pytest.importorskip("numpy").zeros(2, "int64")
+
+
+def element(self, x):
+    self.items[0] += 1
+    return x * int(self.items[0])
+
+
+def entry(self, x):
+    self.items["calls"] += 1
+    return x * self.items["calls"]
+
+
+def entry_of_an_object(self, x):
+    self.items[KEY] += 1
+    return x * self.items[KEY]
+
+
+def entry_that_is_called(self, x):
+    return x * self.items["step"]()
+
+
+def global_entry_of_an_object(self, x):
+    WEAK[KEY] = WEAK.get(KEY, 0) + 1
+    return x * WEAK[KEY]
+
+
+def context_variable(self, x):
+    CONTEXT.set(CONTEXT.get() + 1)
+    return x * CONTEXT.get()
+
+
+PLACES = {
+    "array of NumPy": (numpy_array, element),
+    "array of NumPy in a dict": (lambda: {"a": numpy_array()}, lambda self, x: first_of(self.items["a"], x)),
+    "array": (lambda: array("i", [0]), element),
+    "bytearray": (lambda: bytearray(1), element),
+    "defaultdict": (lambda: defaultdict(int), entry),
+    "ChainMap": (lambda: ChainMap({"calls": 0}), entry),
+    "WeakKeyDictionary": (lambda: WeakKeyDictionary({KEY: 0}), entry_of_an_object),
+    "object in a dict": (lambda: {"step": Schedule()}, entry_that_is_called),
+    "method in a dict": (lambda: {"step": Schedule().__call__}, entry_that_is_called),
+    "closure in a dict": (lambda: {"step": make_step()}, entry_that_is_called),
+    "partial": (lambda: partial(grown, []), lambda self, x: x * self.items(1)),
+    "global WeakKeyDictionary": (list, global_entry_of_an_object),
+    "context variable": (list, context_variable),
+}
+
+
+def first_of(held, x):
+    held[0] += 1
+    return x * int(held[0])
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_whatever_the_next_call_answers_by_is_refused_and_put_back(capture_as, place):
+    make, forward = PLACES[place]
+    root = (
+        module_of(forward)
+        if forward.__name__ != "<lambda>"
+        else type("Root", (Holder,), {"forward": forward})()
+    )
+    root.items = make()
+    before = state_of(root), dict(WEAK), CONTEXT.get()
+    texts = []
+    for _ in range(2):
+        with pytest.raises(TraceError, match="next call") as refused:
+            capture_as(root)
+        assert refused.value.code == "FXP-T055"
+        texts.append(str(refused.value))
+
+    assert (state_of(root), dict(WEAK), CONTEXT.get()) == before
+    assert texts[0] == texts[1]
+    with torch.no_grad():
+        assert copy_context().run(root, X)[0, 0] == 1
+    WEAK.clear()
+
+
+def only_counts_in(self, x):
+    self.items[0] += 1
+    return x * 2
+
+
+@pytest.mark.parametrize("place", ["array of NumPy", "array", "bytearray"])
+def test_an_array_that_is_only_counted_in_is_put_back_and_reported(capture_as, place):
+    root = module_of(only_counts_in)
+    root.items = PLACES[place][0]()
+    captured, told = captured_with_warnings(capture_as, root)
+    assert len([text for text in told if "'items'" in text]) == 1
+    assert root.items[0] == 0
+    assert torch.equal(captured(X * 3), X * 6)
+
+
+def test_an_array_that_is_made_anew_by_each_call(capture_as):
+    numpy = pytest.importorskip("numpy")
+
+    def forward(self, x):
+        self.kept = numpy.arange(3.0)
+        return x * float(self.kept[1:].sum())
+
+    captured, told = captured_with_warnings(capture_as, module_of(forward))
+    assert "'kept'" in told[0]
+    assert torch.equal(captured(X), X * 3)
+
+
+def test_an_array_whose_size_changes_is_put_back(capture_as):
+    numpy = pytest.importorskip("numpy")
+
+    def forward(self, x):
+        self.items.resize(4, refcheck=False)
+        return x * 2
+
+    root = module_of(forward)
+    root.items = numpy.arange(2)
+    captured_with_warnings(capture_as, root)
+    assert root.items.tolist() == [0, 1]
+
+
+def passes_by_a_context_variable(self, x):
+    CONTEXT.set(x * 2)
+    return CONTEXT.get() + 1
+
+
+def test_a_value_that_is_passed_by_a_context_variable(capture_as):
+    before = CONTEXT.get()
+    captured, told = captured_with_warnings(capture_as, module_of(passes_by_a_context_variable))
+    assert CONTEXT.get() is before
+    assert any("the global 'CONTEXT'" in text for text in told)
+    assert torch.equal(captured(X * 3), X * 7)
