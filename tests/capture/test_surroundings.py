@@ -619,3 +619,26 @@ def test_shape_of_a_parameter_that_is_a_constant_is_guarded():
     shrinks(module)
     with pytest.raises(GuardError, match=r"self\.weight\.shape == \(3,\)"):
         module(X)
+
+
+def test_captures_for_other_modes_are_told_apart(mode):
+    module = capture(nn.Sequential(Scales(), Scales()), mode, on_guard_failure="recapture")
+    first, second = module.get_submodule("0"), module.get_submodule("1")
+
+    first.eval()
+    assert torch.equal(module(X), X * 6)
+    second.eval()
+    assert torch.equal(module(X), X * 9)
+    second.train()
+    assert torch.equal(module(X), X * 6)
+
+
+def test_file_that_asks_for_something_else_is_refused(tmp_path):
+    module = fxplug.trace(doubles_with_gradients)
+    module.graph.state_guards = (StateGuard("torch.seed", (), 0),)
+    fxplug.save(module, tmp_path / "module.fxp")
+
+    with pytest.raises(
+        fxplug.errors.StorageError, match=r"ask for 'torch\.seed', which programs cannot ask for"
+    ):
+        fxplug.load(tmp_path / "module.fxp")
