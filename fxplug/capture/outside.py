@@ -349,6 +349,7 @@ class OutsideState:
             if position_of(value) != before:
                 changes.append(OutsideChange(known, "iterator", None, value))
         changes.extend(self._context_changes())
+        self.context = None  # Neither it nor a variable can be copied, as a tracer can.
         held = (self._bindings, self._tables, self._contents, self._iterators, self._variables)
         for table in (*held, self.classes):
             table.clear()

@@ -165,7 +165,8 @@ class StateSettler(StateKeeper):
         """Return the change by which the program is another one at its next call, None where it is the same."""
         first = self._recording()
         left = _Left(changes, self.graph, self.root)
-        left.variables = cast("OutsideState", self._outside).left_in_context
+        outside = cast("OutsideState", self._outside)
+        left.variables, outside.left_in_context = outside.left_in_context, []
         other = self._successor(root, left)
         self._exchange(as_left=True)
         self._ended = True  # What was not found among what it has left must not be recorded by it any more.

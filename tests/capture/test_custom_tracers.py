@@ -6,6 +6,7 @@ import copy
 import math
 import operator
 from collections import OrderedDict
+from contextvars import ContextVar
 
 import pytest
 import torch
@@ -526,6 +527,22 @@ def test_tracer_can_be_copied_deeply():
     assert other.notes == [1]
     assert other.notes is not tracer.notes
     assert str(other.trace(Net())) == str(tracer.trace(Net()))
+
+
+STEPS = ContextVar("steps", default=0)
+
+
+def test_a_tracer_that_has_seen_a_context_variable_change_can_be_copied_deeply():
+    def counts(x):
+        STEPS.set(STEPS.get() + 1)
+        return x + 1
+
+    tracer = Tracer()
+    with pytest.raises(TraceError, match="STEPS"):
+        tracer.trace(counts)
+
+    assert str(copy.deepcopy(tracer).graph) == str(tracer.graph)
+    assert STEPS.get() == 0
 
 
 # -- writes
