@@ -22,7 +22,7 @@ from fxplug.ir import Node, effects
 from fxplug.semantics.internals import is_fake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from torch import nn
 
@@ -45,6 +45,18 @@ class Left(Protocol):
     """The same for what has no part in its result."""
     constants: set[int]
     """The ids of the tensors that every call would compute again."""
+
+
+class Tracing(Protocol):
+    """One of the two tracers."""
+
+    def holds_traced_values(self, value: Any) -> bool:
+        """Return whether a value is, or holds, one that another call may find to be another one."""
+        ...
+
+    def node_of(self, value: Any) -> Node | None:
+        """Return the node that a tensor is the value of, None where that is not known."""
+        ...
 
 
 class Recording:
@@ -90,8 +102,6 @@ class Recording:
         self.nodes = [node for node in graph.nodes if node in varying and node in live]
         """Those that have a say, and are no constants: what is computed from nothing may be at hand the next time."""
         self.places = {node: place for place, node in enumerate(self.nodes)}
-        self.asked = [self.places.get(node) for node in asked]
-        """The places of what is asked."""
 
     def _note_attribute(self, node: Node, root: nn.Module) -> None:
         """Take note of what a module has now; it may have something else later."""
@@ -146,7 +156,7 @@ def _found_at(root: nn.Module, path: str) -> Any:
 
 def same_recordings(first: Recording, second: Recording) -> bool:
     """Return whether two traces have recorded the same program, up to constants that are computed or at hand."""
-    if len(first.nodes) != len(second.nodes) or first.asked != second.asked:
+    if len(first.nodes) != len(second.nodes):
         return False
     return all(
         one.op == other.op
@@ -243,17 +253,14 @@ class StateComparison:
     """Compares what two traces have left behind.
 
     Args:
-        was_traced: Whether the first trace has recorded a value, and another call may have another one.
-        is_traced: The same for the second one.
-        recording: What the second trace has recorded.
+        first: The first tracer.
+        second: The second one.
+        recordings: What each of them has recorded.
     """
 
-    def __init__(
-        self, was_traced: Callable[[Any], bool], is_traced: Callable[[Any], bool], recording: Recording
-    ) -> None:
-        self._was_traced = was_traced
-        self._is_traced = is_traced
-        self._recording = recording
+    def __init__(self, first: Tracing, second: Tracing, recordings: tuple[Recording, Recording]) -> None:
+        self._first, self._second = first, second
+        self._recordings = recordings
 
     def is_same(self, former: Any, found: Any, depth: int = 0) -> bool:
         """Return whether a further call would find the same in a place where something else was left again.
@@ -267,14 +274,17 @@ class StateComparison:
             return True
         if type(former) is not type(found) or depth > _DEEPEST:
             return False
-        if not _holds_others(former) and self._was_traced(former) and self._is_traced(found):
+        if not _holds_others(former) and self._both_traced(former, found):
             return True
         if hasattr(type(former), "stands_for_number") and not isinstance(former, tuple):
             return False
         if isinstance(former, Proxy):  # A constant; comparing proxies would be recorded.
-            return _same_node(former.node, found.node, self._recording, self._recording)
+            second = self._recordings[1]
+            return _same_node(former.node, found.node, second, second)
         if is_array(former) or isinstance(former, bytearray | array):
             return is_same_array(former, found)
+        if isinstance(former, torch.Tensor):
+            return _same_plain(former, found) or self._same_by_nodes(former, found)
         if type(former) in PLAIN:
             return _same_plain(former, found)
         mine, theirs = _parts_of(former), _parts_of(found)
@@ -283,6 +293,14 @@ class StateComparison:
         return len(mine) == len(theirs) and all(
             self.is_same(one, other, depth + 1) for one, other in zip(mine, theirs, strict=True)
         )
+
+    def _both_traced(self, former: Any, found: Any) -> bool:
+        return self._first.holds_traced_values(former) and self._second.holds_traced_values(found)
+
+    def _same_by_nodes(self, former: Any, found: Any) -> bool:
+        """Return whether two tensors, which may have no data, are computed alike."""
+        one, other = self._first.node_of(former), self._second.node_of(found)
+        return one is not None and other is not None and _same_node(one, other, *self._recordings)
 
 
 def _parts_of(value: Any) -> list[Any] | None:

@@ -176,8 +176,7 @@ class StateSettler(StateKeeper):
             second = other._recording()
             if not (same_recordings(first, second) and self._asks_as(other)):
                 return self._likely(changes)
-            comparison = StateComparison(self.holds_traced_values, other.holds_traced_values, second)
-            return self._first_that_goes_on(other, comparison)
+            return self._first_that_goes_on(other, StateComparison(self, other, (first, second)))
         finally:
             self._ended = False
             self._exchange(as_left=False)
@@ -305,6 +304,10 @@ class StateSettler(StateKeeper):
     def _values_of_constants(self) -> dict[Node, torch.Tensor]:
         """Return the tensors that nodes had for values, as far as they are known."""
         return {}
+
+    def node_of(self, value: Any) -> Node | None:
+        """Return the node that a tensor is the value of, None where that is not known."""
+        return None
 
     def _asked(self) -> list[Node]:
         """Return the nodes that say what the inputs were asked."""

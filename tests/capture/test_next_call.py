@@ -21,6 +21,7 @@ import fxplug
 from fxplug.analyze.comparison import MismatchError
 from fxplug.api.checking import check_capture
 from fxplug.capture import Tracer
+from fxplug.capture.examples.tracer import ExampleTracer
 from fxplug.capture.quiet import quiet
 from fxplug.errors import TraceError, TraceWarning
 
@@ -60,7 +61,7 @@ class Holder(nn.Module):
         self.weight = nn.Parameter(torch.full((3,), 3.0))
         self.experts = nn.ParameterList([torch.zeros(3), torch.zeros(3)])
         self.register_buffer("count", torch.ones(()))
-        self.layer, self.norm = nn.Linear(3, 3), nn.LayerNorm(3)
+        self.layer, self.norm, self.batch = nn.Linear(3, 3), nn.LayerNorm(3), nn.BatchNorm1d(3)
 
 
 def only_first(self, x):
@@ -135,6 +136,26 @@ def made_of_a_buffer_that_changes(self, x):
     return x * self.kept
 
 
+def made_of_a_buffer_that_a_layer_changes(self, x):
+    if self.kept is None:
+        self.kept = self.batch.running_mean * 2
+    return self.batch(x) + self.kept
+
+
+def constant_that_the_second_call_changes(self, x):
+    if self.kept is None:
+        self.kept = torch.ones(3)
+    else:
+        self.kept.add_(1)
+    return x * self.kept
+
+
+def another_parameter_of_the_same_values(self, x):
+    expert = self.experts[0 if self.kept is None else 1]
+    self.kept = True
+    return x + expert
+
+
 def every_fourth(self, x):
     self.step += 1
     if self.step > 3:
@@ -166,6 +187,13 @@ def result_of_the_first_call_is_changed_by_the_second(self, x):
         self.kept += 1
     self.kept = x * 2
     return self.kept
+
+
+def asks_a_tensor_only_at_the_second_call(self, x):
+    if self.kept and x.requires_grad:
+        return -x
+    self.kept = True
+    return x * 2
 
 
 def layer_that_is_changed_after_its_call(self, x):
@@ -205,6 +233,9 @@ REFUSED = {
     previous_in_a_dict: "table",
     sum_in_place: "kept",
     made_of_a_buffer_that_changes: "kept",
+    made_of_a_buffer_that_a_layer_changes: "kept",
+    constant_that_the_second_call_changes: "kept",
+    another_parameter_of_the_same_values: "kept",
     every_fourth: "step",
     one_expert_after_the_other: "step",
     tensor_of_the_second_call: "ones",
@@ -236,7 +267,9 @@ def test_a_program_that_is_another_one_at_its_next_call_is_refused(capture_as, f
 
 
 @pytest.mark.parametrize("options", [{"mode": "shape"}, {"mode": "value"}, {"mode": "value", "check": False}])
-@pytest.mark.parametrize("forward", [sizes_of_the_previous, asked_only_at_the_second_call])
+@pytest.mark.parametrize(
+    "forward", [sizes_of_the_previous, asked_only_at_the_second_call, asks_a_tensor_only_at_the_second_call]
+)
 def test_a_program_that_asks_in_another_way_at_its_next_call_is_refused(forward, options):
     with pytest.raises(TraceError) as refused:
         fxplug.trace(module_of(forward), (X,), **options)
@@ -255,12 +288,25 @@ def test_the_message_names_the_class_and_the_line(capture_as):
 
 
 def test_the_message_names_what_the_program_reads(capture_as):
-    def forward(self, x):
+    def answers(self, x):
+        self.first = "called"
         self.step += 1
-        return only_first(self, x)
+        return x * self.step
 
-    with pytest.raises(TraceError, match="in the attribute 'first'"):
-        capture_as(module_of(forward))
+    with pytest.raises(TraceError, match="in the attribute 'step'"):
+        capture_as(module_of(answers))
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_an_input_that_cannot_be_told_from_what_was_left_is_refused(mode):
+    def forward(self, x):
+        out = x + self.table.get("last", x)
+        self.table["last"] = x
+        return out
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(module_of(forward), (nn.Parameter(X),), mode=mode, check=False)
+    assert refused.value.code == "FXP-T055"
 
 
 # -- programs that are the same at their next call
@@ -305,10 +351,20 @@ def table_of_a_parameter(self, x):
     return self.kept * x + self.kept.sum()
 
 
+def table_that_is_made_anew(self, x):
+    self.kept = self.weight.detach() * 2
+    return x * self.kept
+
+
 def kept_for_whoever_looks(self, x):
     self.kept = self.layer(x)
     self.items.append(self.kept)
     return self.kept * 2
+
+
+def input_for_whoever_looks(self, x):
+    self.kept, self.table = x, {"last": [x]}
+    return x * 2
 
 
 def function_that_is_made_anew(self, x):
@@ -336,7 +392,9 @@ SAME = {
     mask_that_is_made_once: "kept",
     masks_that_are_made_once: "table",
     table_of_a_parameter: "kept",
+    table_that_is_made_anew: "kept",
     kept_for_whoever_looks: "items",
+    input_for_whoever_looks: "kept",
     function_that_is_made_anew: "kept",
     flag_that_says_nothing: "first",
     hook_at_a_layer_that_is_not_called: None,
@@ -372,6 +430,31 @@ def test_numbers_that_are_counted_and_not_used(capture_as):
     assert "'step'" in told[0]
     assert torch.equal(captured(X * 3), X * 6)
     assert root.step == 0
+
+
+def test_a_buffer_that_is_updated_beside_a_count(capture_as):
+    def forward(self, x):
+        self.step += 1
+        self.count += 1
+        return x * self.count
+
+    root = module_of(forward)
+    captured, _ = captured_with_warnings(capture_as, root)
+    assert root.count.item() == 1
+    assert [captured(X)[0, 0].item() for _ in range(2)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "options", [{"mode": "symbolic"}, {"mode": "value"}, {"mode": "value", "check": False}]
+)
+def test_a_question_about_a_constant_that_is_made_once(options):
+    def forward(self, x):
+        if self.kept is None:
+            self.kept = torch.ones(3)
+        return x + 1 if self.kept.any() else x
+
+    captured, _ = captured_with_warnings(lambda root: fxplug.trace(root, (X,), **options), module_of(forward))
+    assert torch.equal(captured(X), X + 1)
 
 
 # -- the second trace
@@ -412,6 +495,38 @@ def test_the_program_runs_a_second_time_only_if_something_has_changed(mode, chan
     assert set(states) == {before[0]} == {random.getstate()}
     assert mode == "symbolic" or all(torch.equal(one, drawn[0]) for one in drawn)
     assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_the_second_trace_draws_nothing_from_whoever_traces():
+    states = []
+    for changes in (False, True):
+        torch.manual_seed(0)
+        root = Watched(changes)
+        torch.manual_seed(1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TraceWarning)
+            ExampleTracer((X,), {}).trace(root)
+        states.append(torch.get_rng_state())
+    KEPT.told.clear()
+    assert torch.equal(*states)
+
+
+def test_a_second_trace_that_draws_more_leaves_the_random_state():
+    def forward(self, x):
+        x = nn.functional.dropout(x, 0.5)
+        if self.first:
+            self.first = False
+            return x
+        return nn.functional.dropout(x, 0.5)
+
+    root = module_of(forward)
+    torch.manual_seed(0)
+    nn.functional.dropout(X, 0.5)
+    expected = torch.get_rng_state()
+    torch.manual_seed(0)
+    with pytest.raises(TraceError, match="FXP-T055"):
+        ExampleTracer((X,), {}).trace(root)
+    assert torch.equal(torch.get_rng_state(), expected)
 
 
 LOGGER = logging.getLogger(__name__)

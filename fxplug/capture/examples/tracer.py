@@ -209,6 +209,11 @@ class ExampleTracer(CallListener):
     def _values_of_constants(self) -> dict[Node, torch.Tensor]:
         return {node: tensor for tensor, node in self._known.living() if isinstance(node, Node)}
 
+    def node_of(self, value: Any) -> Node | None:
+        """Return the node that a tensor is the value of, None where that is not known."""
+        _, source = self._known.get(id(value), (None, None))
+        return source if isinstance(source, Node) else None
+
     def _asked(self) -> list[Node]:
         return self._guards.predicates()
 
