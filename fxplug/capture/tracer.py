@@ -38,6 +38,7 @@ from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.repeated import Recording, first_carried_over, same_recordings
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
+from fxplug.capture.settings import Settings
 from fxplug.capture.shims import record_call
 from fxplug.capture.sources import Place, user_line
 from fxplug.capture.state import (
@@ -158,7 +159,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
         self._regions = RegionStack()
-        self._surroundings = Surroundings(self._regions)
+        self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -300,6 +301,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         """Run the program with proxies and leave the user's modules as they were."""
         regions = self._regions = RegionStack()
         surroundings = self._surroundings = Surroundings(regions)
+        settings = self._settings = Settings()
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         outside = self._outside = OutsideState(self._paths)
@@ -321,16 +323,19 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
             states.restore()
             outside.restore()
             draws.restore()
+            settings.restore()
             raise
         finally:
             self._draws = None
         kept = variables.restore()
         self._outside_changes = outside.restore()
         changed = draws.restore()
+        changed_settings = settings.restore()
         states.restore_and_report(warns=self.on_mutation == "keep")
         self._settle_surroundings()
         draws.refuse()
         refuse_draws(changed)
+        settings.report(changed_settings, warns=self.on_mutation == "keep")
         if kept is not None:
             raise kept
         if self._refusals and self.problems is None:
@@ -390,6 +395,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateKeeper, ConstantKeeper
         """Put back what is outside of the modules once more, after the program has run on its own."""
         if self._outside is not None:
             self._outside.exchange(as_left=False)
+        self._settings.restore()
 
     def _carried_over(self, first_change: OutsideChange, other: Tracer | None) -> OutsideChange | None:
         """Return the change by which the program is another one at its next call, None where it is the same."""
