@@ -11,6 +11,8 @@ The list:
   never see a proxy; of other assignments the trace takes note first, to put them back.
 - ``__enter__`` and ``__exit__`` of torch's own contexts, such as ``no_grad``: nodes know what is entered around them;
   and how ``set_grad_enabled`` is made, because that takes effect without being entered.
+- ``__enter__`` and ``__exit__`` of modes that take calls of torch upon themselves (``TorchFunctionMode``,
+  ``TorchDispatchMode``).
 - Functions of torch whose calls stay whole, such as ``autograd.Function.apply`` (see `fxplug.capture.opaque`), and
   those that set the random numbers of torch.
 - ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
@@ -34,6 +36,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.opaque import hear_opaque_call
 from fxplug.capture.regions import CONTEXTS
@@ -43,6 +46,7 @@ from fxplug.capture.wrapping import body_of, hold_leaves, hold_wrapped, keep_cal
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import (
     TORCH_FX_PATCHED,
+    TorchDispatchMode,
     TorchFxTracer,
     opaque_functions,
     set_torch_fx_flag,
@@ -143,6 +147,25 @@ def _enter(self: Any) -> Any:
     if session is None or (interceptor := session.interceptor) is None:
         return original(self)
     return interceptor.on_context_enter(original, self)
+
+
+def _enter_mode(self: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is not None and (interceptor := session.interceptor) is not None:
+        interceptor.on_calls_taken_over(self)
+    return original(self)
+
+
+def _exit_mode(self: Any, *error: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    left = original(self, *error)
+    if session is not None and (interceptor := session.interceptor) is not None and error[0] is None:
+        interceptor.on_calls_given_back(self)
+    return left
 
 
 def _exit(self: Any, *error: Any) -> Any:
@@ -285,6 +308,10 @@ _INTERCEPTED: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
 _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     *((kind, "__enter__", _enter, _CONSTANTS) for kind in CONTEXTS),
     *((kind, "__exit__", _exit, _CONSTANTS) for kind in CONTEXTS),
+    (TorchFunctionMode, "__enter__", _enter_mode, _CONSTANTS),
+    (TorchFunctionMode, "__exit__", _exit_mode, _CONSTANTS),
+    (TorchDispatchMode, "__enter__", _enter_mode, _CONSTANTS),
+    (TorchDispatchMode, "__exit__", _exit_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
     *(

@@ -9,6 +9,7 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import seeding_error
+from fxplug.capture.settings import SETTERS
 from fxplug.capture.writes import writes_of
 from fxplug.ir import Graph, Node, effects
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fxplug.capture.outside import OutsideState
     from fxplug.capture.policy import TraceContext
     from fxplug.capture.randomness import RandomStates
+    from fxplug.capture.settings import Settings
     from fxplug.capture.state import ModuleStates
     from fxplug.capture.surroundings import Surroundings
     from fxplug.errors import TraceError
@@ -46,6 +48,7 @@ class StateKeeper:
     _draws: RandomStates | None = None
     _outside: OutsideState | None = None
     _states: ModuleStates
+    _settings: Settings
     _surroundings: Surroundings
     paused: int = 0
     """Above zero while nothing is to be heard."""
@@ -107,6 +110,8 @@ class StateKeeper:
         """Hear of a function that the program may call, of its own code, and of the names in it."""
         if self._draws is not None:
             self._draws.note_function(function, names)
+        if not names.isdisjoint(SETTERS):
+            self._settings.note_code(code, names)
         if not names.isdisjoint(_UNHEARD) or writes_of(code).deletes:
             self._states.expect_changes()
         if self._outside is not None:

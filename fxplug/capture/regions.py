@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
@@ -55,6 +56,9 @@ class RegionStack:
         """Each context, and how it is entered again."""
         self.grad_mode = torch.is_grad_enabled()
         """Whether gradients were on before the program ran."""
+        self.taken: list[tuple[Any, int, TraceError]] = []
+        """Modes of the program that take calls upon themselves, the version that the graph had when each was entered,
+        and what is to be said if something is recorded inside."""
         self.busy = False
         """Whether a context of torch is being entered or left, which torch does with the help of others."""
         self.statement: tuple[Any, RegionEntry | None] | None = None
@@ -72,6 +76,7 @@ class RegionKeeper:
     """A tracer that gives each node the region in which it is made."""
 
     graph: Graph
+    paused: int = 0
     _regions: RegionStack
 
     def on_context_enter(self, enter: Callable[[Any], Any], context: Any) -> Any:
@@ -129,6 +134,32 @@ class RegionKeeper:
         self._end_statement(context)
         return decorate(context, function)
 
+    def on_calls_taken_over(self, mode: Any) -> None:
+        """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
+        if not self.paused and type(mode).__module__.partition(".")[0] not in _WITH_MODES:
+            self._take_over(mode)
+
+    def _take_over(self, mode: Any) -> None:
+        """Remember a mode of the program: it does what is not known with calls that it does not hear of."""
+        self._regions.taken.append((mode, self.graph.version, _mode_error(mode)))
+
+    def on_calls_given_back(self, mode: Any) -> None:
+        """Hear that such a mode is left.
+
+        Raises:
+            TraceError: Something was recorded meanwhile.
+        """
+        taken = self._regions.taken
+        for entry in [entry for entry in taken if entry[0] is mode]:
+            taken.remove(entry)
+            self._check_taken(entry)
+
+    def _check_taken(self, entry: tuple[Any, int, TraceError]) -> None:
+        _, version, error = entry
+        if self.graph.version != version:
+            self.note_refusal(error)
+            raise error
+
     def _quietly(self, function: Callable[..., Any], *arguments: Any) -> Any:
         stack = self._regions
         stack.busy = True
@@ -180,6 +211,8 @@ class RegionKeeper:
             TraceError: It has.
         """
         self._check_nested(None)
+        for entry in self._regions.taken:
+            self._check_taken(entry)
         entered = self._regions.entered
         if not entered and torch.is_grad_enabled() is not self._regions.grad_mode and self._regions.refusal:
             raise self._regions.refusal
@@ -192,6 +225,23 @@ class RegionKeeper:
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that a program must not swallow."""
+
+
+_WITH_MODES = frozenset({"fxplug", "torch"})
+"""Whose modes leave results as they are."""
+
+
+def _mode_error(mode: Any) -> TraceError:
+    """Return the error for a mode of the program that takes calls of torch, or its operators, upon itself."""
+    taken, remedy = "operators", "Make"
+    if isinstance(mode, TorchFunctionMode):
+        taken, remedy = "calls of torch", "Give example inputs (fxplug.trace), make"
+    return TraceError(
+        f"Cannot trace: the program enters {type(mode).__qualname__}, a mode that takes {taken} upon itself"
+        f"{place_in_program()}, and does not hear of what is only recorded. {remedy} the enclosing module a leaf, or "
+        "enter the mode around the captured program.",
+        code="FXP-T050",
+    )
 
 
 def _name(context: Any) -> str:

@@ -83,6 +83,14 @@ class ModuleInterceptor(Protocol):
         """Hear that a function is called that asks for the time (``"clock"``), or the system for random numbers."""
         ...
 
+    def on_calls_taken_over(self, mode: Any) -> None:
+        """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
+        ...
+
+    def on_calls_given_back(self, mode: Any) -> None:
+        """Hear that such a mode is left."""
+        ...
+
     def on_mode_asked(self, name: str, arguments: tuple[Any, ...], answer: Any) -> Any:
         """Hear that a function of torch is asked for a mode; return the answer."""
         ...

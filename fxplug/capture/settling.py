@@ -149,6 +149,7 @@ class StateSettler(StateKeeper):
         """Put back what is outside of the modules once more, after the program has run on its own."""
         if self._outside is not None:
             self._outside.exchange(as_left=False)
+        self._settings.restore()
 
     def _changed_leaf(self) -> AnyChange | None:
         """Return the first change that makes a module that stays a call another one; its node would be the same."""

@@ -20,7 +20,7 @@ from fxplug.capture.writes import place_of_write, writes_of
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import has_hooks, hook_tables, own_tables
+from fxplug.semantics.internals import global_hook_tables, has_hooks, hook_tables, own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
@@ -38,6 +38,7 @@ __all__ = [
     "may_assign",
     "report_changes",
     "report_outside",
+    "speak_of",
     "training_error",
     "updates_in_place",
 ]
@@ -174,6 +175,8 @@ class ModuleStates:
 
     def _changed_for_call(self, module: nn.Module, path: str) -> tuple[str, str] | None:
         """Return the first thing about a module, or one in it, that is not what it was, and what kind it is of."""
+        if any(self._is_new(key) for table in global_hook_tables() for key in table):
+            return "hooks", path
         named: set[str] | None = None
         for part in module.modules():
             if self._changed_hooks(part):
@@ -381,7 +384,7 @@ def report_changes(changes: Sequence[ModuleChange], *, warns: bool) -> None:
             ("assigned", "assign it") if change.how == "assigned" else ("changed what is in", "change it")
         )
         said = f"While tracing, forward {done} the attribute {change.path!r}. It was put back, and the captured program"
-        _speak_of(said, verb, "make the enclosing module a leaf", warns=warns)
+        speak_of(said, verb, "make the enclosing module a leaf", warns=warns)
 
 
 def assignment_error(path: str) -> TraceError:
@@ -397,7 +400,7 @@ def assignment_error(path: str) -> TraceError:
 def leaf_error(path: str, kind: str, name: str) -> TraceError:
     """Return the error for a module that stays a call, and is another one at its call than when the trace began."""
     what = (
-        f"its hooks, or those of a module in it ({name!r}), are not those that it had"
+        f"its hooks, or those of a module in it ({name!r}) or of all modules, are not those that it had"
         if kind == "hooks"
         else f"{name!r} is not what it was"
     )
@@ -585,10 +588,10 @@ def report_outside(
         )
     for text in dict.fromkeys(_changing(change, state) for change in changes):
         said = f"While it was traced, the program {text}. It was put back, and the captured program"
-        _speak_of(said, "do so", "keep the function that changes it as a call (fxplug.wrap)", warns=warns)
+        speak_of(said, "do so", "keep the function that changes it as a call (fxplug.wrap)", warns=warns)
 
 
-def _speak_of(said: str, verb: str, remedy: str, *, warns: bool) -> None:
+def speak_of(said: str, verb: str, remedy: str, *, warns: bool) -> None:
     """Warn of a change that was put back and that the captured program does not make, or refuse it."""
     if not warns:
         raise TraceError(

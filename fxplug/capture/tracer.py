@@ -35,6 +35,7 @@ from fxplug.capture.randomness import RandomStates, refuse_draws
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
+from fxplug.capture.settings import Settings
 from fxplug.capture.settling import StateSettler
 from fxplug.capture.shims import record_call
 from fxplug.capture.sources import Place, user_line
@@ -157,7 +158,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
         self._regions = RegionStack()
-        self._surroundings = Surroundings(self._regions)
+        self._surroundings, self._settings = Surroundings(self._regions), Settings()
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -303,6 +304,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         """Run the program with proxies and leave the user's modules as they were."""
         regions = self._regions = RegionStack()
         surroundings = self._surroundings = Surroundings(regions)
+        settings = self._settings = Settings()
         draws = self._draws = RandomStates()
         variables = Variables(self.context.root)
         outside = self._outside = OutsideState(self._paths)
@@ -325,17 +327,20 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             states.restore()
             outside.restore()
             draws.restore()
+            settings.restore()
             raise
         finally:
             self._draws = None
         kept = variables.restore()
         self._outside_changes = outside.restore()
         changed = draws.restore()
+        changed_settings = settings.restore()
         self._module_changes = states.restore()
         states.refuse_changes(self._module_changes)
         self._settle_surroundings()
         draws.refuse()
         refuse_draws(changed)
+        settings.report(changed_settings, warns=self.on_mutation == "keep")
         if kept is not None:
             raise kept
         if self._refusals and self.problems is None:

@@ -92,6 +92,7 @@ __all__ = [
     "flatten_tree_with_paths",
     "from_functional",
     "functionalisation",
+    "global_hook_tables",
     "has_backward_hooks",
     "has_forward_hooks",
     "has_hooks",
@@ -295,6 +296,16 @@ def has_forward_hooks(module: nn.Module) -> bool:
         or module._forward_pre_hooks
         or module_base._global_forward_hooks
         or module_base._global_forward_pre_hooks
+    )
+
+
+def global_hook_tables() -> tuple[dict[Any, Any], ...]:
+    """Return the tables of what runs around the forward or backward of all modules."""
+    return (
+        module_base._global_forward_hooks,
+        module_base._global_forward_pre_hooks,
+        module_base._global_backward_hooks,
+        module_base._global_backward_pre_hooks,
     )
 
 

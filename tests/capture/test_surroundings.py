@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import is_grad_enabled as are_gradients_computed
 from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxplug
 from fxplug import GuardError
-from fxplug.errors import GuardWarning
+from fxplug.errors import GuardWarning, TraceWarning
 from fxplug.ir.guards import StateGuard
 from fxplug.semantics.surroundings import MODES as MODES_OF_TORCH
 from fxplug.semantics.surroundings import is_known
@@ -642,3 +644,204 @@ def test_file_that_asks_for_something_else_is_refused(tmp_path):
         fxplug.errors.StorageError, match=r"ask for 'torch\.seed', which programs cannot ask for"
     ):
         fxplug.load(tmp_path / "module.fxp")
+
+
+# -- settings that the program changes
+
+
+def leaves_a_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    return x + torch.ones(3)
+
+
+def leaves_a_device(x):
+    torch.set_default_device("meta")
+    return x * 2
+
+
+def leaves_determinism(x):
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return x * 2
+
+
+def leaves_a_precision(x):
+    torch.set_float32_matmul_precision("high")
+    return x * 2
+
+
+def leaves_autocast(x):
+    torch.set_autocast_enabled("cpu", True)
+    return x * 2
+
+
+def leaves_a_hook(x):
+    torch.nn.modules.module.register_module_forward_hook(lambda module, args, result: result * 2)
+    return x * 2
+
+
+def leaves_gradients_off(x):
+    torch.set_grad_enabled(False)
+    return x * 2
+
+
+def fails_with_a_dtype(x):
+    torch.set_default_dtype(torch.float64)
+    raise KeyError(x)
+
+
+def around():
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_num_threads(),
+        torch.is_anomaly_enabled(),
+        torch.is_grad_enabled(),
+        len(torch.nn.modules.module._global_forward_hooks),
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        leaves_a_dtype,
+        leaves_a_device,
+        leaves_determinism,
+        leaves_a_precision,
+        leaves_autocast,
+        leaves_a_hook,
+        leaves_gradients_off,
+    ],
+)
+def test_program_that_leaves_a_setting_changed_is_refused_and_it_is_put_back(mode, program):
+    before = around()
+    with pytest.raises(fxplug.TraceError, match=rf"at .* in {program.__name__} .*\[FXP-T050\]$"):
+        capture(program, mode)
+    assert around() == before
+
+
+def test_settings_are_put_back_if_the_program_fails(mode):
+    before = around()
+    with pytest.raises(KeyError):
+        capture(fails_with_a_dtype, mode)
+    assert around() == before
+
+
+@pytest.mark.parametrize("name", ["set_num_threads", "set_detect_anomaly"])
+def test_setting_by_which_nothing_is_computed_otherwise_is_told_of(mode, name):
+    def program(x):
+        if name == "set_num_threads":
+            torch.set_num_threads(before[5] + 1)
+        else:
+            torch.autograd.set_detect_anomaly(True)
+        return x * 2
+
+    before = around()
+    with pytest.warns(TraceWarning, match=rf"changed .* in program .*{name}.* does not do so"):
+        module = capture(program, mode)
+    assert around() == before
+    assert torch.equal(module(X), X * 2)
+    assert around() == before
+    with pytest.raises(fxplug.TraceError, match=r"FXP-T067"):
+        capture(program, mode, on_mutation="error")
+    assert around() == before
+
+
+def test_setting_that_is_put_back_by_the_program_is_captured(mode):
+    def program(x):
+        torch.set_default_dtype(torch.float64)
+        made = torch.ones(3)
+        torch.set_default_dtype(torch.float32)
+        return x + made
+
+    assert capture(program, mode)(X).dtype is torch.float64
+
+
+def test_hook_of_all_modules_around_a_layer_is_refused(mode):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x):
+            handle = torch.nn.modules.module.register_module_forward_hook(
+                lambda module, args, result: result * 2
+            )
+            try:
+                return self.layer(x)
+            finally:
+                handle.remove()
+
+    before = around()
+    with pytest.raises(fxplug.TraceError, match=r"or of all modules, are not those .*\[FXP-T010\]"):
+        capture(Root(), mode)
+    assert around() == before
+
+
+# -- modes of the program's own
+
+
+class Doubles(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func in {torch.Tensor.add, torch.relu, torch.nn.functional.relu} else result
+
+
+class DoublesOperators(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is torch.ops.aten.relu.default else result
+
+
+class EntersAMode(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+        self.layer = nn.ReLU()
+
+    def forward(self, x):
+        with self.kind():
+            return self.layer(x) + x.add(1)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_mode_of_calls_is_heard_inside_of_layers(mode):
+    root = EntersAMode(Doubles)
+
+    assert torch.equal(capture(root, mode)(X), root(X))
+    assert torch.equal(capture(root, mode, check=False)(X + 1), root(X + 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("symbolic", Doubles), *((mode, DoublesOperators) for mode in MODES)]
+)
+def test_mode_of_the_program_that_does_not_hear_of_calls_is_refused(mode, kind):
+    with pytest.raises(fxplug.TraceError, match=rf"enters {kind.__name__}, .* in forward .*\[FXP-T050\]$"):
+        capture(EntersAMode(kind), mode, check=False)
+
+
+@pytest.mark.parametrize("kind", [Doubles, DoublesOperators])
+def test_mode_of_the_program_in_which_nothing_is_recorded_is_captured(kind):
+    def program(x):
+        with kind():
+            number = 2
+        return x * number
+
+    assert torch.equal(fxplug.trace(program)(X), X * 2)
+
+
+def test_modes_of_torch_and_modes_around_a_trace_are_nothing_of_the_program(mode):
+    class Counts(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    def program(x):
+        with torch.device("cpu"):
+            return x + torch.ones(3)
+
+    with Counts():
+        module = capture(program, mode)
+    with Counts():
+        assert torch.equal(module(X), X + 1)

@@ -129,6 +129,7 @@ class ExampleTracer(CallListener):
         super()._reset()
         self.hears_every_attribute = False
         self._leaf_kinds: dict[type, bool] = {}
+        self._enters_layers = False
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
@@ -226,6 +227,13 @@ class ExampleTracer(CallListener):
             if not node.users:
                 self.graph.erase_node(node)
 
+    def _take_over(self, mode: Any) -> None:
+        """Let a mode of calls of torch hear of them, inside of layers too; refuse one of operators."""
+        if isinstance(mode, TorchFunctionMode):
+            self._enters_layers = True
+        else:
+            super()._take_over(mode)
+
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module."""
         if self.paused:
@@ -253,6 +261,8 @@ class ExampleTracer(CallListener):
             return answer
         kind = type(module)
         is_leaf = self._leaf_kinds.get(kind)
+        if self._enters_layers:
+            return False
         if is_leaf is None:
             is_leaf = self._leaf_kinds[kind] = is_leaf_by_class(module)
         return is_leaf
