@@ -131,7 +131,8 @@ class MismatchError(VerificationError):
 def describe(value: Any) -> str:
     """Return dtype and shape of a tensor, or the type of another value, for people."""
     if isinstance(value, torch.Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        sizes = f" of {value.size(0)} tensors" if value.is_nested else str(list(value.shape))
+        return f"{str(value.dtype).removeprefix('torch.')}{sizes}"
     return type(value).__name__
 
 
@@ -148,6 +149,9 @@ def compare(expected: Any, actual: Any, tolerance: Tolerance, path: str = "outpu
         One comparison per tensor or plain value, in order; one for a container where the containers differ.
     """
     if isinstance(expected, torch.Tensor) and isinstance(actual, torch.Tensor):
+        if expected.is_nested or actual.is_nested:
+            yield from _compare_nested(expected, actual, tolerance, path)
+            return
         yield _compare_tensors(expected, actual, tolerance, path)
         return
     if type(expected) is not type(actual):
@@ -165,6 +169,21 @@ def compare(expected: Any, actual: Any, tolerance: Tolerance, path: str = "outpu
         return
     for key, part in parts.items():
         yield from compare(part, others[key], tolerance, f"{path}{key}")
+
+
+def _compare_nested(
+    expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, path: str
+) -> Iterator[Comparison]:
+    """Compare the tensors in nested ones, which have no shape."""
+    if expected.is_nested and actual.is_nested and expected.layout is actual.layout:
+        yield from compare(list(expected.detach().unbind()), list(actual.detach().unbind()), tolerance, path)
+        return
+    wanted, found = (
+        f"nested tensor ({value.layout})" if value.is_nested else "plain tensor"
+        for value in (expected, actual)
+    )
+    reason = f"it is a {found} and should be a {wanted}"
+    yield Comparison(path, describe(expected), describe(actual), math.inf, math.inf, reason=reason)
 
 
 def _parts(value: Any) -> dict[str, Any] | None:

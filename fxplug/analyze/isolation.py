@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import deque
 from contextlib import contextmanager
@@ -58,21 +59,38 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def copy_values(values: ValueT) -> ValueT:
     """Return a deep copy; tensors that are results of a computation are copied without their history."""
-    return copy.deepcopy(values, _without_history(tensors_in(values)))
+    return copy.deepcopy(values, _copies(tensors_in(values)))
 
 
 def copy_module(module: ModuleT) -> ModuleT:
     """Return a deep copy of a module, which shares nothing with it."""
-    return copy.deepcopy(module, _without_history(value for _, value in tensors_of(module)))
+    return copy.deepcopy(module, _copies(value for _, value in tensors_of(module)))
 
 
-def _without_history(tensors: Iterable[torch.Tensor]) -> dict[int, Any]:
-    """Return a memo for `copy.deepcopy`, which refuses tensors that are no leaves of autograd."""
-    return {
-        id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        for tensor in tensors
-        if not tensor.is_leaf
-    }
+def _copies(tensors: Iterable[torch.Tensor]) -> dict[int, Any]:
+    """Return a memo for `copy.deepcopy`, with copies of the tensors that it refuses."""
+    return {id(tensor): _copy_of(tensor) for tensor in tensors if not tensor.is_leaf or _is_unusual(tensor)}
+
+
+def _is_unusual(tensor: torch.Tensor) -> bool:
+    return (
+        type(tensor) not in _USUAL or tensor.is_nested or tensor.is_quantized or tensor.layout not in _LAYOUTS
+    )
+
+
+_USUAL = frozenset({torch.Tensor, nn.Parameter})
+_LAYOUTS = frozenset({torch.strided, torch.sparse_coo})
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy without history."""
+    if tensor.is_leaf and type(tensor) not in _USUAL:
+        with contextlib.suppress(NotImplementedError, RuntimeError):  # Not every class says how that is done.
+            return copy.deepcopy(tensor)
+    copied = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    if type(copied) is type(tensor):
+        vars(copied).update(vars(tensor))
+    return copied
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from fxplug.analyze.elsewhere import tensors_elsewhere
 from fxplug.analyze.isolation import SavedTensors, forked_random_state, tensors_in
 from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
+from fxplug.api.user_errors import error_with_place
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.examples import ExampleTracer
 from fxplug.codegen import PyTreeCodeGen
-from fxplug.errors import GuardError, TraceError, did_you_mean, shown
+from fxplug.errors import FxplugError, GuardError, TraceError, did_you_mean, shown
 from fxplug.execute import POLICIES, GraphModule, GuardSet
 from fxplug.ir import Graph
 from fxplug.ir.collector import paused_collection
@@ -27,6 +28,7 @@ from fxplug.semantics.internals import (
     is_compiler_loaded,
     is_fake,
     modules_of,
+    refuses_missing_data,
     without_data,
     without_kept_casts,
 )
@@ -250,8 +252,7 @@ def _capture_symbolically(program: Any, options: CaptureOptions) -> GraphModule:
 def _capture_with_examples(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> GraphModule:
-    has_data = not any(tensor.is_meta or is_fake(tensor) for tensor in tensors_in([*args, *kwargs.values()]))
-    checks = options.check and has_data
+    checks = options.check and _has_data(args, kwargs)
     # What is written to by a call that stays one is not heard of.
     elsewhere = SavedTensors(tensors_elsewhere(program) if checks else ())
     try:
@@ -288,6 +289,46 @@ def _capture_once(
             if way is None or way in ways:
                 raise
             ways[way] = True
+        except FxplugError:
+            raise
+        except Exception as error:
+            # What the program calls may take no stand-in for a number (json.dumps, code in C).
+            if "fixes_numbers" in ways:
+                cause = _cause_of(error, program, args, kwargs, options)
+                if cause is error:
+                    raise
+                raise cause from (error if isinstance(cause, TraceError) else None)
+            ways["fixes_numbers"] = True
+
+
+def _cause_of(
+    error: Exception, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> Exception:
+    """Return what to raise for an error of a program that runs without stand-ins for numbers: most often the error.
+
+    Without data, torch finds other words for what is wrong, and refuses what it has no tensors without data for. With
+    data, the program raises its own error.
+    """
+    if options.mode != "shape":
+        return error
+    if options.check and _has_data(args, kwargs):
+        try:
+            _run_on_examples(program, args, kwargs, replace(options, mode="value"), {"fixes_numbers": True})
+        except FxplugError:
+            pass
+        except Exception as own:
+            return own
+    elif not refuses_missing_data(error):
+        return error
+    return TraceError(
+        f"Cannot trace in shape mode: torch cannot do without data what {name_of_root(program)} does "
+        f"({error_with_place(error)}). Trace in value mode (mode='value'), or make the enclosing module a leaf.",
+        code="FXP-T066",
+    )
+
+
+def _has_data(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return not any(tensor.is_meta or is_fake(tensor) for tensor in tensors_in([*args, *kwargs.values()]))
 
 
 _OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T043": "keeps_identities", "FXP-T068": "fixes_numbers"}

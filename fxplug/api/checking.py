@@ -200,11 +200,20 @@ def _other_values(
     changed = False
     with torch.no_grad():
         for tensor in tensors_in(others):
-            if tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_inference():
+            if _takes_other_values(tensor):
                 factors = 1 + torch.rand(tensor.shape, generator=generator) / 16
                 tensor.copy_(tensor * factors.to(tensor))
                 changed = True
     return others if changed else None
+
+
+def _takes_other_values(tensor: torch.Tensor) -> bool:
+    is_plain = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_nested
+    # Of one that was expanded, several elements are one.
+    is_expanded = is_plain and any(
+        stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return is_plain and not is_expanded and not tensor.is_inference()
 
 
 def _observe(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], state: _State) -> _Run:

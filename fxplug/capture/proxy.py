@@ -633,6 +633,12 @@ def _forward(function: Any) -> Callable[[Proxy, Any], Any]:
     return method
 
 
+def _power(self: Proxy, other: Any, modulo: Any = None) -> Any:
+    if modulo is None:
+        return self.tracer.create_proxy("call_function", operator.pow, (self, other), {})
+    return self.tracer.create_proxy("call_function", pow, (self, other, modulo), {})
+
+
 def _reflected(function: Any) -> Callable[[Proxy, Any], Any]:
     def method(self: Proxy, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", function, (other, self), {})
@@ -678,7 +684,7 @@ def _let_patterns_ask() -> None:
 
 def _install_operators() -> None:
     for name in _BINARY:
-        setattr(Proxy, f"__{name}__", _forward(_operator(name)))
+        setattr(Proxy, f"__{name}__", _power if name == "pow" else _forward(_operator(name)))
         setattr(Proxy, f"__r{name}__", _reflected(_operator(name)))
         setattr(Proxy, f"__i{name}__", _forward(getattr(operator, f"i{name}")))
     for name in _COMPARISONS:

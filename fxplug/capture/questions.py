@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fxplug.capture.arguments import holds_itself
-from fxplug.capture.sources import passes_calls_on, place_in_program
+import torch.nested
+
+from fxplug.capture.arguments import holds_itself, iterate_parts
+from fxplug.capture.sources import is_installed, is_standard, passes_calls_on, place_in_program
 from fxplug.errors import FxplugError, TraceError
 from fxplug.ir import SourceLine
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Node
 
 __all__ = [
+    "add_place",
     "misunderstood",
     "no_assignment",
     "no_condition",
@@ -88,7 +91,7 @@ def misunderstood(error: BaseException) -> TraceError | None:
         error, (TypeError, ValueError, RuntimeError, AttributeError)
     ):
         return None
-    if _STAND_IN.search(str(error)) is None:
+    if _STAND_IN.search(str(error)) is None and not _is_refused_by_python(error):
         return None
     line = _line_of(error)
     where = "" if line is None else f" at {line} ({line.text!r})"
@@ -103,13 +106,55 @@ def misunderstood(error: BaseException) -> TraceError | None:
 _STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires ")
 
 
+def _is_refused_by_python(error: BaseException) -> bool:
+    """Return whether a library of Python, or what makes nested tensors, raised an error about a traced value."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None:
+        return False
+    frame = traceback.tb_frame
+    name = frame.f_code.co_filename
+    # What stands for a tensor by its annotation is refused as a tensor is.
+    if name != _NESTED and (not is_standard(name) or _TENSOR.search(str(error))):
+        return False
+    parts = iterate_parts(list(frame.f_locals.values()))
+    return any(_STAND_IN.fullmatch(kind.__name__) for part in parts for kind in type(part).__mro__)
+
+
+_TENSOR = re.compile(r"\bTensor\b")
+_NESTED = torch.nested.__file__
+
+
+def add_place(error: BaseException, name: str) -> None:
+    """Let an error of a program say where the program was when it raised it.
+
+    Args:
+        error: Of the program.
+        name: What is traced.
+    """
+    line = _line_of(error)
+    add = getattr(error, "add_note", None)  # Python 3.10 has none.
+    if add is None or any(note.startswith(_NOTE) for note in getattr(error, "__notes__", ())):
+        return
+    where = "" if line is None else f" at {line} ({line.text!r})"
+    add(f"{_NOTE} {name} was traced{where}.")
+
+
+_NOTE = "fxplug: this was raised while"
+
+
 def _line_of(error: BaseException) -> SourceLine | None:
+    """Return the innermost line of the program; of a library where it is no line of the program's own."""
     found: SourceLine | None = None
+    is_own = False
     traceback = error.__traceback__
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not passes_calls_on(code.co_filename):
+        is_library = is_installed(code.co_filename)
+        if not passes_calls_on(code.co_filename) and not (is_own and is_library):
             found = SourceLine(code.co_filename, traceback.tb_lineno, code.co_name)
+            is_own = not is_library
         traceback = traceback.tb_next
     return found
 

@@ -30,7 +30,7 @@ from fxplug.capture.policy import TraceContext, TraceEvent, TracePolicy, check_s
 from fxplug.capture.proxy import AS_A_RESULT, Proxy
 from fxplug.capture.proxyable import ProxyableClassMeta
 from fxplug.capture.pytrees import InputPlan, NestedCall
-from fxplug.capture.questions import misunderstood, refuse_cycles
+from fxplug.capture.questions import add_place, misunderstood, refuse_cycles
 from fxplug.capture.randomness import RandomStates, refuse_draws
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
@@ -228,6 +228,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             self._finish(started, None, told or error)
             if told is not None:
                 raise told from error
+            if isinstance(error, Exception) and not isinstance(error, FxplugError):
+                add_place(error, type(root).__name__ if isinstance(root, nn.Module) else name_of(root))
             raise
         finally:
             # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.

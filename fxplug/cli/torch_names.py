@@ -102,7 +102,8 @@ PROBES: tuple[TorchName, ...] = (
     ),
     *_below(
         "torch._subclasses.fake_tensor",
-        "DataDependentOutputException DynamicOutputShapeException FakeTensor FakeTensorMode unset_fake_temporarily",
+        "DataDependentOutputException DynamicOutputShapeException FakeTensor FakeTensorMode "
+        "UnsupportedFakeTensorException UnsupportedOperatorException unset_fake_temporarily",
         "tracing with shapes and without data",
     ),
     *_below("torch.nn.modules.batchnorm", "_BatchNorm _NormBase", "folding batch norm; effects of training"),

@@ -27,6 +27,8 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
     unset_fake_temporarily,
 )
 from torch.autograd import forward_ad
@@ -705,6 +707,24 @@ def is_about_missing_data(error: BaseException) -> bool:
     return (
         is_told or is_mute or isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
     )
+
+
+def refuses_missing_data(error: BaseException) -> bool:
+    """Return whether an error says that there is no tensor without data of a kind, or no operator for it."""
+    if isinstance(error, (UnsupportedFakeTensorException, UnsupportedOperatorException)):
+        return True
+    text = str(error)
+    if "NestedTensorImpl" in text or "shape_env" in text:
+        return True
+    traceback = error.__traceback__
+    while isinstance(error, (AssertionError, NotImplementedError)) and traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == _FAKE_TENSORS:
+            return True
+        traceback = traceback.tb_next
+    return False
+
+
+_FAKE_TENSORS = str(sys.modules[FakeTensor.__module__].__file__)
 
 
 def with_data() -> AbstractContextManager[Any]:

@@ -280,6 +280,8 @@ def _restore_gradient(record: _Record) -> None:
 
 def is_elsewhere(tensor: torch.Tensor, alias: torch.Tensor) -> bool:
     """Return whether a tensor has another kind, memory, shape or strides than a second one, or conjugates it."""
+    if tensor.is_nested or alias.is_nested:  # They have no shape.
+        return storage_of(tensor) != storage_of(alias)
     if tensor.dtype != alias.dtype or tensor.shape != alias.shape or tensor.layout != alias.layout:
         return True
     if tensor.is_conj() != alias.is_conj() or tensor.is_neg() != alias.is_neg():

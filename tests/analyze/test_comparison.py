@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from fxplug.analyze.comparison import compare
+from fxplug.analyze.comparison import compare, describe
 from fxplug.api import Check, Tolerance
 from fxplug.errors import ConfigError
 
@@ -201,3 +201,19 @@ def test_tensors_without_data_are_compared_by_what_they_have():
 
     assert next(compare(meta, torch.empty(3, device="meta"), Tolerance())).passed
     assert not next(compare(meta, torch.empty(4, device="meta"), Tolerance())).passed
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_compared_part_by_part():
+    first = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    second = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)])
+    assert all(one.passed for one in compare(first, first.clone(), Tolerance()))
+    assert [one.path for one in compare(first, second, Tolerance()) if not one.passed] == ["output[1]"]
+    shorter = torch.nested.nested_tensor([torch.ones(2)])
+    assert not all(one.passed for one in compare(first, shorter, Tolerance()))
+    jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    (kind,) = compare(first, jagged, Tolerance())
+    assert "should be a nested tensor (torch.strided)" in kind.reason
+    (plain,) = compare(torch.ones(2), first, Tolerance())
+    assert "should be a plain tensor" in plain.reason
+    assert describe(first) == "float32 of 2 tensors"

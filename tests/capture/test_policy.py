@@ -290,8 +290,9 @@ def test_failing_answer_ends_the_trace_and_leaves_torch_alone(pristine_module_cl
     def answer(node, context):
         raise LookupError(node.name)
 
-    with pytest.raises(LookupError, match=r"^'?x'?$"):
+    with pytest.raises(LookupError) as caught:
         trace(Block(), node_created=answer)
+    assert caught.value.args == ("x",)
 
 
 # -- wrappers

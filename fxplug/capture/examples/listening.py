@@ -50,7 +50,9 @@ _ESCAPES = frozenset(
 """What hands out the values of a tensor, or acts on them, where torch does not tell what is done with them."""
 _FRAMES_OF_A_CALL = 5
 """How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
-_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES
+_TEXTS = frozenset({"__format__", "__repr__"})
+"""What makes a text of the values of a tensor."""
+_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
 
@@ -95,6 +97,8 @@ class CallListener(CallRecorder):
         """Return the answer to a question that is known, None where there is none; refuse what hands out values."""
         if name in _QUESTIONS and len(args) == 1 and not kwargs:
             return self._known_answer(name, args[0])
+        if name in _TEXTS and self.mode == "shape":
+            raise self._refusal_of_values(f"the text of a tensor ({name})")
         if name in _ESCAPES and self._is_traced(args[0] if args else None):
             error = self._escape(name)
             self.note_refusal(error)

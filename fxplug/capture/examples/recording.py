@@ -249,8 +249,11 @@ class CallRecorder(InputReceiver):
         self._known[id(tensor)] = (tensor, node)
 
     def _note_refusal_of_values(self, node: Node) -> TraceError:
+        return self._refusal_of_values(expression(node, INSIDE))
+
+    def _refusal_of_values(self, what: str) -> TraceError:
         error = TraceError(
-            f"Cannot trace in shape mode: {expression(node, INSIDE)} needs the values of tensors{place_in_program()}, "
+            f"Cannot trace in shape mode: {what} needs the values of tensors{place_in_program()}, "
             "and there are only their sizes. Trace in value mode (mode='value'), or make the enclosing module a leaf.",
             code="FXP-T066",
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.semantics.internals import storage_of, with_data
-from fxplug.semantics.storages import take_off_history
+from fxplug.semantics.storages import is_elsewhere, take_off_history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,8 +63,7 @@ class Snapshots:
             # The last one first: what was saved later may lie in the same memory, and hold what was written before.
             for tensor, alias, values, requires_grad, was_leaf in reversed(self._saved.values()):
                 alias.copy_(values)
-                is_elsewhere = storage_of(tensor) != storage_of(alias)
-                if is_elsewhere or tensor.shape != alias.shape or tensor.stride() != alias.stride():
+                if is_elsewhere(tensor, alias):
                     tensor.data = alias
                 if was_leaf:
                     take_off_history(tensor)

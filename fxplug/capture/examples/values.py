@@ -49,6 +49,12 @@ def node_behind(source: Node | Part) -> Node:
     return source
 
 
+def _another(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another tensor with the same memory; of a layout that has no views, with a copy of it."""
+    has_views = tensor.layout is torch.strided and not tensor.is_nested
+    return tensor.view_as(tensor) if has_views else tensor.clone()
+
+
 class ValueKeeper(Answerer):
     """A tracer that knows tensors by their identity, and what each is in the graph."""
 
@@ -192,7 +198,7 @@ class ValueKeeper(Answerer):
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
-            value = self._aloof(value.view_as, value)
+            value = self._aloof(_another, value)
         self._known.add_result(value, self._aloof(storage_of, value), source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1
