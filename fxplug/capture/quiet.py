@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["quiet"]
 
-_is_quiet: ContextVar[bool] = ContextVar("fxplug_is_quiet", default=False)
+_is_quiet: ContextVar[bool] = ContextVar("is_quiet", default=False)
 _lock = threading.Lock()
 _running: list[object] = []
 """One for each thread or task that is quiet now."""

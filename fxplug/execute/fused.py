@@ -501,12 +501,13 @@ def padding_of(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> tuple[int, ...] | No
 def onednn_fault() -> str:
     """Return why the operators of oneDNN cannot be used in this process, empty if they can.
 
-    They are run once, on small values, and compared with the plain calls.
+    They are run once, on small values, and compared with the plain calls; outside of the caller's autocast, since the
+    answer is kept.
     """
     if not torch.backends.mkldnn.is_available():
         return "this build of PyTorch has no oneDNN"
     try:
-        with torch.no_grad(), with_data():
+        with torch.no_grad(), with_data(), torch.autocast("cpu", enabled=False):
             wrong = _wrong_operator(onednn_operators())
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
         return f"they fail here: {str(error).splitlines()[0]}" if str(error) else "they fail here"

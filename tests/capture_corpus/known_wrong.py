@@ -27,8 +27,6 @@ KNOWN_WRONG: dict[str, dict[str, str]] = {
     "shape": {
         "sparse_rows_of_traced_parts": NO_CODE,
         "subclass_of_the_user": NO_CODE,
-        "shapes_that_do_not_fit": NO_CODE,
-        "attribute_that_nothing_has": NO_CODE,
         "class_as_key": NO_CODE,
         "work_in_threads": UNRELIABLE,
         "exact_type": ONLY_CHECKED,
