@@ -155,7 +155,7 @@ class ConstantKeeper(RootReader):
             self._note_question(function, tensors[0])
             return function(*args, **kwargs)
         if isinstance(function, MethodWrapperType):
-            return self._note_made(function(*args, **kwargs), function, args, kwargs)
+            return self._plain_attribute(function, args, kwargs)
         if function in _SETTINGS:
             return function(*args, **kwargs)
         effect = call_effect(function, args, kwargs)
@@ -172,6 +172,14 @@ class ConstantKeeper(RootReader):
             return self._note_made(result, function, args, kwargs)
         set_random_state(before)
         return self._record_plain(function, args, kwargs)
+
+    def _plain_attribute(
+        self, function: MethodWrapperType, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Read or assign an attribute of a tensor that the graph does not hold."""
+        if function.__name__ != "__get__" and not self._is_made(args[0]):
+            return self._record_plain(function, args, kwargs)
+        return self._note_made(function(*args, **kwargs), function, args, kwargs)
 
     def _note_question(self, function: Any, tensor: torch.Tensor) -> None:
         """Take note of what the program asks about a weight that it has found without reading an attribute."""
@@ -226,8 +234,10 @@ class ConstantKeeper(RootReader):
         return any(storage_of(known.made[key].tensor) == storage for key in known.reads if key in known.made)
 
     def _note_made(self, result: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Remember how the tensors in the result of a call were made."""
+        """Remember how the tensors in the result of a call were made, except views of those that were found."""
         made = self._constants.made
+        if self._is_view_of_unknown(result, args):
+            return result
         if isinstance(result, torch.Tensor):
             if id(result) not in made and not any(result is argument for argument in args):
                 made[id(result)] = Made(result, function, args, kwargs, None)
@@ -236,6 +246,14 @@ class ConstantKeeper(RootReader):
                 if isinstance(part, torch.Tensor) and id(part) not in made:
                     made[id(part)] = Made(part, function, args, kwargs, index)
         return result
+
+    def _is_view_of_unknown(self, result: Any, args: tuple[Any, ...]) -> bool:
+        """Return whether what a call has returned lies in the memory of a tensor that the program has only found."""
+        first = next((part for part in iterate_parts(result) if isinstance(part, torch.Tensor)), None)
+        base = args[0] if args else None
+        if first is None or not isinstance(base, torch.Tensor) or storage_of(first) != storage_of(base):
+            return False
+        return not self._is_made(base)
 
     # -- recording
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import copy
+import io
+import os
 import sys
+import threading
 import weakref
 from array import array
 from collections import ChainMap, OrderedDict, UserDict, UserList, deque
@@ -47,6 +50,8 @@ KINDS = (list, set, deque, bytearray, array, *_PAIRS)
 """The containers whose contents can be put back; so can those of arrays of NumPy (see `is_array`)."""
 OWN_TABLES = frozenset(vars(nn.Module()))
 """The tables that every module has."""
+_STREAMS = (io.StringIO, io.BytesIO)
+"""Files in memory: what they hold is a text, or bytes, and a position."""
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
 _MOST_BYTES = 1 << 20
@@ -150,7 +155,7 @@ def is_array(value: Any) -> bool:
 
 def is_container(value: Any) -> bool:
     """Return whether a value holds others, and is no object: a list, dict, tuple, array, variable of a closure."""
-    return isinstance(value, (*KINDS, tuple, CellType)) or is_array(value)
+    return isinstance(value, (*KINDS, tuple, CellType, *_STREAMS)) or value is os.environ or is_array(value)
 
 
 _CALLABLES = (FunctionType, MethodType, partial)
@@ -179,8 +184,16 @@ def parts_of(value: Any, contents: list[Any]) -> Iterable[Any]:
 
 
 def _is_flat(value: Any) -> bool:
-    """Return whether a container holds numbers alone: the copy of one is a list of itself."""
-    return isinstance(value, (bytearray, array)) or is_array(value)
+    """Return whether a container holds no objects: the copy of one is a list of one value, all that it holds."""
+    return isinstance(value, (bytearray, array, *_STREAMS)) or value is os.environ or is_array(value)
+
+
+def _flat_copy_of(container: Any) -> Any:
+    if container is os.environ:
+        return dict(os.environ)
+    if isinstance(container, _STREAMS):
+        return None if container.closed else (container.getvalue(), container.tell())
+    return copy.copy(container)
 
 
 def _holds_pairs(value: Any) -> bool:
@@ -194,7 +207,7 @@ def copy_of(container: Any) -> list[Any]:
     if is_object(container):
         return list(_fields_of(container))
     if _is_flat(container):
-        return [copy.copy(container)]
+        return [_flat_copy_of(container)]
     if isinstance(container, CellType):
         return [] if container == CellType() else [container.cell_contents]
     return list(cast("list[Any]", container))
@@ -212,7 +225,7 @@ def is_unchanged(container: Any, before: list[Any]) -> bool:
     if isinstance(container, tuple):
         return True
     if _is_flat(container):
-        return is_same_array(container, before[0])
+        return _is_same_flat(container, before[0])
     is_pairs = _holds_pairs(container)
     found = copy_of(container) if is_pairs or isinstance(container, CellType) else container
     if len(found) != len(before):
@@ -223,6 +236,12 @@ def is_unchanged(container: Any, before: list[Any]) -> bool:
         )
     # By identity: values may define any == of their own. A set that nobody has changed has kept its order.
     return all(map(is_, found, before))
+
+
+def _is_same_flat(container: Any, before: Any) -> bool:
+    if container is os.environ or isinstance(container, _STREAMS):
+        return _flat_copy_of(container) == before
+    return is_same_array(container, before)
 
 
 def is_same_array(one: Any, other: Any) -> bool:
@@ -265,6 +284,14 @@ def _fill_cell(cell: CellType, before: list[Any]) -> None:
 
 
 def _fill_flat(container: Any, before: Any) -> None:
+    if container is os.environ:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+        return
+    if isinstance(container, _STREAMS):
+        _fill_stream(container, before)
+        return
     if isinstance(container, (bytearray, array)):
         container[:] = before
         return
@@ -273,9 +300,19 @@ def _fill_flat(container: Any, before: Any) -> None:
     container[...] = before
 
 
+def _fill_stream(stream: Any, before: Any) -> None:
+    if before is None or stream.closed:  # Nothing opens it again.
+        return
+    content, position = before
+    stream.seek(0)
+    stream.truncate()
+    stream.write(content)
+    stream.seek(position)
+
+
 # -- plain objects
 
-PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList)
+PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local)
 """Classes of Python whose instances hold what a program gives them."""
 _FOREIGN = frozenset({*sys.stdlib_module_names, "fxplug", "numpy", "torch"}) - {"__main__"}
 """Top-level modules whose objects are their own affair."""
@@ -309,6 +346,8 @@ def _slots_of(kind: type) -> Iterator[tuple[str, MemberDescriptorType]]:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, threading.local):
+        return vars(value)  # Those of this thread, which only its own class knows.
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:  # It has slots alone.

@@ -6,6 +6,7 @@ they are entered, and compared with what is there when the program has ended.
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from contextvars import ContextVar
@@ -131,6 +132,8 @@ class OutsideState:
 
     def __init__(self, below: Container[int] = ()) -> None:
         self._below = below
+        self._root: nn.Module | None = None
+        """The module that is traced, until it is known which context variables those below it hold."""
         self.classes: set[type] = set()
         """Those that were looked at."""
         self._codes: list[CodeType] = []
@@ -158,6 +161,10 @@ class OutsideState:
         if is_installed(code.co_filename):
             return
         self._codes.append(code)
+        if "environ" in names:
+            self._add(Known("global", "os", "environ"), os.environ)
+        if "set" in names:
+            self._note_variables_held()
         writes = writes_of(code)
         namespace = function.__globals__
         owner = str(namespace.get("__name__"))
@@ -175,6 +182,14 @@ class OutsideState:
             self._note_closure(function, code, writes.cells, writes.attributes)
         if function.__defaults__ or function.__kwdefaults__:
             self._note_defaults(function, code)
+
+    def _note_variables_held(self) -> None:
+        """Take note of the context variables that modules hold."""
+        root, self._root = self._root, None
+        for _, module in () if root is None else modules_below(root):
+            for name, value in vars(module).items():
+                if type(value) is ContextVar:
+                    self._add(Known("attribute", type(module).__qualname__, name), value)
 
     def _note_closure(
         self, function: FunctionType, code: CodeType, assigned: frozenset[str], attributes: frozenset[str]
@@ -217,6 +232,7 @@ class OutsideState:
             root = root.func
         if isinstance(root, nn.Module):
             self.note_class(type(root))
+            self._root = root
         else:
             self._note_receiver(root.__self__ if isinstance(root, MethodType) else root)
 
@@ -349,6 +365,7 @@ class OutsideState:
             if position_of(value) != before:
                 changes.append(OutsideChange(known, "iterator", None, value))
         changes.extend(self._context_changes())
+        self._root = None
         self.context = None  # Neither it nor a variable can be copied, as a tracer can.
         held = (self._bindings, self._tables, self._contents, self._iterators, self._variables)
         for table in (*held, self.classes):

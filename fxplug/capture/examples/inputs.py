@@ -27,6 +27,7 @@ from fxplug.capture.examples.values import ValueKeeper
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.inputs import Given
 from fxplug.capture.sources import passes_calls_on, place_in_program
+from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import are_distinct, class_of, same_value
@@ -89,6 +90,9 @@ class InputReceiver(ValueKeeper):
         self._compared_inputs: set[Node] = set()
         self._around = [ask(*arguments) for _, ask, arguments in _SURROUNDINGS]
         self._wholes: list[tuple[Node, Any, Any]] = []
+        self._defaults: dict[Node, str] = {}
+        """The inputs that no example was given for, and the names of their parameters."""
+        self._code: CodeType | None = None
         self._is_split = False
         self._hash_is_asked = False
 
@@ -102,6 +106,7 @@ class InputReceiver(ValueKeeper):
         given = bound_examples(source, *self._examples)
         code = getattr(getattr(source, "__func__", source), "__code__", None)
         if isinstance(code, CodeType):
+            self._code = code
             self._compared = {name for name, test in scan_of(code).tests.items() if not test.is_indirect}
         for entry in inputs:
             value = given[entry.name]
@@ -141,6 +146,8 @@ class InputReceiver(ValueKeeper):
             if holds_parts(value):
                 original, value = value, copied(value, {})
                 self._wholes.append((node, original, value))
+                if original is entry.input.default:
+                    self._defaults[node] = entry.input.name
         return value, proxy
 
     def _receive_attributes(self, value: torch.Tensor, node: Node, path: str) -> None:
@@ -154,6 +161,7 @@ class InputReceiver(ValueKeeper):
         calls: list[tuple[Any, Node, Any]] = []
         for node, before, after in self._wholes:
             for change in changes_of(before, after):
+                self._check_default(node)
                 source: Node | Part = node
                 for key in change.path:
                     source = Part(source, key)
@@ -163,6 +171,23 @@ class InputReceiver(ValueKeeper):
         for function, changed, args in calls:
             kind = "call_method" if isinstance(function, str) else "call_function"
             self.create_node(kind, function, (changed, *args), {})
+
+    def _check_default(self, node: Node) -> None:
+        """Refuse a change of a default by which the next call of the program would answer.
+
+        Raises:
+            TraceError: The program reads it, too.
+        """
+        name, code = self._defaults.get(node), self._code
+        if name is None or code is None or not is_read(with_inner(code), name, "default", contents=True):
+            return
+        raise TraceError(
+            f"Cannot trace: the program changes what is in the default of the parameter {name!r} of {code.co_name} "
+            f"({code.co_filename}:{code.co_firstlineno}), and its next call would answer by it. The graph has no place "
+            f"for it, and would answer every call as the first one. Give {name!r} among the examples, so that it is an "
+            "input, or keep the state in a buffer of a module that is updated in place.",
+            code="FXP-T055",
+        )
 
     def _receive_fields(self, value: Any, source: Node | Part, path: str, seen: set[int]) -> None:
         """Let the tensors in the fields of an input be known as parts of it.

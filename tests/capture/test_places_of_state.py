@@ -1,0 +1,204 @@
+"""State in places that Python has for it: the environment, this thread, files in memory, defaults, views of tensors."""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import os
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import TraceError
+
+X = torch.ones(2, 3)
+MODES = ("symbolic", "shape", "value")
+
+
+def capture(program, mode, **options):
+    return fxplug.trace(program, None if mode == "symbolic" else (X.clone(),), mode=mode, **options)
+
+
+def environment(monkeypatch):
+    monkeypatch.setenv("FXPLUG_TEST_CALLS", "0")
+
+    def program(x):
+        calls = int(os.environ["FXPLUG_TEST_CALLS"]) + 1
+        os.environ["FXPLUG_TEST_CALLS"] = str(calls)
+        os.environ[f"FXPLUG_TEST_CALL_{calls}"] = ""
+        return x * calls
+
+    return program, lambda: [name for name in os.environ.items() if "FXPLUG_TEST" in name[0]]
+
+
+def this_thread(_):
+    local = threading.local()
+    local.calls = 0
+
+    def program(x):
+        local.calls += 1
+        return x * local.calls
+
+    return program, lambda: dict(vars(local))
+
+
+def text(_):
+    stream = io.StringIO("ab")
+    stream.read(1)
+
+    def program(x):
+        stream.write("abc")
+        return x * len(stream.getvalue())
+
+    return program, lambda: (stream.getvalue(), stream.tell())
+
+
+def data(_):
+    stream = io.BytesIO(b"\x01\x02")
+
+    def program(x):
+        return x * stream.read(1)[0]
+
+    return program, lambda: (stream.getvalue(), stream.tell())
+
+
+def variable_of_a_module(_):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Identity()
+            self.inner.calls = contextvars.ContextVar("calls", default=0)
+
+        def forward(self, x):
+            self.inner.calls.set(self.inner.calls.get() + 1)
+            return x * self.inner.calls.get()
+
+    module = Counting()
+    return module, module.inner.calls.get
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", [environment, this_thread, text, data, variable_of_a_module])
+def test_what_the_next_call_answers_by_is_refused_and_put_back(monkeypatch, place, mode, check):
+    program, look = place(monkeypatch)
+    before = look()
+
+    with pytest.raises(TraceError) as caught:
+        capture(program, mode, check=check)
+
+    assert caught.value.code == "FXP-T055"
+    assert look() == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_only_read_is_a_constant(monkeypatch, mode):
+    monkeypatch.setenv("FXPLUG_TEST_SCALE", "3")
+    local, stream = threading.local(), io.StringIO("2")
+    local.scale = 5
+
+    def program(x):
+        return x * int(os.environ["FXPLUG_TEST_SCALE"]) * local.scale * int(stream.getvalue())
+
+    assert torch.equal(capture(program, mode)(X), X * 30)
+
+
+def test_a_stream_that_the_program_closes_is_refused():
+    stream = io.StringIO("2")
+
+    def program(x):
+        stream.close()
+        return x * 2
+
+    with pytest.raises(TraceError) as caught:
+        capture(program, "value", check=False)
+
+    assert caught.value.code == "FXP-T055"
+
+
+# -- defaults
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_default_that_each_call_changes_is_refused_unless_it_is_given(mode):
+    def program(x, calls=[]):  # noqa: B006 - what is tested
+        calls.append(1)
+        return x * len(calls)
+
+    with pytest.raises(TraceError, match="the default of the parameter 'calls' of program") as caught:
+        capture(program, mode, check=False)
+    assert caught.value.code == "FXP-T055"
+    assert program.__defaults__ == ([],)
+
+    given: list[int] = []
+    captured = fxplug.trace(program, (X, []), mode=mode)
+    assert torch.equal(captured(X, given), X)
+    assert given == [1]
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_default_that_is_only_read_or_only_added_to(mode):
+    def program(x, scale=[2.0, 3.0], *, log=[]):  # noqa: B006 - what is tested
+        log.append(1)
+        return x * scale[0] + scale[1]
+
+    captured = capture(program, mode)
+
+    for _ in range(2):
+        assert torch.equal(captured(X), X * 2 + 3)
+
+
+# -- tensors that are found, and not made
+
+
+class Box:
+    def __init__(self):
+        self.tensor = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda tensor: tensor.data.mul_(2),
+        lambda tensor: tensor.detach().mul_(2),
+        lambda tensor: tensor.view(-1)[1:].mul_(2),
+        lambda tensor: tensor.split(2)[0].mul_(2),
+        lambda tensor: setattr(tensor, "data", tensor * 2),
+        lambda tensor: setattr(tensor, "requires_grad", True),
+    ],
+    ids=["data", "detach", "views", "parts", "data-assigned", "requires-grad-assigned"],
+)
+def test_no_write_to_a_tensor_that_the_program_has_found_is_made_while_it_is_traced(write):
+    box = Box()
+
+    def program(x):
+        write(box.tensor)
+        return x * box.tensor
+
+    with pytest.raises(TraceError) as caught:
+        capture(program, "symbolic")
+
+    assert caught.value.code in {"FXP-T015", "FXP-T051"}
+    assert torch.equal(box.tensor, torch.ones(3))
+    assert not box.tensor.requires_grad
+
+
+def test_views_of_what_the_program_makes_are_written_to():
+    box = Box()
+
+    def program(x):
+        own = torch.zeros(2, 3)
+        own.view(-1)[1:].add_(1)
+        own.data.mul_(2)
+        copy = box.tensor.view(-1).clone()
+        copy.detach()[0] = 5
+        return x * own + copy
+
+    captured = capture(program, "symbolic")
+
+    for _ in range(2):
+        assert torch.equal(captured(X), program(X))
+    assert torch.equal(box.tensor, torch.ones(3))
