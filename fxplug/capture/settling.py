@@ -9,6 +9,7 @@ another one than it was. The second trace leaves no trace of its own.
 from __future__ import annotations
 
 import copy
+import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -34,6 +35,7 @@ from fxplug.capture.state import (
     ModuleChange,
     carried_over_error,
     is_read_by_call,
+    is_update,
     report_changes,
     report_outside,
 )
@@ -322,7 +324,7 @@ class StateSettler(StateKeeper):
 def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
     """Return the nodes that may have other values in another call: by its inputs, by chance, or by what is written."""
     written, owners = _written_nodes(graph, root)
-    written = with_all_before(written)
+    written = _with_shared_memory(written)
     targets = {node.target for node in written if node.op == "get_attr"}
     changing: set[Node] = set()
     for node in graph.nodes:
@@ -335,17 +337,58 @@ def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
     return changing
 
 
-def _written_nodes(graph: Graph, root: nn.Module) -> tuple[set[Node], tuple[str, ...]]:
-    """Return the nodes whose values a graph may write to, and the paths of the modules whose tensors it may."""
-    written: set[Node] = set()
+_ARITHMETIC = ("add", "matmul", "mul", "neg", "pow", "sub")
+_NEW = {
+    *_ARITHMETIC,
+    *("bmm", "div"),
+    *(getattr(torch, name) for name in (*_ARITHMETIC, "bmm", "div")),
+    *(getattr(operator, name) for name in (*_ARITHMETIC, "floordiv", "mod", "truediv")),
+}
+"""Targets whose result is a tensor with memory of its own, wherever it can be written to."""
+
+
+def _with_shared_memory(written: dict[Node, bool]) -> set[Node]:
+    """Return nodes with all whose memory they may share: what they are computed from, past what is computed anew.
+
+    Args:
+        written: The nodes -> whether each is a tensor for certain; a sum may be one of lists.
+    """
+    pending = list(written.items())
+    seen = set(pending)
+    while pending:
+        node, is_tensor = pending.pop()
+        if is_tensor and _is_new(node):
+            continue
+        is_tensor = is_tensor and is_update(node)  # That returns the tensor itself.
+        for used in node.all_input_nodes:
+            if (used, is_tensor) not in seen:
+                seen.add((used, is_tensor))
+                pending.append((used, is_tensor))
+    return {node for node, _ in seen}
+
+
+def _is_new(node: Node) -> bool:
+    return node.op in {"call_function", "call_method"} and node.target in _NEW and "out" not in node.kwargs
+
+
+def _written_nodes(graph: Graph, root: nn.Module) -> tuple[dict[Node, bool], tuple[str, ...]]:
+    """Return the nodes whose values a graph may write to, and the paths of the modules whose tensors it may.
+
+    Each node has with it whether it is a tensor for certain.
+    """
+    written: dict[Node, bool] = {}
     owners: list[str] = []
     for node in graph.nodes:
         effect = effects.effect_of(node, root)
         if effect.unknown:
-            written.update(node.all_input_nodes)
+            written.update(dict.fromkeys(node.all_input_nodes, False))
         elif effect.writes:
-            arguments = tuple(written_arguments(effect, node.args, node.kwargs))
-            written.update(part for part in iterate_parts(arguments) if isinstance(part, Node))
+            for part in written_arguments(effect, node.args, node.kwargs):
+                # Some write to each tensor in a list.
+                is_tensor = isinstance(part, Node) and "foreach" not in str(node.target)
+                for found in iterate_parts(part):
+                    if isinstance(found, Node):
+                        written.setdefault(found, is_tensor)
         if node.op == "call_module" and (effect.unknown or "state" in effect.writes):
             owners.append(f"{node.target}.")
     return written, tuple(owners)

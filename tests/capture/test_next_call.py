@@ -838,3 +838,68 @@ def test_a_value_that_is_passed_by_a_context_variable(capture_as):
     assert CONTEXT.get() is before
     assert any("the global 'CONTEXT'" in text for text in told)
     assert torch.equal(captured(X * 3), X * 7)
+
+
+# -- tables made of weights, and writes to what is computed from them
+
+
+class KeepsBiases(nn.Module):
+    """Keeps a table made of a weight, as attention layers do in eval mode."""
+
+    def __init__(self, use):
+        super().__init__()
+        torch.manual_seed(0)
+        self.use = use
+        self.bias = nn.Parameter(torch.randn(3))
+        self.kept: dict[torch.device, torch.Tensor] = {}
+
+    def forward(self, x):
+        if x.device not in self.kept:
+            self.kept[x.device] = self.bias[torch.tensor([2, 0, 1])]
+        return self.use(x, self.kept[x.device])
+
+
+def adds_in_place(x, biases):
+    y = x @ torch.eye(3) + biases
+    y += 1
+    y *= 2
+    return y
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, biases: (x * 2 + biases).relu_(),
+        lambda x, biases: torch.relu_(torch.add(x, biases)),
+        lambda x, biases: nn.functional.relu(biases.mul(x), inplace=True),
+        adds_in_place,
+    ],
+    ids=["operator", "function", "method", "statements"],
+)
+def test_a_write_to_a_new_tensor_is_none_to_the_weights_behind_it(use, mode):
+    x, module, original = torch.randn(2, 3), KeepsBiases(use).eval(), KeepsBiases(use).eval()
+    with torch.no_grad():
+        with pytest.warns(TraceWarning, match="changed what is in the attribute 'kept'"):
+            captured = fxplug.trace(module, (x,), mode=mode)
+
+        for _ in range(3):
+            assert torch.equal(captured(x), original(x))
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, biases: x + biases.detach().add_(1),
+        lambda x, biases: x + biases.view(1, 3).transpose(0, 1).mul_(2).t(),
+        lambda x, biases: x + torch.add(x[0], biases, out=biases.data),
+    ],
+    ids=["detach", "views", "out"],
+)
+def test_a_write_to_the_table_through_views_is_refused(use, mode):
+    module = KeepsBiases(use).eval()
+    with torch.no_grad(), pytest.raises(TraceError) as caught:
+        fxplug.trace(module, (torch.randn(2, 3),), mode=mode, check=False)
+
+    assert caught.value.code == "FXP-T055"
