@@ -11,6 +11,7 @@ from fxplug.plugins import Config, PluginCandidate, PluginManager, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 
 def make_plugin(name: str, **hooks: Callable[..., Any]) -> PluginCandidate:
@@ -36,3 +37,26 @@ def manager_with() -> Callable[..., PluginManager]:
 def manager(manager_with: Callable[..., PluginManager]) -> PluginManager:
     """A manager without any plugin."""
     return manager_with()
+
+
+class HiddenCounter:
+    """Counts its calls in a file: no trace looks into files, so none puts the count back or refuses it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.write_bytes(b"")
+
+    @property
+    def calls(self) -> int:
+        return self._path.stat().st_size
+
+    def __call__(self) -> int:
+        with self._path.open("ab") as file:
+            file.write(b".")
+        return self.calls
+
+
+@pytest.fixture
+def count_calls(tmp_path: Path) -> HiddenCounter:
+    """Returns with each call how often it was called, in a place where no trace looks."""
+    return HiddenCounter(tmp_path / "calls")

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -776,14 +775,10 @@ def test_a_module_that_fails_by_itself_is_no_matter_of_passes(module):
         fxplug.bisect(module, torch.ones(2, 3))
 
 
-def test_a_capture_that_is_wrong_is_no_matter_of_passes():
-    calls = threading.local()  # No trace looks there.
-    calls.count = 0
-
+def test_a_capture_that_is_wrong_is_no_matter_of_passes(count_calls):
     class Lying(nn.Module):
         def forward(self, x):
-            calls.count += 1
-            return x + calls.count
+            return x + count_calls()
 
     with pytest.raises(TraceError, match="what was captured is wrong before any pass has run: output"):
         fxplug.bisect(Lying(), X)

@@ -7,7 +7,6 @@ import importlib.util
 import random
 import subprocess
 import sys
-import threading
 import warnings
 from pathlib import Path
 
@@ -626,17 +625,14 @@ def test_what_a_program_keeps_for_others_to_look_at_is_no_state():
         run(Counts().eval(), x)
 
 
-def test_a_model_that_no_mode_captures_is_run_no_more_than_is_needed():
-    calls = threading.local()  # A trace puts back what is elsewhere.
-    calls.count = 0
-
+def test_a_model_that_no_mode_captures_is_run_no_more_than_is_needed(count_calls):
     class Drawing(nn.Module):
         def forward(self, x):
-            calls.count += 1
+            count_calls()
             return x * random.random()
 
     with pytest.raises(TraceError) as refused:
         fxplug.optimize(Drawing(), (torch.ones(2),), measure=False)
 
     assert refused.value.code == "FXP-T053"
-    assert calls.count == 2  # As it is, and for the symbolic capture.
+    assert count_calls.calls == 2  # As it is, and for the symbolic capture.

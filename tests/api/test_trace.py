@@ -9,10 +9,9 @@ import inspect
 import operator
 import pickle
 import random
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
@@ -22,6 +21,9 @@ import fxplug
 from fxplug.analyze.comparison import compare
 from fxplug.api import MismatchError, Tolerance
 from fxplug.errors import GuardError, GuardWarning, TraceError, TraceWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROWS = torch.arange(8.0).reshape(2, 4)
 
@@ -626,24 +628,10 @@ def test_variable_that_a_function_assigns_for_its_next_call_is_refused() -> None
 # -- the check
 
 
-class Ticker:
-    """Counts where no trace looks."""
-
-    def __init__(self) -> None:
-        self.kept = threading.local()
-        self.kept.count = 0
-
-    def __call__(self) -> int:
-        self.kept.count += 1
-        return self.kept.count
-
-
-def test_difference_is_found_with_its_first_node() -> None:
-    numbers = Ticker()
-
+def test_difference_is_found_with_its_first_node(count_calls: Callable[[], int]) -> None:
     def changes(x: torch.Tensor) -> torch.Tensor:
         y = x + 1
-        z = y * numbers()
+        z = y * count_calls()
         return z - 2
 
     with pytest.raises(MismatchError) as found:
@@ -651,7 +639,7 @@ def test_difference_is_found_with_its_first_node() -> None:
 
     assert found.value.code == "FXP-V002"
     assert "the first node that differs is 'mul'" in str(found.value).lower()
-    assert "z = y * numbers()" in str(found.value)
+    assert "z = y * count_calls()" in str(found.value)
 
 
 def test_what_does_not_follow_the_inputs_is_found() -> None:
@@ -672,20 +660,17 @@ def by_address(x: torch.Tensor) -> torch.Tensor:
         return x + pool.submit(lambda: REMEMBERED[0].sum().item()).result()
 
 
-def test_check_can_be_left_out() -> None:
-    numbers = Ticker()
-
+def test_check_can_be_left_out(count_calls: Callable[[], int]) -> None:
     def changes(x: torch.Tensor) -> torch.Tensor:
-        return x * numbers()
+        return x * count_calls()
 
     assert torch.equal(fxplug.trace(changes, (ROWS,), check=False)(ROWS), ROWS)
 
 
-def test_gradients_are_compared() -> None:
+def test_gradients_are_compared(count_calls: Callable[[], int]) -> None:
     def detached_the_second_time(x: torch.Tensor) -> torch.Tensor:
-        return (x if numbers() == 1 else x.detach() + 0 * x) * 2
+        return (x if count_calls() == 1 else x.detach() + 0 * x) * 2
 
-    numbers = Ticker()
     with pytest.raises(MismatchError, match="gradient of input 0"):
         fxplug.trace(detached_the_second_time, (ROWS.clone().requires_grad_(),))
 
