@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import hashlib
 import io
 import json
 import os
@@ -38,7 +37,8 @@ import torch
 
 import fxplug
 from fxplug.errors import StorageError
-from fxplug.storage import summarize
+from fxplug.storage import FORMAT_VERSION, summarize
+from fxplug.storage.checksums import checksum_of_version, new_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 MEMBERS = ("manifest.json", "graph.json", "modules.json", "weights.safetensors")
 PER_PROCESS = 5_000
+KINDS_OF_CHECKSUMS = {checksum_of_version(version) for version in range(1, FORMAT_VERSION + 1)}
 LONGEST = 60
 """Seconds for so many files as follow:"""
 PER_ALARM = 100
@@ -276,7 +277,10 @@ def _signed(members: dict[str, bytes]) -> bytes:
         manifest = json.loads(members["manifest.json"])
         for name in MEMBERS[1:]:
             content = members[name]
-            manifest["members"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+            manifest["members"][name] = {
+                **{kind: new_checksum(kind, content).hexdigest() for kind in KINDS_OF_CHECKSUMS},
+                "size": len(content),
+            }
         return json.dumps(manifest).encode("utf-8", "surrogatepass")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return members["manifest.json"]

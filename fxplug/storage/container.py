@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import os
 import re
 import secrets
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fxplug.ir.collector import paused_collection
-from fxplug.storage.checksums import Checksum
+from fxplug.storage.checksums import CHECKSUM, checksum_of_version, crc32, new_checksum
 from fxplug.storage.documents import parse_json, to_json
 from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.migrations import FORMAT_VERSION, migrate
@@ -110,26 +109,29 @@ def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping
     members: dict[str, Any] = {}
     with zipfile.ZipFile(stream, "w", compresslevel=_LEVEL) as archive:
         for name, content in contents.items():
-            # Weights hardly shrink, and what is stored as it is can be mapped into memory.
-            writer, method = (
-                (content, zipfile.ZIP_STORED) if callable(content) else _packed(name, to_json(content))
+            members[name] = (
+                _write_stored(archive, stream, name, content)
+                if callable(content)
+                else _write_json(archive, name, content)
             )
-            padding = _padding(stream.tell(), name) if name == WEIGHTS else b""
-            members[name] = _write_member(archive, name, writer, method, padding)
-        manifest = {"format": _FORMAT, "format_version": FORMAT_VERSION, **about, "members": members}
-        _write_member(archive, MANIFEST, *_packed(MANIFEST, to_json(manifest)))
+        _write_json(
+            archive,
+            MANIFEST,
+            {"format": _FORMAT, "format_version": FORMAT_VERSION, **about, "members": members},
+        )
 
 
 def _padding(position: int, name: str) -> bytes:
-    """Return an extra field after which the content of a member that begins at `position` is aligned."""
+    """Return an extra field with which the content of a member whose header is at `position` is aligned."""
     zip64 = 20
     end = position + _LOCAL_HEADER.size + len(name) + zip64 + 4
     size = -end % ALIGNMENT
     return struct.pack("<HH", _PADDING, size) + bytes(size)
 
 
-def _packed(name: str, text: bytes) -> tuple[Writer, int]:
-    """Return a writer for `text` and how to pack it: compressed, unless it would unpack like a zip bomb."""
+def _write_json(archive: zipfile.ZipFile, name: str, content: Any) -> dict[str, Any]:
+    """Write a member in JSON, compressed unless it would unpack like a zip bomb."""
+    text = to_json(content)
     if len(text) > LARGEST[name]:
         raise Refusal(
             f"{name} would have {len(text):,} bytes, more than the {LARGEST[name]:,} that a file may have. Save the "
@@ -138,35 +140,41 @@ def _packed(name: str, text: bytes) -> tuple[Writer, int]:
         )
     # Packing a short one takes longer than it saves: files are weights, mostly.
     suspicious = len(text) <= _SHORT or len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
+    # Of members that are opened by name; others are stored as they are.
+    archive.compression = zipfile.ZIP_STORED if suspicious else zipfile.ZIP_DEFLATED
+    with archive.open(name, "w", force_zip64=True) as member:
+        member.write(text)
+    return _stating(archive, name, new_checksum(content=text).hexdigest(), len(text))
 
-    def write(sink: Sink) -> None:
-        sink(text)
 
-    return write, zipfile.ZIP_STORED if suspicious else zipfile.ZIP_DEFLATED
+def _write_stored(archive: zipfile.ZipFile, stream: BinaryIO, name: str, writer: Writer) -> dict[str, Any]:
+    """Write a member as it is: weights hardly shrink, and can be mapped into memory then."""
+    info = zipfile.ZipInfo(name)
+    info.extra = _padding(stream.tell(), name)
+    checksum, check, size = new_checksum(), 0, 0
 
+    def sink(piece: Any) -> None:
+        nonlocal check, size
+        checksum.update(piece)
+        check = crc32(piece, check)
+        size += len(piece)
+        stream.write(piece)
 
-def _write_member(
-    archive: zipfile.ZipFile, name: str, writer: Writer, method: int, extra: bytes = b""
-) -> dict[str, Any]:
-    info: zipfile.ZipInfo | str = name
-    if extra:
-        info = zipfile.ZipInfo(name)
-        info.extra = extra
-    archive.compression = method  # Of members that are opened by name; others are stored as they are.
-    size = 0
-    with Checksum() as checksum, archive.open(info, "w", force_zip64=True) as member:
-
-        def sink(piece: Any) -> None:
-            nonlocal size
-            checksum.update(piece)
-            size += len(piece)
-            member.write(piece)
-            checksum.wait()  # Whoever hands a piece over may give its memory back then.
-
+    # Past zipfile, whose CRC-32 takes longer than all else: it writes the header, which is told the rest afterwards.
+    with archive.open(info, "w", force_zip64=True):
         writer(sink)
+    info.CRC, info.file_size, info.compress_size = check, size, size
+    end = stream.tell()
+    stream.seek(info.header_offset)
+    stream.write(info.FileHeader(zip64=True))
+    stream.seek(end)
+    return _stating(archive, name, checksum.hexdigest(), size)
+
+
+def _stating(archive: zipfile.ZipFile, name: str, checksum: str, size: int) -> dict[str, Any]:
     # Members have the fixed date of 1980: equal modules give equal files.
     archive.getinfo(name).external_attr = 0o644 << 16
-    return {"sha256": checksum.hexdigest(), "size": size}
+    return {CHECKSUM: checksum, "size": size}
 
 
 # -- reading
@@ -199,7 +207,7 @@ def read_container(path: Path, *, lazy: bool = False, progress: Progress | None 
     with path.open("rb") as stream:
         try:
             with zipfile.ZipFile(stream) as archive:
-                manifest, texts, extent, checksum = _read_members(archive, stream)
+                manifest, texts, extent, expected = _read_members(archive, stream)
         except _DAMAGE as error:
             raise Refusal(
                 f"it is damaged or not an fxplug file: {error}. Write it again with fxplug.save.",
@@ -208,7 +216,8 @@ def read_container(path: Path, *, lazy: bool = False, progress: Progress | None 
         with paused_collection():
             graphs, modules = (parse_json(text, name) for name, text in texts.items())
             migrate(manifest["format_version"], manifest, graphs, modules)
-        weights = read_weights(stream, extent, checksum, lazy=lazy, progress=progress)
+        checksum = new_checksum(checksum_of_version(manifest["format_version"]))
+        weights = read_weights(stream, extent, checksum, expected, lazy=lazy, progress=progress)
     return Contents(manifest, graphs, modules, weights)
 
 
@@ -219,8 +228,9 @@ def _read_members(
     manifest = _read_manifest(archive, stream, infos)
     _check_members(infos)
     members = checked(manifest.get("members"), dict, "The list of members")
-    texts = {name: _read_checked(archive, stream, name, members) for name in (GRAPHS, MODULES)}
-    checksum, size = _stated(members, WEIGHTS)
+    kind = checksum_of_version(manifest["format_version"])
+    texts = {name: _read_checked(archive, stream, name, members, kind) for name in (GRAPHS, MODULES)}
+    checksum, size = _stated(members, WEIGHTS, kind)
     extent = _locate(stream, archive.getinfo(WEIGHTS))
     if extent.size != size:
         raise _wrong_size(WEIGHTS)
@@ -331,12 +341,14 @@ def _read(archive: zipfile.ZipFile, stream: BinaryIO, info: zipfile.ZipInfo) -> 
     return content
 
 
-def _read_checked(archive: zipfile.ZipFile, stream: BinaryIO, name: str, members: dict[str, Any]) -> bytes:
+def _read_checked(
+    archive: zipfile.ZipFile, stream: BinaryIO, name: str, members: dict[str, Any], kind: str
+) -> bytes:
     content = _read(archive, stream, archive.getinfo(name))
-    checksum, size = _stated(members, name)
+    expected, size = _stated(members, name, kind)
     if len(content) != size:
         raise _wrong_size(name)
-    if hashlib.sha256(content).hexdigest() != checksum:
+    if new_checksum(kind, content).hexdigest() != expected:
         raise Refusal(
             f"the checksum of its member {name!r} is wrong: its content was changed or damaged.",
             Codes.CHANGED,
@@ -344,9 +356,9 @@ def _read_checked(archive: zipfile.ZipFile, stream: BinaryIO, name: str, members
     return content
 
 
-def _stated(members: dict[str, Any], name: str) -> tuple[str, int]:
+def _stated(members: dict[str, Any], name: str, kind: str) -> tuple[str, int]:
     entry = checked(members.get(name), dict, f"The checksum of {name!r}")
-    checksum = checked(entry.get("sha256"), str, f"The checksum of {name!r}")
+    checksum = checked(entry.get(kind), str, f"The checksum of {name!r}")
     return checksum, checked(entry.get("size"), int, f"The size of {name!r}")
 
 

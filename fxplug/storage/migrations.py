@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMAT_VERSION", "MIGRATIONS", "migrate"]
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Version of the container that this fxplug writes, and the newest that it reads."""
 
 
@@ -26,7 +26,15 @@ def _from_1(manifest: dict[str, Any], graphs: Any, _modules: Any) -> None:
     manifest["plugins"] = providers
 
 
-MIGRATIONS: dict[int, Callable[[dict[str, Any], Any, Any], None]] = {1: _from_1, 2: to_rows}
+def _from_3(_manifest: dict[str, Any], _graphs: Any, _modules: Any) -> None:
+    """Version 4 states other checksums, and documents are migrated when theirs have been verified."""
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any], Any, Any], None]] = {
+    1: _from_1,
+    2: to_rows,
+    3: _from_3,
+}
 """Version -> what changes manifest, graphs and modules of that version into those of the next one, in place."""
 
 

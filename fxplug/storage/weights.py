@@ -8,7 +8,6 @@ nor reads one piece by piece.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import math
 import mmap
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fxplug.storage.checksums import Checksum
 
     Progress = Callable[[int, int], object]
 
@@ -149,14 +150,21 @@ def bytes_at(address: int, size: int) -> bytes:
 
 
 def read_weights(
-    stream: BinaryIO, extent: Extent, expected: str, *, lazy: bool, progress: Progress | None
+    stream: BinaryIO,
+    extent: Extent,
+    checksum: Checksum,
+    expected: str,
+    *,
+    lazy: bool,
+    progress: Progress | None,
 ) -> Weights:
     """Return the weights of a file.
 
     Args:
         stream: The file.
         extent: Where they lie; the file has been found to be that long.
-        expected: Their SHA-256 in hexadecimal digits.
+        checksum: A new one of the kind that the file states.
+        expected: What it must be, in hexadecimal digits.
         lazy: Map them instead of reading them. The checksum is not verified then.
         progress: Told how many bytes of how many were read.
 
@@ -168,7 +176,7 @@ def read_weights(
     head, entries = _read_header(stream, extent.size)
     if lazy:
         return Weights(entries, _map(stream, extent.start + len(head), entries), set())
-    digest = hashlib.sha256(head)
+    checksum.update(head)
     done = len(head)
     blocks: list[torch.Tensor] = []
     shared: set[int] = set()
@@ -177,7 +185,7 @@ def read_weights(
         for start in range(0, len(memory), _PIECE):
             piece = memory[start : start + _PIECE]
             _fill(stream, piece)
-            digest.update(piece)
+            checksum.update(piece)
             done += len(piece)
             if progress is not None:
                 progress(done, extent.size)
@@ -187,7 +195,7 @@ def read_weights(
             shared.update(range(len(blocks), len(blocks) + len(part)))
             dtype = part[0].dtype
             blocks += run.view(dtype).split([(one.stop - one.start) // dtype.itemsize for one in part])
-    if digest.hexdigest() != expected:
+    if checksum.hexdigest() != expected:
         raise Refusal(
             "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged.",
             Codes.CHANGED,

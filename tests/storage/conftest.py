@@ -20,6 +20,7 @@ from fxplug.capture import Tracer
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage import load, save
+from fxplug.storage.checksums import new_checksum
 from fxplug.storage.graphs import NODE_COLUMNS, NODE_DEFAULTS
 from fxplug.storage.tensors import KIND_COLUMNS, TENSOR_COLUMNS
 from fxplug.storage.weights import memory_of
@@ -122,7 +123,8 @@ class StoredFile:
         if checksums:
             manifest = json.loads(self.members["manifest.json"])
             for name, stated in manifest["members"].items():
-                stated["sha256"] = hashlib.sha256(self.members[name]).hexdigest()
+                kind = next((key for key in stated if key != "size"), "xxh3_128")
+                stated[kind] = new_checksum(kind, self.members[name]).hexdigest()
                 stated["size"] = len(self.members[name])
             self.members["manifest.json"] = json.dumps(manifest).encode()
         with zipfile.ZipFile(self.path, "w") as archive:

@@ -1,4 +1,4 @@
-"""Checksums of large weights are found beside the writing; what they say is the same."""
+"""Checksums of members, and the CRC-32 that a zip archive wants of the weights."""
 
 from __future__ import annotations
 
@@ -6,67 +6,47 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
+import zipfile
+import zlib
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import xxhash
 from torch import nn
 
 import fxplug
-from fxplug.storage import checksums
-from fxplug.storage.checksums import Checksum
+from fxplug.storage.checksums import checksum_of_version, crc32, new_checksum
 
-LARGE = checksums._LARGE
-PIECES = [b"a", os.urandom(LARGE), b"", b"b" * 100, os.urandom(3 * LARGE), os.urandom(LARGE - 1), b"c"]
+if TYPE_CHECKING:
+    from pathlib import Path
 
-
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("fxplug-checksum")]
+PIECES = [b"a", os.urandom(1 << 20), b"", b"b" * 100, memoryview(os.urandom(3 << 20))]
 
 
-def digest_of(pieces: list[bytes]) -> str:
-    with Checksum() as checksum:
+def test_files_up_to_version_3_state_another_checksum():
+    kinds = [checksum_of_version(version) for version in range(1, fxplug.storage.FORMAT_VERSION + 1)]
+
+    assert kinds == ["sha256", "sha256", "sha256", "xxh3_128"]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("sha256", hashlib.sha256), ("xxh3_128", xxhash.xxh3_128)])
+def test_pieces_count_in_their_order(kind, expected):
+    for pieces in (PIECES, PIECES[::-1]):
+        checksum = new_checksum(kind)
         for piece in pieces:
             checksum.update(piece)
-        return checksum.hexdigest()
+
+        whole = b"".join(pieces)
+        assert checksum.hexdigest() == expected(whole).hexdigest() == new_checksum(kind, whole).hexdigest()
 
 
-def test_pieces_of_all_sizes_count_in_their_order():
-    assert digest_of(PIECES) == hashlib.sha256(b"".join(PIECES)).hexdigest()
-    assert digest_of(PIECES[::-1]) == hashlib.sha256(b"".join(PIECES[::-1])).hexdigest()
+def test_its_crc_is_that_of_zip_archives():
+    check = 0
+    for piece in PIECES:
+        check = crc32(piece, check)
 
-
-def test_a_large_piece_is_hashed_in_a_thread_that_ends():
-    with Checksum() as checksum:
-        checksum.update(b"small")
-        assert not threads()
-        checksum.update(bytes(LARGE))
-        assert len(threads()) == 1
-    assert not threads()
-
-
-def test_waiting_makes_the_memory_of_a_piece_free_again():
-    memory = bytearray(8 * LARGE)
-    with Checksum() as checksum:
-        checksum.update(memory)
-        checksum.wait()
-        memory[:] = b"x" * len(memory)
-        assert checksum.hexdigest() == hashlib.sha256(bytes(8 * LARGE)).hexdigest()
-
-
-@pytest.mark.parametrize("after", [0, 1])
-def test_without_threads_it_is_the_same(monkeypatch, after):
-    submit, times = checksums.ThreadPoolExecutor.submit, []
-
-    def refuse(self, *arguments):
-        times.append(1)
-        if len(times) > after:
-            raise RuntimeError("can't start new thread")
-        return submit(self, *arguments)
-
-    monkeypatch.setattr(checksums.ThreadPoolExecutor, "submit", refuse)
-    assert digest_of(PIECES) == hashlib.sha256(b"".join(PIECES)).hexdigest()
-    assert len(times) == 2
+    assert check == zlib.crc32(b"".join(PIECES))
 
 
 def large_module() -> fxplug.GraphModule:
@@ -74,12 +54,39 @@ def large_module() -> fxplug.GraphModule:
     return fxplug.symbolic_trace(nn.Sequential(nn.Linear(512, 1024), nn.Linear(1024, 8)))
 
 
-def test_a_file_with_large_weights_comes_back(tmp_path):
+def test_other_tools_read_the_archive(tmp_path):
     module, path = large_module(), tmp_path / "large.fxplug"
     fxplug.save(module, path)
+
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        weights = archive.getinfo("weights.safetensors")
+        assert zlib.crc32(archive.read(weights)) == weights.CRC
+        assert weights.file_size == weights.compress_size > 4 * 512 * 1024
     again = fxplug.load(path)
     for name, tensor in module.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
+
+
+def test_archives_are_the_same_where_there_is_no_fast_crc(tmp_path):
+    program = """
+import sys
+if sys.argv[2] == "without":
+    sys.modules["isal"] = sys.modules["isal.isal_zlib"] = None
+import torch, fxplug
+torch.manual_seed(0)
+fxplug.save(fxplug.symbolic_trace(torch.nn.Linear(64, 64)), sys.argv[1])
+print(fxplug.storage.checksums.crc32.__module__)
+"""
+
+    def write(name: str) -> tuple[Path, str]:
+        path = tmp_path / name
+        arguments = [sys.executable, "-W", "ignore", "-c", program, str(path), name]
+        return path, subprocess.check_output(arguments, text=True).strip()
+
+    (one, fast), (other, plain) = write("with"), write("without")
+    assert plain == "zlib" != fast
+    assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_module_can_be_saved_while_the_interpreter_ends(tmp_path):
