@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects, iterate_leaves
-from fxplug.rewrite.aliases import may_return_argument
 
 if TYPE_CHECKING:
     from fxplug.ir import Graph

@@ -40,6 +40,7 @@ from fxplug.capture.state import (
     report_outside,
 )
 from fxplug.capture.writes import is_read
+from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.random_state import kept_random_state, set_random_state
 
@@ -324,7 +325,7 @@ class StateSettler(StateKeeper):
 def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
     """Return the nodes that may have other values in another call: by its inputs, by chance, or by what is written."""
     written, owners = _written_nodes(graph, root)
-    written = _with_shared_memory(written)
+    written = _with_shared_memory(written, root)
     targets = {node.target for node in written if node.op == "get_attr"}
     changing: set[Node] = set()
     for node in graph.nodes:
@@ -337,38 +338,38 @@ def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
     return changing
 
 
-_ARITHMETIC = ("add", "matmul", "mul", "neg", "pow", "sub")
-_NEW = {
-    *_ARITHMETIC,
-    *("bmm", "div"),
-    *(getattr(torch, name) for name in (*_ARITHMETIC, "bmm", "div")),
-    *(getattr(operator, name) for name in (*_ARITHMETIC, "floordiv", "mod", "truediv")),
-}
-"""Targets whose result is a tensor with memory of its own, wherever it can be written to."""
-
-
-def _with_shared_memory(written: dict[Node, bool]) -> set[Node]:
+def _with_shared_memory(written: dict[Node, bool], root: nn.Module) -> set[Node]:
     """Return nodes with all whose memory they may share: what they are computed from, past what is computed anew.
 
     Args:
         written: The nodes -> whether each is a tensor for certain; a sum may be one of lists.
+        root: What paths refer to.
     """
     pending = list(written.items())
     seen = set(pending)
     while pending:
         node, is_tensor = pending.pop()
-        if is_tensor and _is_new(node):
+        is_joined = node.target in _JOINING and not is_tensor
+        if node.op.startswith("call_") and not is_joined and not may_return_argument(node, root):
             continue
-        is_tensor = is_tensor and is_update(node)  # That returns the tensor itself.
         for used in node.all_input_nodes:
-            if (used, is_tensor) not in seen:
-                seen.add((used, is_tensor))
-                pending.append((used, is_tensor))
+            entry = used, (is_tensor and is_update(node)) or _wants_tensor(node, used)
+            if entry not in seen:
+                seen.add(entry)
+                pending.append(entry)
     return {node for node, _ in seen}
 
 
-def _is_new(node: Node) -> bool:
-    return node.op in {"call_function", "call_method"} and node.target in _NEW and "out" not in node.kwargs
+_JOINING = (operator.add, operator.mul)
+"""Operators that put the elements of lists into a new one."""
+_CONTAINERS = (list, tuple, dict, set, str)
+
+
+def _wants_tensor(node: Node, used: Node) -> bool:
+    """Return whether what a call is given is a tensor for certain, as it is a method of tensors alone."""
+    if node.op != "call_method" or node.args[:1] != (used,):
+        return False
+    return hasattr(torch.Tensor, node.target) and not any(hasattr(kind, node.target) for kind in _CONTAINERS)
 
 
 def _written_nodes(graph: Graph, root: nn.Module) -> tuple[dict[Node, bool], tuple[str, ...]]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects, qualified_name, writes
 from fxplug.lower.autograd_functions import called_function, reason_against_forward
-from fxplug.rewrite.aliases import may_return_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

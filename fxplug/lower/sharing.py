@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fxplug.execute.aliases import may_return_argument
 from fxplug.passes.dependences import MemoryClasses, is_call, writers_of
-from fxplug.rewrite.aliases import may_return_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterator

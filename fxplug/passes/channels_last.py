@@ -10,11 +10,11 @@ from torch import nn
 
 from fxplug.analyze import TensorMetadata
 from fxplug.execute import set_path
+from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.derivations import recipe_of
 from fxplug.passes.sharing import free_path, is_customised, is_shared, is_written
-from fxplug.rewrite.aliases import may_return_argument
 from fxplug.rewrite.calls import value_at
 from fxplug.rewrite.writes import WrittenMemory
 from fxplug.semantics.canonical import canonical_name

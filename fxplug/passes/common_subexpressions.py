@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from fxplug.execute.aliases import returned_nodes
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.sharing import acts_unseen, asks_for_identity
-from fxplug.rewrite.aliases import returned_nodes
 from fxplug.rewrite.writes import WrittenMemory
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.execute import Interpreter
+from fxplug.execute.aliases import memory_of, returned_nodes
 from fxplug.ir import Effect, Node, effects, iterate_leaves
 from fxplug.passes.sharing import acts_unseen, asks_for_identity, is_customised
 from fxplug.passes.tensor_table import TensorTable
-from fxplug.rewrite.aliases import memory_of, returned_nodes
 from fxplug.rewrite.calls import value_at
 from fxplug.rewrite.writes import WrittenMemory
 from fxplug.semantics.internals import is_about_missing_data, is_fake, modules_of, storage_of, without_data

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from fxplug.execute.aliases import may_return_argument, memory_of
 from fxplug.ir import Effect, Node, effects, iterate_leaves
-from fxplug.rewrite.aliases import may_return_argument, memory_of
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import assert_function

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from fxplug.analyze import TensorMetadata
 from fxplug.execute import set_path
+from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects, map_aggregate, writes
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.sharing import free_path, is_customised
-from fxplug.rewrite.aliases import may_return_argument
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import modules_of
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from fxplug.execute import fetch_path, has_path
+from fxplug.execute.aliases import may_return_argument
 from fxplug.execute.fused import FusedConv2d, FusedConv3d, FusedLayer, FusedLinear
 from fxplug.ir import Node, effects
-from fxplug.rewrite.aliases import may_return_argument
 from fxplug.rewrite.placement import EffectOrder
 from fxplug.rewrite.spellings import Spellings
 from fxplug.semantics.internals import has_hooks

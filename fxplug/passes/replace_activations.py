@@ -12,11 +12,11 @@ from torch.nn import functional
 
 from fxplug.errors import ConfigError, did_you_mean
 from fxplug.execute import set_path
+from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
 from fxplug.passes.sharing import free_path, is_shared
 from fxplug.rewrite.adoption import drop_unreached
-from fxplug.rewrite.aliases import may_return_argument
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.canonical import ACTIVATIONS, canonical_call, canonical_name
 

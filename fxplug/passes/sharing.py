@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fxplug.execute import RESERVED_ATTRIBUTES, has_path
+from fxplug.execute.aliases import may_return_argument, memory_of
 from fxplug.ir import PATH_OPCODES, Node, effects
 from fxplug.rewrite.adoption import drop_unreached
-from fxplug.rewrite.aliases import may_return_argument, memory_of
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import assert_function, buffers_of, has_hooks, modules_of, parameters_of

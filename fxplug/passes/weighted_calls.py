@@ -12,9 +12,9 @@ from torch.nn import functional
 
 from fxplug.errors import GraphError
 from fxplug.execute import set_path
+from fxplug.execute.aliases import memory_of
 from fxplug.ir import Node, effects
 from fxplug.passes.sharing import free_path, is_customised, is_shared
-from fxplug.rewrite.aliases import memory_of
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import persists
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fxplug.capture import Tracer
 from fxplug.errors import PatternError
 from fxplug.execute import GraphModule
+from fxplug.execute.aliases import may_copy_argument, may_return_argument
 from fxplug.ir import Graph, Node, effects, iterate_leaves
-from fxplug.rewrite.aliases import may_copy_argument, may_return_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fxplug.execute.aliases import may_return_argument, memory_of
 from fxplug.ir import Graph, Node, effects
-from fxplug.rewrite.aliases import may_return_argument, memory_of
 from fxplug.rewrite.calls import value_at
 
 if TYPE_CHECKING:

@@ -873,9 +873,11 @@ def adds_in_place(x, biases):
         lambda x, biases: (x * 2 + biases).relu_(),
         lambda x, biases: torch.relu_(torch.add(x, biases)),
         lambda x, biases: nn.functional.relu(biases.mul(x), inplace=True),
+        lambda x, biases: x * (x + biases).mean(0, keepdim=True).relu_(),
+        lambda x, biases: x * (x + biases).softmax(1).view(3, 2).t().flatten().relu_().view(2, 3),
         adds_in_place,
     ],
-    ids=["operator", "function", "method", "statements"],
+    ids=["operator", "function", "method", "reduction", "views", "statements"],
 )
 def test_a_write_to_a_new_tensor_is_none_to_the_weights_behind_it(use, mode):
     x, module, original = torch.randn(2, 3), KeepsBiases(use).eval(), KeepsBiases(use).eval()
@@ -894,8 +896,9 @@ def test_a_write_to_a_new_tensor_is_none_to_the_weights_behind_it(use, mode):
         lambda x, biases: x + biases.detach().add_(1),
         lambda x, biases: x + biases.view(1, 3).transpose(0, 1).mul_(2).t(),
         lambda x, biases: x + torch.add(x[0], biases, out=biases.data),
+        lambda x, biases: x + (biases.chunk(1) + x.chunk(1))[0].add_(1),
     ],
-    ids=["detach", "views", "out"],
+    ids=["detach", "views", "out", "chunks"],
 )
 def test_a_write_to_the_table_through_views_is_refused(use, mode):
     module = KeepsBiases(use).eval()

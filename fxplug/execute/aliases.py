@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from fxplug.execute.fused import FUSED_MODULES
+from fxplug.execute.paths import fetch_path, has_path
 from fxplug.ir import Node, effects
-from fxplug.rewrite.calls import value_at
 from fxplug.semantics.internals import flatten_tree, storage_of
 from fxplug.semantics.kinds import TENSOR_MODULES
 
@@ -47,7 +47,8 @@ def may_return_argument(node: Node, root: Any) -> bool:
     if effect.unknown or effect.writes - {"state"}:
         return True
     if node.op == "call_module":
-        return type(value_at(root, node.target)) not in _FRESH_MODULES
+        known = root is not None and has_path(root, node.target)
+        return not known or type(fetch_path(root, node.target)) not in _FRESH_MODULES
     if node.op == "call_method":
         return node.target not in _FRESH
     if node.target in _JOINING and any(_is_container(value) for value in node.args):
