@@ -35,6 +35,7 @@ PROBES: tuple[TorchName, ...] = (
     *_below("torch._ops", "OpOverload OpOverloadPacket HigherOrderOperator", "telling operators apart"),
     *_below("torch.ops.aten.add.Tensor", "_schema", "effects and canonical forms of operators"),
     *_below("torch._C", "ScriptMethod", "scripted modules"),
+    *_below("torch._C", "_storage_id", "telling which tensors share memory"),
     *_below("torch._C", "_nn", "operators of torch.nn in saved files"),
     *_below(
         "torch._C",

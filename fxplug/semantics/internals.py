@@ -642,10 +642,13 @@ def computes_by_itself(function: Any) -> bool:
     return home in _IN_C or home.startswith("torch._C.")
 
 
+_storage_id: Callable[[torch.Tensor], int] = torch._C._storage_id  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def storage_of(tensor: torch.Tensor) -> Any:
-    """Return what identifies the memory of a tensor, None when it has none of its own."""
+    """Return what identifies the memory of a tensor, None when it has none of its own; no mode hears of it."""
     try:
-        return tensor.untyped_storage()._cdata
+        return _storage_id(tensor)
     except (NotImplementedError, RuntimeError):  # Sparse, or without storage.
         return None
 

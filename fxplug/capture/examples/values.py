@@ -199,7 +199,7 @@ class ValueKeeper(Answerer):
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
             value = self._aloof(_another, value)
-        self._known.add_result(value, self._aloof(storage_of, value), source)
+        self._known.add_result(value, storage_of(value), source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1
             self.values[source.name] = value.detach().clone()
