@@ -50,6 +50,7 @@ LARGEST = {MANIFEST: 64 * _MEBIBYTE, GRAPHS: 512 * _MEBIBYTE, MODULES: 128 * _ME
 LARGEST_RATIO = 250
 """How many times its packed size a member may have."""
 _FORMAT = "fxplug"
+_PIECE = 1 << 19
 _LEVEL = 1  # Files are weights, mostly: a higher one takes longer than it saves.
 _SHORT = 1 << 18
 """Up to how many bytes a member in JSON is stored as it is."""
@@ -152,13 +153,18 @@ def _write_stored(archive: zipfile.ZipFile, stream: BinaryIO, name: str, writer:
     info = zipfile.ZipInfo(name)
     info.extra = _padding(stream.tell(), name)
     checksum, check, size = new_checksum(), 0, 0
+    buffer = memoryview(bytearray(_PIECE))
 
-    def sink(piece: Any) -> None:
+    def sink(content: Any) -> None:
         nonlocal check, size
-        checksum.update(piece)
-        check = crc32(piece, check)
-        size += len(piece)
-        stream.write(piece)
+        for start in range(0, len(content), _PIECE):
+            # A copy, since another thread may write to the weights meanwhile: what is written is what was summed up.
+            piece = buffer[: min(_PIECE, len(content) - start)]
+            piece[:] = content[start : start + _PIECE]
+            checksum.update(piece)
+            check = crc32(piece, check)
+            stream.write(piece)
+        size += len(content)
 
     # Past zipfile, whose CRC-32 takes longer than all else: it writes the header, which is told the rest afterwards.
     with archive.open(info, "w", force_zip64=True):
@@ -228,6 +234,11 @@ def _read_members(
     manifest = _read_manifest(archive, stream, infos)
     _check_members(infos)
     members = checked(manifest.get("members"), dict, "The list of members")
+    for name in members:
+        if name not in _MEMBERS:
+            raise Refusal(
+                f"its {MANIFEST} lists a member {str(name)[:40]!r} that it has not. The file is damaged."
+            )
     kind = checksum_of_version(manifest["format_version"])
     texts = {name: _read_checked(archive, stream, name, members, kind) for name in (GRAPHS, MODULES)}
     checksum, size = _stated(members, WEIGHTS, kind)

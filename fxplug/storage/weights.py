@@ -62,7 +62,10 @@ MOST_DIMENSIONS = 100
 """How many dimensions a tensor may have."""
 
 _ELEMENT = 16
-_PIECE = 1 << 24
+_PIECE = 1 << 20
+"""How much is read at once: what fits into a cache is summed up while it is there."""
+_STEP = 1 << 24
+"""After how many bytes of a weight progress is told of."""
 _SMALL = 1 << 16
 _RUN = 1 << 20
 _DTYPES = {name: dtype for dtype, name in NATIVE.items()}
@@ -186,9 +189,10 @@ def read_weights(
             piece = memory[start : start + _PIECE]
             _fill(stream, piece)
             checksum.update(piece)
-            done += len(piece)
-            if progress is not None:
-                progress(done, extent.size)
+            stop = start + len(piece)
+            if progress is not None and (stop % _STEP == 0 or stop == len(memory)):
+                progress(done + stop, extent.size)
+        done += len(memory)
         if len(part) == 1:
             blocks.append(run)
         else:

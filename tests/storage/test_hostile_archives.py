@@ -48,6 +48,15 @@ def test_a_missing_member(stored, name):
     assert stored.refusal() == damaged(f"its member {name!r} is missing.", "FXP-S002")
 
 
+def test_a_list_of_members_with_one_that_no_file_has(stored):
+    manifest = json.loads(stored.members["manifest.json"])
+    manifest["members"]["x" * 60] = {}
+    stored.members["manifest.json"] = json.dumps(manifest).encode()
+    stored.write(checksums=False)
+
+    assert stored.refusal() == damaged(f"its manifest.json lists a member {'x' * 40!r} that it has not.")
+
+
 @pytest.mark.parametrize("name", ["graph.json", "modules.json", "weights.safetensors"])
 def test_a_wrong_checksum(stored, name):
     stored.members[name] = stored.members[name][:-1] + b" "

@@ -125,6 +125,28 @@ def test_two_writers_of_one_path_both_leave_a_complete_file(trace, tmp_path):
     assert os.listdir(tmp_path) == ["module.fxplug"]
 
 
+def test_a_file_that_is_saved_while_another_thread_writes_to_its_weights_is_no_damaged_one(tmp_path):
+    graph = Graph()
+    graph.output(graph.get_attr("weight"))
+    weight = torch.zeros(4 << 20)
+    module = GraphModule({"weight": weight}, graph)
+    has_ended = threading.Event()
+
+    def train():
+        while not has_ended.is_set():
+            weight.add_(1)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(10):
+            save(module, tmp_path / "module.fxplug")
+            assert load(tmp_path / "module.fxplug")().shape == weight.shape
+    finally:
+        has_ended.set()
+        thread.join()
+
+
 KILLED = """
 import os, signal, sys
 import torch

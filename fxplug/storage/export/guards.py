@@ -73,9 +73,11 @@ def holds_the_same(value, expected):
     if isinstance(value, dict):
         value, expected = list(value.items()), list(expected.items())
     if isinstance(value, (list, tuple)):
-        pairs = zip(value, expected)
-        return len(value) == len(expected) and all(holds_the_same(*pair) for pair in pairs)
-    return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(expected)
+        if len(value) != len(expected):
+            return False
+        return all(holds_the_same(*pair) for pair in zip(value, expected))
+    is_plain = isinstance(value, (bool, int, float, complex, str, bytes))
+    return is_plain and repr(value) == repr(expected)
 
 
 def the_same(value):
