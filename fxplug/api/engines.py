@@ -8,7 +8,7 @@ from torch import nn
 
 from fxplug.errors import FxplugError, StorageError
 from fxplug.lower import Engines, LoweredPartition, restored_partition, stored_partition
-from fxplug.semantics.internals import modules_of
+from fxplug.semantics.internals import every_module, modules_of
 from fxplug.storage import StoredEngine
 from fxplug.storage.faults import Refusal, checked
 
@@ -68,6 +68,9 @@ def restore_engines(
     Raises:
         StorageError: An engine cannot be used here.
     """
+    # Most files hold none, which is plain without a look at each place.
+    if not any(issubclass(kind, StoredEngine) for kind in set(map(type, every_module(module)))):
+        return
     made: dict[StoredEngine, nn.Module] = {}
     for place, holder, name, part in _engines_below(module):
         try:

@@ -87,10 +87,20 @@ def save(
             code=Codes.UNSTORABLE,
         )
     target = Path(path)
+    with paused_collection():
+        _write(module, target, lambda: TargetTable(allow, Provision(provisions)), progress, stand_in)
+
+
+def _write(
+    module: GraphModule,
+    target: Path,
+    make_targets: Callable[[], TargetTable],
+    progress: Progress | None,
+    stand_in: StandIn | None,
+) -> None:
     try:
-        targets = TargetTable(allow, Provision(provisions))
-        with paused_collection():
-            contents, left_out = describe(module, targets, progress, stand_in)
+        targets = make_targets()
+        contents, left_out = describe(module, targets, progress, stand_in)
     except Refusal as refusal:
         raise _not_saved(target, refusal) from refusal.__cause__
     except RecursionError as error:
@@ -144,7 +154,7 @@ def describe(
     left_out: list[dict[str, str]] = []
     graphs: list[dict[str, Any]] = []
     numbers: dict[int, int] = {}
-    encoder, notes = Encoder(targets, lambda tensor: tensors.add(tensor, "tensor")), Encoder(targets)
+    encoder, notes = Encoder(targets, lambda tensor: tensors.add_checked(tensor, "tensor")), Encoder(targets)
 
     def note(path: str, node: str, what: str) -> None:
         left_out.append({"module": path, "node": node, "what": what})
@@ -215,8 +225,9 @@ def load(
     """
     source = Path(path)
     try:
-        contents = read_container(source, lazy=lazy, progress=progress)
+        # A document is thousands of lists, and each collection meanwhile would walk all of them in vain.
         with paused_collection():
+            contents = read_container(source, lazy=lazy, progress=progress)
             return _restore(contents, TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:
         raise StorageError(

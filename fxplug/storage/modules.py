@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import marshal
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -61,12 +62,11 @@ _HIDDEN_OF_GRAPH = _HIDDEN | _GRAPH_STATE
 MODULE_COLUMNS = ("number", "held", "parts", "graph")
 """What the parts of a module's row are; the last ones are left out where they are empty."""
 _FEW = 40
-_FLAT_ENOUGH = 3
+_SHORT = 1 << 12
+_WITHOUT_REFERENCES = 2
+"""The version of what ``marshal`` writes in which equal values are written alike, whoever else holds them."""
 _HOOKS = tuple(sorted(EMPTY_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
 _NO_NAMES = frozenset[str]()
-_LOOKED_INTO = frozenset({tuple, list, float})
-_EXACT = frozenset({str, bool, int, type(None)})
-"""Exact types whose values are alike when they are equal."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -216,8 +216,9 @@ class ModuleWriter:
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
         prefix = f"{path}." if path else ""
+        add = self._tensors.add
         held = [
-            None if tensor is None else self._tensor(tensor, prefix + name)
+            None if tensor is None else add(tensor, prefix + name)
             for table in (state["_parameters"], state["_buffers"])
             for name, tensor in table.items()
         ]
@@ -324,12 +325,6 @@ class ModuleWriter:
             "on_failure": "error" if guards.instead is not None else guards.on_failure,
         }
 
-    def _tensor(self, tensor: torch.Tensor, path: str) -> int:
-        try:
-            return self._tensors.add(tensor, path)
-        except Refusal as refusal:
-            raise refusal.within(repr(path)) from None
-
     def _attribute(self, value: Any, path: str, name: str) -> Any:
         try:
             return self._encoder.encode(value)
@@ -376,34 +371,20 @@ def _storable_class(kind: type[nn.Module], targets: TargetTable) -> str:
     return name
 
 
-def _exact(values: list[Any], depth: int = 0) -> Any:
-    """Return something that is equal for two rows of values only if they are alike, None where none is known."""
-    if len(values) > _FEW or depth > _FLAT_ENOUGH:
-        return None
-    kinds = tuple(map(type, values))
-    odd = _odd_places(kinds)
-    if odd is None:
-        return None
-    for place in odd:
-        value = values[place]
-        if kinds[place] is not float:
-            key = _exact([*value], depth + 1)
-            if key is None:
-                return None
-            values[place] = key
-        elif not value or value != value:  # noqa: PLR0124 - NaN is not equal to itself
-            # Neither -0.0 nor NaN is told apart by comparing.
-            if value:
-                return None
-            values[place] = value.hex()
-    return kinds, tuple(values)
+def _exact(values: list[Any]) -> bytes | None:
+    """Return what is equal for two rows of values only if they are alike, in their types too; None where none is known.
 
-
-@functools.lru_cache(maxsize=1024)
-def _odd_places(kinds: tuple[type, ...]) -> tuple[int, ...] | None:
-    """Return where values stand that comparing does not do for, None where they hold what nothing is known of."""
-    odd = [place for place, kind in enumerate(kinds) if kind not in _EXACT]
-    return tuple(odd) if all(kinds[place] in _LOOKED_INTO for place in odd) else None
+    Plain values alone have it. It is compared and thrown away.
+    """
+    if not values:
+        return b""
+    if len(values) > _FEW:
+        return None
+    try:
+        found = marshal.dumps(values, _WITHOUT_REFERENCES)
+    except ValueError:
+        return None
+    return found if len(found) <= _SHORT else None
 
 
 def _check_hooks(state: dict[str, Any]) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import nn
@@ -73,18 +72,19 @@ def _find_dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 _known_dense_stride = functools.lru_cache(maxsize=4096)(_find_dense_stride)
 
 
-@dataclass(slots=True)
 class _Block:
     """A stretch of memory that one tensor fills, or several share."""
 
-    key: str
-    start: int
-    stop: int
-    members: list[int] = field(default_factory=list[int])
+    __slots__ = ("key", "members", "start", "stop")
+
+    def __init__(self, key: str, start: int, stop: int, number: int) -> None:
+        self.key = key
+        self.start = start
+        self.stop = stop
+        self.members = [number]
 
 
-@dataclass(slots=True)
-class _Weight:
+class _Weight(NamedTuple):
     """What the header of the weights says of a block, and one of the tensors that lie in it."""
 
     block: _Block
@@ -93,16 +93,9 @@ class _Weight:
     tensor: torch.Tensor
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies in the weights."""
-
-    weight: str | None
-    stride: tuple[int, ...] | None = None
-    """None where it is all of the weight, densely."""
-    offset: int = 0
-
-
-_NOWHERE = _Place(None)
+_Place: TypeAlias = "tuple[str | None, tuple[int, ...] | None, int]"
+"""Where a tensor lies: in which weight; the stride, None where it is all of the weight, densely; and the offset."""
+_NOWHERE: _Place = (None, None, 0)
 
 
 class TensorWriter:
@@ -111,95 +104,108 @@ class TensorWriter:
     def __init__(self) -> None:
         self._tensors: list[torch.Tensor] = []
         self._keys: list[str] = []
-        self._shapes: list[tuple[int, ...]] = []
+        self._numbers: dict[int, int] = {}
         # None where a tensor lies densely. Not by is_contiguous(), which ignores strides of dimensions of size 1.
         self._strides: list[tuple[int, ...] | None] = []
-        self._taken = {"__metadata__"}
-        self._numbers: dict[int, int] = {}
 
     def add(self, tensor: torch.Tensor, key: str) -> int:
         """Return the number of `tensor` in the table, taking it in when it is new.
 
         Args:
-            tensor: A parameter, a buffer or a plain tensor.
+            tensor: A parameter, a buffer or a plain tensor; `finish` refuses it if a file cannot hold it.
             key: The path at which it was found; the first one names it in the weights.
 
         Raises:
-            Refusal: It is of a kind that a file cannot hold.
+            Refusal: There are more tensors than a file may hold.
         """
         number = self._numbers.get(id(tensor))
         if number is None:
-            _check_storable(tensor)
             number = self._numbers[id(tensor)] = len(self._tensors)
-            check_count(number + 1, MOST_OBJECTS, "tensors")
-            shape, stride = tensor.shape, tensor.stride()
+            if number >= MOST_OBJECTS:
+                check_count(number + 1, MOST_OBJECTS, "tensors")
             self._tensors.append(tensor)
-            self._shapes.append(shape)
-            self._strides.append(None if stride == _dense_stride(shape) else stride)
-            if key in self._taken or not key.isprintable():
-                key = self._free_key(key if key.isprintable() else "tensor")
-            self._taken.add(key)
             self._keys.append(key)
         return number
 
-    def _free_key(self, key: str) -> str:
-        name, number = key, 0
-        while name in self._taken:
-            number += 1
-            name = f"{key}#{number}"
-        return name
+    def add_checked(self, tensor: torch.Tensor, key: str) -> int:
+        """Return what `add` returns.
+
+        Raises:
+            Refusal: The tensor is of a kind that a file cannot hold.
+        """
+        _check_storable(tensor)
+        return self.add(tensor, key)
 
     def finish(
         self, progress: Progress | None = None
     ) -> tuple[dict[str, list[Any]], Callable[[Callable[[Any], Any]], None]]:
-        """Return the tables, and a function that hands the content of the weights piece by piece to a sink."""
+        """Return the tables, and a function that hands the content of the weights piece by piece to a sink.
+
+        Raises:
+            Refusal: A tensor is of a kind that a file cannot hold; the message names its path.
+        """
+        blocks = self._blocks()
         places: list[_Place] = [_NOWHERE] * len(self._tensors)
         weights: list[_Weight] = []
-        for block in self._blocks():
-            if len(block.members) == 1 and self._is_plain(block, weights):
-                places[block.members[0]] = _Place(block.key)
-                continue
-            members = [self._tensors[number] for number in block.members]
-            first = members[0]
-            dtypes = {member.dtype for member in members}
-            if len(dtypes) > 1:
-                block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
-            dtype = first.dtype if dtypes <= NATIVE.keys() and len(dtypes) == 1 else torch.uint8
-            shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
-            alone = len(members) == 1 and self._strides[block.members[0]] is None and dtype is first.dtype
-            for number, member in zip(block.members, members, strict=True):
-                offset = (member.data_ptr() - block.start) // member.dtype.itemsize
-                places[number] = _Place(block.key) if alone else _Place(block.key, member.stride(), offset)
-            weights.append(_Weight(block, dtype, tuple(first.shape) if alone else shape, first))
+        for block in blocks:
+            number = block.members[0]
+            first = self._tensors[number]
+            dtype = first.dtype
+            if len(block.members) == 1 and self._strides[number] is None and dtype in NATIVE:
+                places[number] = (block.key, None, 0)
+                weights.append(_Weight(block, dtype, first.shape, first))
+            else:
+                weights.append(self._share(block, places))
         # Those whose size a larger power of two divides come first, which keeps every block aligned to its elements.
-        weights.sort(key=lambda weight: -_power_of_two(weight.block.stop - weight.block.start))
+        weights.sort(key=_alignment)
         return self._tables(places), lambda sink: _write_weights(weights, sink, progress)
 
-    def _is_plain(self, block: _Block, weights: list[_Weight]) -> bool:
-        """Take in the block of one tensor that safetensors holds as it is; return whether this is one."""
-        number = block.members[0]
-        tensor = self._tensors[number]
-        if tensor.dtype not in NATIVE or self._strides[number] is not None:
-            return False
-        weights.append(_Weight(block, tensor.dtype, self._shapes[number], tensor))
-        return True
+    def _share(self, block: _Block, places: list[_Place]) -> _Weight:
+        """Return the weight for a block that is more than one tensor as safetensors has it, and note where they lie."""
+        members = [self._tensors[number] for number in block.members]
+        first = members[0]
+        dtypes = {member.dtype for member in members}
+        if len(dtypes) > 1:
+            block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
+        dtype = first.dtype if dtypes <= NATIVE.keys() and len(dtypes) == 1 else torch.uint8
+        shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
+        alone = len(members) == 1 and self._strides[block.members[0]] is None and dtype is first.dtype
+        for number, member in zip(block.members, members, strict=True):
+            offset = (member.data_ptr() - block.start) // member.dtype.itemsize
+            places[number] = (block.key, None, 0) if alone else (block.key, member.stride(), offset)
+        return _Weight(block, dtype, tuple(first.shape) if alone else shape, first)
 
     def _blocks(self) -> list[_Block]:
+        """Return the memory of all tensors, after checking them."""
         blocks: list[_Block] = []
-        shared: dict[tuple[torch.device, int], _Block] = {}
-        for number, (tensor, key) in enumerate(zip(self._tensors, self._keys, strict=True)):
+        shared: dict[Any, _Block] = {}
+        strides = self._strides = []
+        taken = {"__metadata__"}
+        for number, (tensor, path) in enumerate(zip(self._tensors, self._keys, strict=True)):
+            try:
+                _check_storable(tensor)
+            except Refusal as refusal:
+                raise refusal.within(repr(path)) from None
+            stride = tensor.stride()
+            dense = stride == _dense_stride(tensor.shape)
+            strides.append(None if dense else stride)
             if tensor.is_meta:
                 continue
-            start = tensor.data_ptr()
-            stride = self._strides[number]
-            span = tensor.numel() if stride is None else _span(self._shapes[number], stride)
-            stop = start + span * tensor.dtype.itemsize
-            place = (tensor.device, tensor.untyped_storage().data_ptr())
+            key = path
+            if key in taken or not key.isprintable():
+                key = _free_key(key if key.isprintable() else "tensor", taken)
+            taken.add(key)
+            start, size = tensor.data_ptr(), tensor.dtype.itemsize
+            stop = start + size * (tensor.numel() if dense else _span(tensor.shape, stride))
+            # The memory that the tensor is a part of; an address says nothing about another device.
+            place: Any = start - size * tensor.storage_offset()
+            if not tensor.is_cpu:
+                place = (tensor.device, place)
             block = shared.get(place) if start else None
             if block is None:
-                block = _Block(key, start, stop)
+                shared[place] = block = _Block(key, start, stop, number)
                 blocks.append(block)
-                shared[place] = block
+                continue
             block.start, block.stop = min(block.start, start), max(block.stop, stop)
             block.members.append(number)
         return blocks
@@ -209,24 +215,31 @@ class TensorWriter:
         kinds: list[list[Any]] = []
         rows: list[list[Any]] = []
         numbers: dict[Any, int] = {}
-        for tensor, shape, own, place in zip(self._tensors, self._shapes, self._strides, places, strict=True):
-            weight, steps, offset = place
+        for tensor, own, (weight, steps, offset) in zip(self._tensors, self._strides, places, strict=True):
             stride = own if weight is None else steps
             # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
             is_parameter = type(tensor) is nn.Parameter
-            key = is_parameter, tensor.dtype, shape, tensor.requires_grad, stride
+            key = is_parameter, tensor.dtype, tensor.shape, tensor.requires_grad, stride
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(kinds)
                 name = _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype)
                 kind = "parameter" if is_parameter else "tensor"
-                row: list[Any] = [kind, name, list(shape), tensor.requires_grad]
+                row: list[Any] = [kind, name, list(tensor.shape), tensor.requires_grad]
                 kinds.append(row if stride is None else [*row, list(stride)])
             if offset:
                 rows.append([number, weight, offset])
             else:
                 rows.append([number] if weight is None else [number, weight])
         return {"tensor_kinds": kinds, "tensors": rows}
+
+
+def _free_key(name: str, taken: set[str]) -> str:
+    key, number = name, 0
+    while key in taken:
+        number += 1
+        key = f"{name}#{number}"
+    return key
 
 
 def _check_storable(tensor: torch.Tensor) -> None:
@@ -265,8 +278,10 @@ def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
         return raw.cpu()
 
 
-def _power_of_two(size: int) -> int:
-    return min(size & -size, ALIGNMENT) or ALIGNMENT
+def _alignment(weight: _Weight) -> int:
+    """Return the power of two that divides the size of a weight, negated: an order by it begins with the largest."""
+    size = weight.block.stop - weight.block.start
+    return -(min(size & -size, ALIGNMENT) or ALIGNMENT)
 
 
 def _write_weights(weights: list[_Weight], sink: Callable[[Any], Any], progress: Progress | None) -> None:
