@@ -394,9 +394,11 @@ def _run_once(
     with apart, forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():
         graph = tracer.trace(program)
         captured = GraphModule(tracer.root, graph, name_of_root(program))
-    if tracer.guards:
-        captured.set_guards(GuardSet(tracer.guard_graph, tracer.guards))
-    return _Capture(captured, ways, tracer.values or {}, tracer.put_back_outside)
+        if tracer.guards:
+            captured.set_guards(GuardSet(tracer.guard_graph, tracer.guards))
+        found = _Capture(captured, ways, tracer.values or {}, tracer.putting_back_outside())
+        del tracer  # What it knows is not walked by the next collection any more.
+        return found
 
 
 def install_policy(captured: GraphModule, root: Any, options: CaptureOptions, on_guard_failure: str) -> None:

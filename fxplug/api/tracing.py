@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fxplug.api.capturing import (
@@ -147,9 +148,11 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     chosen = chosen_options(given, plugins.config.trace, has_examples=has_examples)
     on_failure = chosen.pop("on_guard_failure")
     options = CaptureOptions(**chosen, manager=plugins)
-    captured = capture(root, args, as_kwargs(example_kwargs), options)
-    install_policy(captured, root, options, on_failure)
-    return captured
+    # What a check runs may need the collector.
+    with nullcontext() if options.check else paused_collection():
+        captured = capture(root, args, as_kwargs(example_kwargs), options)
+        install_policy(captured, root, options, on_failure)
+        return captured
 
 
 def chosen_options(given: Mapping[str, Any], settings: TraceConfig, *, has_examples: bool) -> dict[str, Any]:

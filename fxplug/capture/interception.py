@@ -64,12 +64,13 @@ __all__ = [
     "entering_module",
     "intercept",
     "original_call",
+    "originals",
 ]
 
 _EVERY_TRACE = "every trace"
 
 
-class _Originals:
+class originals:  # noqa: N801 - a place for values that change
     """What stood in ``nn.Module`` when the first of the running traces began; others may have put it there."""
 
     call: Callable[..., Any] = nn.Module.__call__
@@ -77,7 +78,7 @@ class _Originals:
 
 def original_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Call a module as it is called when nothing is traced."""
-    return _Originals.call(module, *args, **kwargs)
+    return originals.call(module, *args, **kwargs)
 
 
 _patches = Patches()
@@ -344,7 +345,7 @@ def _patch(
         if patch.is_lasting:
             _lasting[owner, name] = patch
     if owner is nn.Module and name == "__call__":
-        _Originals.call = patch.original
+        originals.call = patch.original
     return patch
 
 

@@ -70,13 +70,15 @@ class InputPlan:
         if not concrete:
             self.entries = [PlannedInput(entry, entry.name, PH) for entry in inputs]
             return
-        refuse_cycles(concrete, "concrete_args")
+        if not all(type(value) is torch.Tensor for value in concrete.values()):
+            refuse_cycles(concrete, "concrete_args")
         taken = {entry.name for entry in inputs}
         star: str | None = None
         for entry in inputs:
             value = concrete.get(entry.name, PH)
-            paths, spec = flatten_tree_with_paths(value)
-            if spec.is_leaf():
+            is_tensor = type(value) is torch.Tensor  # As most are, which takes no search.
+            paths, spec = ([], None) if is_tensor else flatten_tree_with_paths(value)
+            if spec is None or spec.is_leaf():
                 star = entry.target if entry.stars == "*" else star
                 self.entries.append(PlannedInput(entry, entry.name, value))
                 continue

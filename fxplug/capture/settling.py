@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import operator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
@@ -45,13 +46,14 @@ from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.random_state import kept_random_state, set_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from contextvars import ContextVar
 
     from torch import nn
 
     from fxplug.capture.outside import OutsideState, Step
     from fxplug.capture.policy import TracePolicy
+    from fxplug.capture.settings import Settings
     from fxplug.errors import TraceError
 
 __all__ = ["StateSettler"]
@@ -148,11 +150,9 @@ class StateSettler(StateKeeper):
             report_changes(self._module_changes, warns=warns)
         report_outside(self._outside_changes, culprit, outside, warns=warns)
 
-    def put_back_outside(self) -> None:
-        """Put back what is outside of the modules once more, after the program has run on its own."""
-        if self._outside is not None:
-            self._outside.exchange(as_left=False)
-        self._settings.restore()
+    def putting_back_outside(self) -> Callable[[], None]:
+        """Return what puts back what is outside of the modules once more, after the program has run on its own."""
+        return partial(_put_back, self._outside, self._settings)
 
     def _changed_leaf(self) -> AnyChange | None:
         """Return the first change that makes a module that stays a call another one; its node would be the same."""
@@ -363,6 +363,12 @@ def _with_shared_memory(written: dict[Node, bool], root: nn.Module) -> set[Node]
 _JOINING = (operator.add, operator.mul)
 """Operators that put the elements of lists into a new one."""
 _CONTAINERS = (list, tuple, dict, set, str)
+
+
+def _put_back(outside: OutsideState | None, settings: Settings) -> None:
+    if outside is not None:
+        outside.exchange(as_left=False)
+    settings.restore()
 
 
 def _wants_tensor(node: Node, used: Node) -> bool:

@@ -20,7 +20,14 @@ from fxplug.capture.writes import place_of_write, writes_of
 from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import global_hook_tables, has_hooks, hook_tables, own_tables
+from fxplug.semantics.internals import (
+    global_hook_tables,
+    has_hooks,
+    hook_tables,
+    hook_tables_in,
+    own_tables,
+    runs_for_all_modules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
@@ -85,6 +92,8 @@ class ModuleStates:
         """Whether the program is still running."""
         self._seen: dict[int, tuple[nn.Module, str, _Copies]] = {}
         """Id of a module -> the module, its path, and copies of its tables."""
+        self.plain_layers: list[nn.Module] = []
+        """Layers of torch without hooks and with nothing that other ones of their class do not have, if leaves run."""
         self._waiting: tuple[Sequence[nn.Module], Mapping[int, str]] = (), {}
         """All modules below the root, and their paths."""
         self._hooks: dict[int, tuple[dict[Any, Any], ...]] = {}
@@ -109,6 +118,8 @@ class ModuleStates:
         Layers of torch without hooks, and where no layer runs others that hold no containers, wait until an attribute
         of theirs is about to be assigned, or until `expect_changes`: a model has hundreds of them.
         """
+        runs_leaves = self._runs_leaves
+        has_global_hooks = runs_leaves and runs_for_all_modules()
         sizes: dict[type, int] = {}
         layouts: dict[tuple[type, int], frozenset[str]] = {}
         for module, path in zip(modules, paths.values(), strict=True):
@@ -117,13 +128,14 @@ class ModuleStates:
             size = sizes.get(kind)
             if size is None:
                 size = sizes[kind] = _size_of_layer(kind, plain)
-            if size != len(plain) or (self._runs_leaves and has_hooks(module)):
+            if size == len(plain) and not (runs_leaves and (has_global_hooks or any(hook_tables_in(plain)))):
+                if runs_leaves:
+                    self.plain_layers.append(module)
+            else:
                 key = kind, len(plain)
                 names = layouts.get(key)
                 if names is None:
-                    names = layouts[key] = (
-                        _NOT_HEARD_OF if self._runs_leaves else _names_heard_of(kind, plain)
-                    )
+                    names = layouts[key] = _NOT_HEARD_OF if runs_leaves else _names_heard_of(kind, plain)
                 if not _is_plain(module, plain, names):
                     self.remember(module, path)
         self._waiting = modules, paths
@@ -159,13 +171,17 @@ class ModuleStates:
 
     # -- modules that stay calls
 
+    def are_as_found(self) -> bool:
+        """Return whether modules that stay calls are for sure what they were when the trace began."""
+        return not self.is_disturbed and RemovableHandle.next_id == self._hooks_made
+
     def check_call(self, module: nn.Module, path: str) -> None:
         """Look whether `module`, which stays a call, is what it was when the trace began.
 
         Raises:
             TraceError: It is not: the captured program would call it as it was.
         """
-        if not self.is_disturbed and RemovableHandle.next_id == self._hooks_made:
+        if self.are_as_found():
             return
         changed = self._changed_for_call(module, path)
         if changed is not None:
@@ -244,9 +260,12 @@ class ModuleStates:
         changes: list[ModuleChange] = []
         for module, path, copies in self._seen.values():
             left = self._left_by_calls.get(id(module), copies)
-            # The attributes first: the tables are among them.
+            table: _Table = vars(module)
+            tables: Sequence[_Table] = ()
             for place, before in enumerate(copies):
-                table = vars(module) if place == 0 else _tables(module)[place]
+                if place > 0:
+                    tables = tables or _tables(module)
+                    table = tables[place]
                 if not is_same_table(table, before):
                     found = dict(table)
                     changes += _changes_in(module, path, (before, found, left[place]), is_state=place > 0)
@@ -306,7 +325,7 @@ class ModuleStates:
 
     def release(self) -> None:
         """Let go of the modules."""
-        held = (self._modules, self._seen, self._left_by_calls, self._hooks)
+        held = (self._modules, self._seen, self._left_by_calls, self._hooks, self.plain_layers)
         for table in (*held, self._tables_left, self._contents_left):
             table.clear()
         self._waiting = (), {}

@@ -261,7 +261,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         if is_module:
             self.root = root
             function = function_of(root, self.traced_func_name)
-            self._paths, self._below = paths_and_modules_below(root)
+            if not self._paths:
+                self._paths, self._below = paths_and_modules_below(root)
             self._place = Place(_TRACE_CODE, None, ModuleScope("", type(root)))
         elif callable(root):
             self.root = empty_module()
@@ -317,7 +318,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         try:
             outside.note_root(self.context.root)
             if isinstance(self.context.root, nn.Module):
-                states.remember_all(self._below, self._paths)
+                self._remember_modules(self._below)
                 self._below = []
                 draws.note_held("", self.context.root)
                 surroundings.note_flags("", self.context.root)
@@ -356,6 +357,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             if not fails_on_none(node):
                 raise error
         return result
+
+    def _remember_modules(self, modules: Sequence[nn.Module]) -> None:
+        """Take note of what the modules below the root hold, which stand in the order of their paths."""
+        self._states.remember_all(modules, self._paths)
 
     def _settle_surroundings(self) -> None:
         """Let the graph know what the program was told of what is around it."""

@@ -36,6 +36,13 @@ PROBES: tuple[TorchName, ...] = (
     *_below("torch.ops.aten.add.Tensor", "_schema", "effects and canonical forms of operators"),
     *_below("torch._C", "ScriptMethod", "scripted modules"),
     *_below("torch._C", "_storage_id", "telling which tensors share memory"),
+    *_below("torch._C", "_get_tracing_state", "calling layers while tracing with example inputs"),
+    *_below("torch.nn.Module", "_call_impl", "calling layers while tracing with example inputs"),
+    *_below(
+        "torch.nn.modules.module",
+        "_forward_unimplemented",
+        "calling layers while tracing with example inputs",
+    ),
     *_below("torch._C", "_nn", "operators of torch.nn in saved files"),
     *_below(
         "torch._C",

@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 from fxplug.errors import GraphError
-from fxplug.semantics.internals import buffers_of, empty_module, modules_of, parameters_of, persists
+from fxplug.semantics.internals import (
+    buffers_of,
+    empty_module,
+    modules_of,
+    own_tables,
+    parameters_of,
+    persists,
+)
 from fxplug.semantics.surroundings import deepest_module
 
 if TYPE_CHECKING:
@@ -107,9 +114,11 @@ class Holders:
         Returns:
             The first path at which the old root has nothing; None when it has something at all of them.
         """
+        last, pair = None, None
         for path in paths:
             prefix, _, name = path.rpartition(".")
-            pair = self._pairs.get(prefix)
+            if prefix != last or pair is None:
+                last, pair = prefix, self._pairs.get(prefix)
             if pair is not None and path not in self._pairs:
                 ours, theirs, our_modules, their_modules = pair
                 value = their_modules.get(name)
@@ -144,19 +153,13 @@ class Holders:
                     if key != path and not key.startswith(below)
                 }
             return True
+        if ours.__class__ is nn.Module and _take_plain(ours, theirs, name):
+            return True
         value = _held(theirs, name)
         if value is _MISSING:
             return False
         # A plain tensor attribute is no part of the source's state dict, and so not of ours.
         persistent = isinstance(theirs, nn.Module) and persists(theirs, name)
-        if ours.__class__ is nn.Module and isinstance(value, torch.Tensor) and _is_free(ours, name):
-            # As an assignment would, which takes twenty times as long.
-            if isinstance(value, nn.Parameter):
-                parameters_of(ours)[name] = value
-                return True
-            if persistent:
-                buffers_of(ours)[name] = value
-                return True
         set_path(ours, name, value, persistent=persistent)
         return True
 
@@ -197,7 +200,7 @@ class Holders:
                 return None
         ours = pair[0]
         existing = theirs if ours is pair[1] else pair[2].get(name)
-        if existing is None and not (ours.__class__ is nn.Module and _is_free(ours, name)):
+        if existing is None and not (ours.__class__ is nn.Module and _has_nothing(ours, name)):
             existing = getattr(ours, name, None)
         if existing is not theirs and not isinstance(existing, nn.Module):
             existing = empty_module()
@@ -213,7 +216,7 @@ _MISSING = object()
 
 def _order_as(ours: Any, theirs: Any) -> None:
     """Bring the names in a table into the order of another one; names that it has not stay in their places."""
-    if not isinstance(theirs, dict):
+    if not isinstance(theirs, dict) or (len(ours) == len(theirs) and [*ours] == [*theirs]):
         return
     wanted = [name for name in theirs if name in ours]
     if (list(ours) if len(wanted) == len(ours) else [name for name in ours if name in theirs]) == wanted:
@@ -223,16 +226,35 @@ def _order_as(ours: Any, theirs: Any) -> None:
         ours[name] = ours.pop(name)
 
 
-def _is_free(holder: nn.Module, name: str) -> bool:
+def _has_nothing(holder: nn.Module, name: str) -> bool:
     """Return whether a plain `nn.Module` has nothing under a name yet."""
     return (
         name not in vars(holder)
         and name not in parameters_of(holder)
         and name not in buffers_of(holder)
         and name not in modules_of(holder)
-        and name.isidentifier()
-        and not hasattr(nn.Module, name)
+        and name not in _OF_THE_CLASS
+        and name not in _OF_EVERY_OBJECT
     )
+
+
+_OF_THE_CLASS, _OF_EVERY_OBJECT = vars(nn.Module), vars(object)
+
+
+def _take_plain(ours: nn.Module, theirs: Any, name: str) -> bool:
+    """Take a parameter or buffer over as an assignment would, which takes many times as long; return whether it was."""
+    if not isinstance(theirs, nn.Module) or not _has_nothing(ours, name):
+        return False
+    parameters, buffers, _ = own_tables(theirs)
+    if not isinstance(parameters, dict) or not isinstance(buffers, dict):
+        return False  # Scripted modules have tables of another class.
+    if parameters.get(name).__class__ is nn.Parameter:
+        parameters_of(ours)[name] = parameters[name]
+        return True
+    if buffers.get(name).__class__ is torch.Tensor and persists(theirs, name):
+        buffers_of(ours)[name] = buffers[name]
+        return True
+    return False
 
 
 def _held(holder: Any, name: str) -> Any:

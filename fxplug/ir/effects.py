@@ -133,6 +133,10 @@ class EffectRegistry:
         for op in ops or _CALLS:
             self._rules[op].insert(0, rule)
 
+    def rules_of(self, op: str) -> tuple[EffectRule, ...]:
+        """Return the rules about calls with an opcode, in the order in which they are asked."""
+        return tuple(self._rules[op])
+
     def effect_of(self, node: Node, root: object | None = None) -> Effect:
         """Return the effect of running `node`.
 

@@ -21,13 +21,13 @@ from fxplug.ir import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, Node, effects, wri
 from fxplug.semantics.constructors import only_holds
 from fxplug.semantics.internals import assert_function
 from fxplug.semantics.libraries import what_does
-from fxplug.semantics.modules import module_effect
+from fxplug.semantics.modules import module_rule
 from fxplug.semantics.schemas import named_effect, operator_rule, statistics_effect
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["has_side_effect", "module_effect", "operator_name"]
+__all__ = ["has_side_effect", "operator_name"]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -266,12 +266,8 @@ def _method_rule(node: Node, _: Any) -> Effect | None:
     return named_effect(node, name) if hasattr(torch.Tensor, name) else None
 
 
-def _module_rule(node: Node, module: Any) -> Effect | None:
-    return module_effect(module, node) if isinstance(module, torch.nn.Module) else None
-
-
 def _register() -> None:
-    effects.register_rule(_module_rule, "call_module")
+    effects.register_rule(module_rule, "call_module")
     effects.register_rule(_method_rule, "call_method")
     for rule in (_constructor_rule, _known_rule, _library_rule, _python_rule, operator_rule):
         effects.register_rule(rule, "call_function")

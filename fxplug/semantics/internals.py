@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections import OrderedDict
 from contextlib import contextmanager
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,6 +84,8 @@ __all__ = [
     "autocast_arguments",
     "beneath",
     "buffers_of",
+    "call_beneath",
+    "calls_forward",
     "can_be_rebuilt",
     "compiles_functions",
     "computes_by_itself",
@@ -100,6 +102,7 @@ __all__ = [
     "has_hooks",
     "has_only_weight_hooks",
     "hook_tables",
+    "hook_tables_in",
     "hook_tables_of",
     "is_about_missing_data",
     "is_compiled_class",
@@ -127,6 +130,7 @@ __all__ = [
     "remove_mode",
     "remove_modes_above",
     "root_being_traced",
+    "runs_for_all_modules",
     "runs_outside_dynamo",
     "schema_of",
     "set_torch_fx_flag",
@@ -334,6 +338,17 @@ def has_hooks(module: nn.Module) -> bool:
         or module_base._global_backward_hooks
         or module_base._global_backward_pre_hooks
     )
+
+
+def runs_for_all_modules() -> bool:
+    """Return whether anything runs around the forward or backward of all modules."""
+    return any(global_hook_tables())
+
+
+hook_tables_in: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"
+)
+"""Returns the tables of what runs around the forward or backward of a module, given its attributes."""
 
 
 def has_only_weight_hooks(module: nn.Module) -> bool:
@@ -890,6 +905,56 @@ _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 def put_on(mode: Any) -> None:
     """Put back a mode that was taken off."""
     _push_dispatch_mode(mode)
+
+
+def calls_forward(call: Any) -> bool:
+    """Return whether a function is how torch itself calls modules, which for those without hooks is their forward.
+
+    Args:
+        call: What ``nn.Module`` has, or had, as its ``__call__``.
+    """
+    # By their code: whoever puts a function around one of them gives it the same name.
+    codes = [getattr(function, "__code__", None) for function in (call, nn.Module._call_impl)]
+    names = [(getattr(code, "co_filename", ""), getattr(code, "co_name", "")) for code in codes]
+    return names == _CALLS_OF_MODULES and not torch._C._get_tracing_state()
+
+
+_CALLS_OF_MODULES = [
+    (module_base._forward_unimplemented.__code__.co_filename, name)
+    for name in ("_wrapped_call_impl", "_call_impl")
+]
+
+
+def call_beneath(
+    calls: TorchFunctionMode, operators: TorchDispatchMode | None, function: Callable[[Any], Any], value: Any
+) -> Any:
+    """Call a function with two modes taken away, each if it is the one of its kind that hears first.
+
+    Args:
+        calls: Hears of calls of torch.
+        operators: Hears of operators; None for none.
+        function: What is called.
+        value: What it is given.
+    """
+    are_heard = are_run = False
+    # As `take_off_calls` and `take_off`, without the calls: the layers of a network are called so.
+    if _count_function_modes():
+        found = _pop_function_mode()
+        are_heard = found is calls
+        if not are_heard:
+            _push_function_mode(found)
+    if operators is not None and _count_dispatch_modes():
+        found = _pop_dispatch_mode(None)
+        are_run = found is operators
+        if not are_run:
+            _push_dispatch_mode(found)
+    try:
+        return function(value)
+    finally:
+        if are_run:
+            _push_dispatch_mode(operators)
+        if are_heard:
+            _push_function_mode(calls)
 
 
 class NamedSource(Source):

@@ -11,9 +11,11 @@ from fxplug.ir import PURE, RANDOM, UNKNOWN, Effect, effects, writes
 from fxplug.semantics.internals import DropoutBase, NormBase, has_hooks, modules_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fxplug.ir import Node
 
-__all__ = ["module_effect"]
+__all__ = ["effects_of_layers", "module_effect", "module_rule"]
 
 
 def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
@@ -56,6 +58,11 @@ def _own_effect(module: nn.Module) -> Effect:
     return effect.join(RANDOM) if draws else effect
 
 
+def module_rule(node: Node, module: Any) -> Effect | None:
+    """Return what a call of a module does, None where there is none at its path."""
+    return module_effect(module, node) if isinstance(module, nn.Module) else None
+
+
 @lru_cache(maxsize=512)
 def _traits(kind: type[nn.Module]) -> tuple[bool, bool, bool, Any, Any]:
     """Return what a class of torch may do: update statistics or draw random numbers in training, or draw always.
@@ -68,6 +75,49 @@ def _traits(kind: type[nn.Module]) -> tuple[bool, bool, bool, Any, Any]:
     return issubclass(kind, NormBase), draws, always_draws, *settings
 
 
+def effects_of_layers(layers: Iterable[nn.Module]) -> list[tuple[nn.Module, Effect]]:
+    """Return what calls of layers do, those left out about which `module_effect` has to be asked at each call.
+
+    Args:
+        layers: Modules without hooks and without a forward of their own.
+    """
+    found: list[tuple[nn.Module, Effect]] = []
+    classes: dict[type, tuple[Any, bool] | None] = {}
+    for layer in layers:
+        kind = layer.__class__
+        known = classes.get(kind, _UNKNOWN)
+        if known is _UNKNOWN:
+            known = classes[kind] = _traits_of_calls(kind)
+        if known is None:
+            continue
+        in_place, varies = known
+        own = layer.__dict__
+        if own["_modules"] or (own["training"] and (varies or own["_buffers"] or "dropout" in own)):
+            continue
+        found.append((layer, _WRITES_INPUT if own.get("inplace", in_place) else PURE))
+    return found
+
+
+def _traits_of_calls(kind: type[nn.Module]) -> tuple[Any, bool] | None:
+    """Return whether the layers of a class work in place where they say nothing, and whether training matters to them.
+
+    Returns:
+        None where more than that decides what their calls do.
+    """
+    is_torchs = kind.__module__.startswith("torch.nn.modules.") and not issubclass(kind, nn.Sequential)
+    if (
+        not is_torchs
+        or effects.target_entry(kind) is not None
+        or effects.rules_of("call_module") != (module_rule,)
+    ):
+        return None
+    updates, draws, always_draws, in_place, max_norm = _traits(kind)
+    if always_draws or max_norm is not None or issubclass(kind, (nn.Embedding, nn.EmbeddingBag)):
+        return None
+    return in_place, updates or draws or hasattr(kind, "dropout")
+
+
+_UNKNOWN: Any = object()
 _WRITES_INPUT, _WRITES_STATE = writes(0), writes("state")
 
 

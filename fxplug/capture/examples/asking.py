@@ -36,7 +36,7 @@ _CHANGES_RANK = frozenset({"squeeze", "squeeze_", "squeeze_copy"})
 _KNOWN = frozenset({"_operator", "builtins", "math", "torch"})
 
 
-def _changes_rank(node: Node) -> bool:
+def changes_rank(node: Node) -> bool:
     """Return whether the number of dimensions of a result hangs on sizes, or is not known to follow from ranks."""
     op = node.op
     if op == "call_method":
@@ -75,6 +75,8 @@ class Answerer(Tracer):
         self._fixed: set[tuple[Any, tuple[Any, ...]]] = set()
         self._names: frozenset[str] = frozenset()
         self._changing_ranks: dict[Node, bool] = {}
+        self._has_changed_ranks = False
+        """Whether a call was made whose result may have more or fewer dimensions with other inputs."""
 
     def is_tracing_here(self) -> bool:
         """Return whether this trace runs in the running thread or task."""
@@ -170,7 +172,7 @@ class Answerer(Tracer):
         node = source
         while isinstance(node, Part):
             node = node.whole
-        if self._rank_may_change(node):
+        if self._has_changed_ranks and self._rank_may_change(node):
             node = self.node_of_part(source) if isinstance(source, Part) else source
             self._fix_value(self._aside_of("call_method", "dim", (node,)), rank)
         elif self._rank_asked is None:
@@ -185,7 +187,7 @@ class Answerer(Tracer):
             if one in known:
                 stack.pop()
                 continue
-            if _changes_rank(one):
+            if changes_rank(one):
                 known[one] = True
                 stack.pop()
                 continue

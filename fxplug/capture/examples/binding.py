@@ -11,17 +11,28 @@ from fxplug.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from fxplug.capture.inputs import Input
+
 __all__ = ["bound_examples"]
 
 
 def bound_examples(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    function: Callable[..., Any], inputs: Sequence[Input], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what each parameter receives when a function is called with the examples; defaults where it is not given.
+
+    Args:
+        function: Is not called.
+        inputs: Its parameters.
+        args: The examples that are given by position.
+        kwargs: Those that are given by name.
 
     Raises:
         TraceError: The function cannot be called with them.
     """
+    is_plain = not any([entry.stars or entry.keyword_only for entry in inputs])  # noqa: C419 - a generator takes longer
+    if is_plain and not kwargs and len(args) == len(inputs):
+        return {entry.name: value for entry, value in zip(inputs, args, strict=True)}
     try:
         signature = inspect.signature(function)
         bound = signature.bind(*args, **kwargs)

@@ -126,15 +126,16 @@ class GuardCollector:
             waiting += more
         return found
 
-    def finish(self) -> tuple[Graph | None, tuple[Guard, ...]]:
-        """Return a graph with the same inputs that answers every predicate, with the guards in its order."""
+    def finish(self, inputs: Iterable[Node]) -> tuple[Graph | None, tuple[Guard, ...]]:
+        """Return a graph with the same inputs that answers every predicate, with the guards in its order.
+
+        Args:
+            inputs: The placeholders of the graph that is recorded, in order.
+        """
         if not self._predicates:
             return None, ()
         graph = Graph()
-        copies: dict[Node, Node] = {}
-        for node in self._graph.nodes:  # Not through the index, which nobody may need.
-            if node.op == "placeholder":
-                copies[node] = graph.node_copy(node)
+        copies = {node: graph.node_copy(node) for node in inputs}
         answers = [_copy(graph, predicate, copies) for predicate in self._predicates]
         graph.output(tuple(answers))
         graph.keyword_only = self._graph.keyword_only

@@ -81,6 +81,7 @@ class InputReceiver(ValueKeeper):
 
     def _reset(self) -> None:
         super()._reset()
+        self._inputs: list[Node] = []
         self._scalar_inputs: set[Node] = set()
         self._other_inputs: list[tuple[Node, Any]] = []
         self._tensor_inputs: list[tuple[Node | Part, torch.Tensor]] = []
@@ -88,13 +89,20 @@ class InputReceiver(ValueKeeper):
         self._optional_inputs: list[Node] = []
         self._compared: Container[str] = ()
         self._compared_inputs: set[Node] = set()
-        self._around = [ask(*arguments) for _, ask, arguments in _SURROUNDINGS]
+        self._around: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
+        """What the program may ask for by name: who tells, of what, and what was told before it ran."""
         self._wholes: list[tuple[Node, Any, Any]] = []
         self._defaults: dict[Node, str] = {}
         """The inputs that no example was given for, and the names of their parameters."""
         self._code: CodeType | None = None
         self._is_split = False
         self._hash_is_asked = False
+
+    def _look_around(self) -> None:
+        """Take note of the modes that are on around the program, and that it may ask for."""
+        self._around = [
+            (ask, arguments, ask(*arguments)) for name, ask, arguments in _SURROUNDINGS if name in self._names
+        ]
 
     def _how_given(self) -> Given:
         args, kwargs = self._examples
@@ -103,7 +111,7 @@ class InputReceiver(ValueKeeper):
     def _values_of_inputs(
         self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any
     ) -> dict[str, Any]:
-        given = bound_examples(source, *self._examples)
+        given = bound_examples(source, inputs, *self._examples)
         code = getattr(getattr(source, "__func__", source), "__code__", None)
         if isinstance(code, CodeType):
             self._code = code
@@ -121,6 +129,7 @@ class InputReceiver(ValueKeeper):
             return value, None  # A constant, which callers cannot replace.
         proxy = self._create_input(entry.input)
         node: Node = proxy.node
+        self._inputs.append(node)
         if entry.input.default is None and isinstance(value, (torch.Tensor, int, float)):
             self._optional_inputs.append(node)
         if entry.input.name in self._compared:
@@ -327,9 +336,8 @@ class InputReceiver(ValueKeeper):
 
     def _guard_surroundings(self) -> None:
         """Guard the modes that are on around the program, and that it may ask for."""
-        for (name, ask, arguments), found in zip(_SURROUNDINGS, self._around, strict=True):
-            if name in self._names:
-                self._add_entry_guard(same_value, (self._aside("call_function", ask, arguments), found))
+        for ask, arguments, found in self._around:
+            self._add_entry_guard(same_value, (self._aside("call_function", ask, arguments), found))
 
     def on_mode_asked(self, name: str, arguments: tuple[Any, ...], answer: Any) -> Any:
         """Hear that a function of torch is asked for a mode; those that code has by their names are guarded anyway."""

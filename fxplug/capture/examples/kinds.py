@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fxplug.capture.containers import PLAIN
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
 
@@ -112,8 +113,10 @@ def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
         if base is object or base.__module__.partition(".")[0] == "torch":
             continue
         for value in vars(base).values():
-            function = getattr(value, "__func__", getattr(value, "fget", value))
-            _add(function, _FAR, names, seen)
+            if type(value) is FunctionType:  # As most are that matter, and what is asked below takes long.
+                _add(value, _FAR, names, seen)
+            elif type(value) not in PLAIN:
+                _add(getattr(value, "__func__", getattr(value, "fget", value)), _FAR, names, seen)
 
 
 def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
@@ -128,7 +131,8 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     if steps == 0:
         return
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-    held += [function.__globals__.get(name) for name in own]
+    found = function.__globals__
+    held += [found[name] for name in own if name in found]
     for value in held:
         _add(getattr(value, "__func__", value), steps - 1, names, seen)
         for name in own & vars(value).keys() if hasattr(value, "__dict__") else ():

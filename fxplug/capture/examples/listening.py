@@ -48,6 +48,8 @@ _ESCAPES = frozenset(
     }
 )
 """What hands out the values of a tensor, or acts on them, where torch does not tell what is done with them."""
+_FRAMES_OF_ARGUMENTS = 4
+"""How far up the stack, seen from `Place.origin`, what calls torch or a module stands: its record, and the hearing."""
 _FRAMES_OF_A_CALL = 5
 """How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
 _TEXTS = frozenset({"__format__", "__repr__"})
@@ -139,11 +141,17 @@ class CallListener(CallRecorder):
         found: list[Any] = []
         known = self._known
         has_tensor = False
+        origin = None
         for value in args:
             kind = type(value)
             if kind in _PLAIN_TENSORS:
                 entry = known.get(id(value))
-                source = self._lift_tensor(value) if entry is None else entry[1]
+                if entry is None:
+                    # Weights that one call reads are read in one place.
+                    origin = origin or self._place.origin(_FRAMES_OF_ARGUMENTS)
+                    source = self._lift_tensor(value, origin)
+                else:
+                    source = entry[1]
                 if source.__class__ is not Node:
                     return None
                 found.append(source)

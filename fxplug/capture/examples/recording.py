@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fxplug.capture.examples.asking import INSIDE
+from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of
 from fxplug.capture.examples.inputs import InputReceiver
@@ -160,11 +160,14 @@ class CallRecorder(InputReceiver):
             key = tuple(given)
             known = self._effects.get(key)
         except TypeError:  # Something that cannot be looked up.
-            return effects.effect_of(node, self.root)
+            return self._find_effect(node, None)
         return self._find_effect(node, key) if known is None else known
 
-    def _find_effect(self, node: Node, key: tuple[Any, ...]) -> Effect:
+    def _find_effect(self, node: Node, key: tuple[Any, ...] | None) -> Effect:
+        self._has_changed_ranks = self._has_changed_ranks or changes_rank(node)
         effect = effects.effect_of(node, self.root)
+        if key is None:
+            return effect
         if effect.is_pure:
             effect = PURE
         target: Any = node.target
@@ -185,11 +188,18 @@ class CallRecorder(InputReceiver):
             self._constant.clear()
         if effect.random or effect.outside:
             self._has_acted = True
-        if not (effect.writes or effect.unknown):
-            return
+        if effect.writes or effect.unknown:
+            self._has_written = True
+            for tensor in tensors_in((*args, *kwargs.values())):
+                self._before_write(tensor)
+
+    def _before_write(self, tensor: torch.Tensor) -> None:
+        """Hear that a tensor is about to be written to."""
+        self._constant.clear()
         self._has_written = True
-        if self._aloof(self._snapshots.before_writes_to, tensors_in((*args, *kwargs.values()))):
+        if self._snapshots.shares_memory(tensor):
             self._has_acted = True
+            self._aloof(self._snapshots.before_write, tensor)
 
     def _note_constant(self, node: Node) -> None:
         if node.op in {"call_function", "call_method"}:

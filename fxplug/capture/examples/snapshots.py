@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fxplug.semantics.internals import storage_of, with_data
 from fxplug.semantics.storages import is_elsewhere, take_off_history
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Snapshots"]
 
@@ -49,16 +46,16 @@ class Snapshots:
                     states = existing.requires_grad, existing.is_leaf
                     self._saved[id(existing)] = (existing, alias, alias.clone(), *states)
 
-    def before_writes_to(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Hear that tensors may be written to; return whether one shares the memory of one from before the program."""
-        self.before_writes()
-        shared = [tensor for tensor in tensors if storage_of(tensor) in self._existing]
-        for tensor in shared:
-            self.before_write(tensor)
-        return bool(shared)
+    def shares_memory(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor that is about to be written to shares the memory of one from before the program."""
+        if self._new:
+            self.before_writes()
+        return storage_of(tensor) in self._existing
 
     def restore(self) -> None:
         """Put back what was written to."""
+        if not self._saved:
+            return
         with torch.no_grad():
             # The last one first: what was saved later may lie in the same memory, and hold what was written before.
             for tensor, alias, values, requires_grad, was_leaf in reversed(self._saved.values()):

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
-from fxplug.capture.examples.listening import KEPT, CallListener
+from fxplug.capture.examples.layers import LayerCaller
+from fxplug.capture.examples.listening import KEPT
 from fxplug.capture.examples.numbers import NumberProxy, SizeProxy
 from fxplug.capture.examples.parts import tensors_in
 from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.values import node_behind
-from fxplug.capture.interception import original_call
-from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
-from fxplug.capture.state import may_assign, training_error
+from fxplug.capture.state import training_error
 from fxplug.errors import TraceError
-from fxplug.ir import Graph, ModuleScope, Node, effects
+from fxplug.ir import Graph, Node
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
-    every_module,
-    has_backward_hooks,
     is_compiler_loaded,
+    paths_and_modules_below,
     remove_mode,
     tensor_tables,
 )
 from fxplug.semantics.random_state import random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from fxplug.capture.policy import TracePolicy
@@ -94,7 +92,7 @@ class _Operators(LightDispatchMode):
         return tracer.on_operator(func, args, kwargs)
 
 
-class ExampleTracer(CallListener):
+class ExampleTracer(LayerCaller):
     """Captures a program by running it on example inputs.
 
     Tensors stay the tensors that they are, so that everything the program asks of them gets its true answer; torch
@@ -128,22 +126,24 @@ class ExampleTracer(CallListener):
     def _reset(self) -> None:
         super()._reset()
         self.hears_every_attribute = False
-        self._leaf_kinds: dict[type, bool] = {}
-        self._enters_layers = False
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
 
     def _trace(self, root: Any, concrete_args: Any) -> Graph:
-        modules = every_module(root) if isinstance(root, nn.Module) else []
-        _refuse_lazy(root, modules)
+        modules: Sequence[nn.Module] = ()
+        if isinstance(root, nn.Module):
+            self._paths, self._below = paths_and_modules_below(root)
+            modules = self._below
+            _refuse_lazy(root, modules)
         self.autowrap_functions = (*self.autowrap_functions, *KEPT)
         self._names = names_reached(root, modules)
+        self._look_around()
         if isinstance(root, nn.Module) and has_own_call(type(root)):
             self.traced_func_name = "__call__"
         graph = super()._trace(root, concrete_args)
         self._guard_inputs()
-        self.guard_graph, self.guards = self._guards.finish()
+        self.guard_graph, self.guards = self._guards.finish(self._inputs)
         self._drop_asides()
         return graph
 
@@ -179,6 +179,7 @@ class ExampleTracer(CallListener):
     def _take_after(self, other: Tracer, left: Any) -> None:
         first = cast("ExampleTracer", other)
         self._names, self.values = first._names, None
+        self._has_changed_ranks = True  # What the first one has left may be of any number of dimensions.
         # The tensors of the first call are no inputs of the next one.
         self._examples = again = others_of(first._examples)
         given = {id(tensor) for tensor in tensors_in(again)}
@@ -231,82 +232,9 @@ class ExampleTracer(CallListener):
         """Let a mode of calls of torch hear of them, inside of layers too; refuse one of operators."""
         if isinstance(mode, TorchFunctionMode):
             self._enters_layers = True
+            self._layers.clear()
         else:
             super()._take_over(mode)
-
-    def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Hear of a call of a module."""
-        if self.paused:
-            return original_call(module, *args, **kwargs)
-        unwrap = self.policy.unwrap_module
-        inner = unwrap(module) if unwrap is not None else None
-        if inner is not None and inner is not module:
-            return self.on_module_call(inner, args, kwargs)
-        path = self._paths.get(id(module))
-        if path is not None and self._stays_whole(module, path):
-            return self._call_leaf(module, path, args, kwargs)
-        name = path if path is not None else f"<{type(module).__name__}>"
-        return self.enter_module(name, module, partial(original_call, module), args, kwargs)
-
-    def _stays_whole(self, module: nn.Module, path: str) -> bool:
-        """Return whether a call of a module of the root is one node."""
-        # Hooks on gradients belong to the call of the module itself.
-        if isinstance(module, _ScriptModule) or has_backward_hooks(module):
-            return True
-        if "is_leaf_module" in self._replaced:
-            return self._is_leaf(module, path)
-        ask = self.policy.is_leaf_module
-        answer = ask(module, path, self.context) if ask is not None else None
-        if answer is not None:
-            return answer
-        kind = type(module)
-        is_leaf = self._leaf_kinds.get(kind)
-        if self._enters_layers:
-            return False
-        if is_leaf is None:
-            is_leaf = self._leaf_kinds[kind] = is_leaf_by_class(module)
-        return is_leaf
-
-    def _call_leaf(self, module: nn.Module, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._states.check_call(module, path)
-        if module.training:
-            self._save(module.buffers())
-        if vars(module).get("max_norm") is not None:
-            self._save(module.parameters())  # A lookup renormalises the rows that it reads.
-        plain = None if kwargs or self._read_numbers else self._plain_arguments_of(args)
-        place = self._place
-        if plain is not None and len(plain) == 1 and self._records_plainly:
-            origin = place.origin_of_call(path, type(module), _FRAMES_OF_A_LEAF - 1)
-            node = self.graph._create_call_of(path, cast("Node", plain[0]), origin)  # pyright: ignore[reportPrivateUsage]
-            if self.policy.node_created is not None:
-                self._note(node)
-            return self._run_leaf(node, module, args, kwargs)
-        former = place.scope
-        place.scope = ModuleScope(path, type(module), former)
-        try:
-            if plain is not None:
-                node = self._create_node_below(_FRAMES_OF_A_LEAF, "call_module", path, plain, {})
-            else:
-                node = self._record("call_module", path, args, kwargs)
-                args, kwargs = self._real(args), self._real(kwargs)
-        finally:
-            place.scope = former
-        return self._run_leaf(node, module, args, kwargs)
-
-    def _run_leaf(self, node: Node, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the call of a module that was recorded."""
-        run = partial(self.run_unheard, original_call, module)
-        effect = effects.effect_of_module(node, module)
-        if not may_assign(module):
-            return self._make(node, run, args, kwargs, effect)
-        run = partial(self.run_kept, original_call, module)
-        with self._states.calling(module):
-            return self._make(node, run, args, kwargs, effect)
-
-    def _save(self, tensors: Iterable[torch.Tensor]) -> None:
-        for tensor in tensors:
-            self._snapshots.add(tensor)
-            self._aloof(self._snapshots.before_write, tensor)
 
     def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Hear that a parameter or buffer was read: it is known by its identity."""
@@ -371,14 +299,14 @@ def _refuse_lazy(root: Any, modules: Sequence[nn.Module]) -> None:
     Raises:
         TraceError: It is one.
     """
-    # One of each class tells whether there are any.
-    kinds: set[type] = set()
-    has_lazy = False
-    for table in tensor_tables(modules):
-        if not kinds.issuperset(map(type, table.values())):
-            kinds.update(map(type, table.values()))
-            has_lazy = has_lazy or any(map(is_lazy, table.values()))
-    if has_lazy:
+    # Layers of torch that are not lazy themselves give nothing a size, and a model has hundreds of them.
+    kinds = {
+        kind
+        for kind in set(map(type, modules))
+        if not kind.__module__.startswith("torch.nn.modules.") or issubclass(kind, LazyModuleMixin)
+    }
+    tables = tensor_tables([module for module in modules if type(module) in kinds])
+    if any(map(is_lazy, [tensor for table in tables for tensor in table.values()])):
         lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(
             f"Cannot trace {type(root).__name__} with example inputs: {', '.join(lazy)} have no size yet, and would "

@@ -32,7 +32,7 @@ from fxplug.semantics.internals import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fxplug.ir import Argument
+    from fxplug.ir import Argument, Origin
 
 __all__ = ["PLAIN", "ValueKeeper", "node_behind"]
 
@@ -265,7 +265,7 @@ class ValueKeeper(Answerer):
             known = self._generators[id(generator)] = (generator, state, node)
         return known[2]
 
-    def _lift_tensor(self, tensor: torch.Tensor) -> Node:
+    def _lift_tensor(self, tensor: torch.Tensor, origin: Origin | None = None) -> Node:
         known = self._known.get(id(tensor))
         if known is not None:
             source = known[1]
@@ -273,7 +273,11 @@ class ValueKeeper(Answerer):
         path = self._path_of_tensor(tensor)
         self.paused += 1
         try:
-            if path is not None:
+            if path is not None and origin is not None and self._records_plainly:
+                node = self.graph.create_node("get_attr", path, None, None, None, None, origin)
+                if self.policy.node_created is not None:
+                    self._note(node)
+            elif path is not None:
                 node = self.create_node("get_attr", path, (), {})
             elif self._is_made_here(tensor) or not is_in_reach(tensor):
                 raise self._unheard_of()
