@@ -8,6 +8,7 @@ whether a function calls them is all that is found out here.
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,10 @@ from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import PLAIN, is_object
 from fxplug.capture.identity import Pair, Test, pairs_in, tests_in
 from fxplug.capture.sources import is_standard, passes_calls_on
+from fxplug.semantics.internals import every_module, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from fxplug.capture.caches import Caches
 
@@ -124,8 +126,10 @@ def reachable(
         for value in _found_by(current, scan.names):
             if type(value) not in PLAIN:
                 waiting.extend(_called_through(value, scan.names))
-        if owner is not None:
-            waiting.extend(_methods(owner, scan.names))
+        # A function without an object of its own may be given this one.
+        held_by = receiver if owner is None else owner
+        if held_by is not None:
+            waiting.extend(_methods(held_by, scan.names))
 
 
 def _plain(value: Any) -> Any:
@@ -183,8 +187,8 @@ def _called_through_object(value: Any, names: frozenset[str]) -> Iterator[tuple[
     elif isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
             yield _plain(part), getattr(part, "__self__", None)
-    elif isinstance(value, (dict, list, tuple)):
-        yield from _called_in(cast("dict[Any, Any] | list[Any] | tuple[Any, ...]", value))
+    elif isinstance(value, _CONTAINERS):
+        yield from _called_in(value, names, _DEEPEST)
     elif is_object(value):
         wanted = names | _BY_OPERATORS
         for base in type(value).__mro__[:-1]:
@@ -192,16 +196,48 @@ def _called_through_object(value: Any, names: frozenset[str]) -> Iterator[tuple[
             yield from ((_plain(held[name]), value) for name in held.keys() & wanted)
 
 
-def _called_in(values: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    parts = list(values.values()) if isinstance(values, dict) else values
-    for part in parts if len(parts) <= _MOST else ():
+def _called_in(container: Any, names: frozenset[str], steps: int) -> Iterator[tuple[Any, Any]]:
+    """Yield the functions in a container, and those methods of the objects in it that have one of some names."""
+    kinds: set[type] = set()
+    for part in _parts_of(container):
+        kind = type(part)
         if isinstance(part, (*_FUNCTIONS, MethodType)):
             yield _plain(part), getattr(part, "__self__", None)
+        elif isinstance(part, _CONTAINERS) and steps:
+            yield from _called_in(part, names, steps - 1)
+        elif kind not in kinds:
+            kinds.add(kind)
+            if not kind.__module__.startswith(_LIBRARIES):
+                yield from _methods_of(part, names)
+
+
+def _parts_of(container: Any) -> Collection[Any]:
+    if isinstance(container, nn.Module):
+        parts: Collection[Any] = modules_of(container).values()
+    else:
+        parts = cast("dict[Any, Any]", container).values() if isinstance(container, dict) else container
+    return parts if len(parts) <= _MOST else ()
+
+
+def _methods_of(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield the methods of an object that have one of some names; all, where names are worked out (``getattr``)."""
+    is_any = "getattr" in names and type(value) is not type
+    for base in inspect.getmro(type(value))[:-1]:
+        if base is nn.Module:
+            break
+        held: Mapping[str, Any] = vars(base)
+        wanted = held.keys() - _NEVER_ASKED_FOR if is_any else held.keys() & {"__call__", *names}
+        yield from ((_plain(held[name]), value) for name in wanted)
 
 
 _FUNCTIONS = (FunctionType, CACHED)
+_CONTAINERS = (dict, list, tuple, nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_DEEPEST = 2
 _MOST = 100
-"""Functions are looked for in containers of at most so many elements."""
+"""Functions are looked for in containers of at most so many elements, and so many of them in one another."""
+_WALKS = frozenset({"_modules", "children", "get_submodule", "modules", "named_children", "named_modules"})
+"""Names by which code finds modules that it does not name."""
+_NEVER_ASKED_FOR = frozenset({"__init__", "__new__", "__del__", "__repr__", "extra_repr"})
 _BY_OPERATORS = frozenset(
     {
         *(
@@ -242,19 +278,22 @@ def _methods(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
         held = vars(base)
         for name in held.keys() & wanted:
             yield _plain(held[name]), owner
+    if isinstance(owner, nn.Module) and not names.isdisjoint(_WALKS):
+        # Any module below may come by, and have its methods called.
+        yield from _called_in(list({type(part): part for part in every_module(owner)}.values()), names, 0)
     own: Mapping[str, Any] = getattr(owner, "__dict__", {})
     modules: Mapping[str, Any] = own.get("_modules", {})
     kinds: dict[type, bool] = {}  # Many attributes are of few classes.
     for name in {*(own.keys() & names), *(modules.keys() & names)}:
         value = own.get(name, modules.get(name))
         kind = type(value)
-        if isinstance(value, (FunctionType, MethodType)):
-            yield _plain(value), getattr(value, "__self__", None)
-            continue
         is_foreign = kinds.get(kind)
         if is_foreign is None:
             is_foreign = kinds[kind] = value is None or kind.__module__.startswith(_LIBRARIES)
+        if isinstance(value, (FunctionType, MethodType)):
+            yield _plain(value), getattr(value, "__self__", None)
+            continue
         if not is_foreign:
-            for base in type(value).__mro__[:-1]:
-                held = vars(base)
-                yield from ((_plain(held[other]), value) for other in (*names, "__call__") if other in held)
+            yield from _methods_of(value, names)
+        if isinstance(value, _CONTAINERS):
+            yield from _called_in(value, names, _DEEPEST)

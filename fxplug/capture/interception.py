@@ -22,6 +22,7 @@ The list:
   `fxplug.capture.world`).
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
+- Functions of torch that tell of its modes, such as ``torch.is_grad_enabled``: what a program goes on with is guarded.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
 - Calls of torch in this thread that hold a traced value where torch expects a number (see `fxplug.capture.calls`).
 """
@@ -41,8 +42,17 @@ from torch.overrides import TorchFunctionMode
 from fxplug.capture.opaque import hear_opaque_call
 from fxplug.capture.regions import CONTEXTS
 from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
+from fxplug.capture.shims import hear_of_mode
 from fxplug.capture.trampolines import Patches, PatchGroup, SlotPatch, Trampoline, patch_for
-from fxplug.capture.wrapping import body_of, hold_leaves, hold_wrapped, keep_calls_of, look_through
+from fxplug.capture.world import modes_named
+from fxplug.capture.wrapping import (
+    body_of,
+    hold_leaves,
+    hold_modes,
+    hold_wrapped,
+    keep_calls_of,
+    look_through,
+)
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import (
     TORCH_FX_PATCHED,
@@ -216,6 +226,17 @@ def _seeding(*args: Any, **kwargs: Any) -> Any:
     return interceptor.on_seeding(original, args, kwargs)
 
 
+def _mode(*args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    answer = original(*args, **kwargs)
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return answer
+    hear: Any = "<hear>"
+    return hear(interceptor, "<name>", args, kwargs, answer)
+
+
 def _random(self: Any, *args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     current: Any = "<active>"
@@ -364,6 +385,11 @@ def _methods_patch() -> PatchGroup:
         functions += [
             Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
         ]
+        functions += [
+            Trampoline(function, _mode, {**_CONSTANTS, "<hear>": hear_of_mode, "<name>": name})
+            for name, function in modes_named()
+            if isinstance(function, FunctionType)
+        ]
         group = PatchGroup([*methods, *functions], found)
         # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
         are_own = all(_is_own(owner, method) for owner, _, method in found)
@@ -400,6 +426,7 @@ def _install(interceptor: ModuleInterceptor) -> None:
             )
     _patches.hold(_EVERY_TRACE, "flag", _FlagPatch)
     _patches.hold(_EVERY_TRACE, "methods", _methods_patch)
+    hold_modes(_patches, _EVERY_TRACE)
     hold_wrapped(_patches, _EVERY_TRACE)
 
 

@@ -9,12 +9,15 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import seeding_error
+from fxplug.capture.reached import flags_in
 from fxplug.capture.settings import SETTERS
+from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import writes_of
 from fxplug.ir import Graph, Node, effects
+from fxplug.semantics.internals import modules_of
 
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import CodeType, FunctionType
 
     from fxplug.capture.outside import OutsideState
     from fxplug.capture.policy import TraceContext
@@ -38,6 +41,15 @@ _UNHEARD = frozenset(
 """Names in code that may change modules past what is heard of assignments."""
 
 
+def _held_at(owner: Any, path: str) -> Any:
+    """Return what an object holds at a dotted path, None where that is not plain to see."""
+    value = owner
+    for name in path.split("."):
+        held = modules_of(value) if isinstance(value, nn.Module) else {}
+        value = held.get(name, getattr(value, "__dict__", {}).get(name))
+    return value
+
+
 class StateKeeper:
     """A tracer that keeps an eye on the state around the program."""
 
@@ -50,6 +62,10 @@ class StateKeeper:
     _states: ModuleStates
     _settings: Settings
     _surroundings: Surroundings
+    _readers: list[tuple[FunctionType, CodeType, Any]]
+    """The functions that the program may call and whose code names ``training``, their own code, and whose they are."""
+    _names_forward: bool
+    """Whether one that it may call names ``forward``."""
     paused: int = 0
     """Above zero while nothing is to be heard."""
 
@@ -106,8 +122,11 @@ class StateKeeper:
             self._surroundings.note_mode(name, arguments, answer)
         return answer
 
-    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
-        """Hear of a function that the program may call, of its own code, and of the names in it."""
+    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
+        """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
+        if "training" in names:
+            self._readers.append((function, code, owner))
+        self._names_forward = self._names_forward or "forward" in names
         if self._draws is not None:
             self._draws.note_function(function, names)
         if not names.isdisjoint(SETTERS):
@@ -116,6 +135,26 @@ class StateKeeper:
             self._states.expect_changes()
         if self._outside is not None:
             self._outside.note_function(function, code, names)
+
+    def _note_readers(self) -> None:
+        """Let the flags count that methods of modules may have read which are called by their names.
+
+        Those that a forward reads which runs because its module is called are known by then.
+        """
+        root = self.context.root
+        for function, code, owner in self._readers:
+            readers = list(self._states.modules_with(function))
+            for path, module in readers:
+                if self._names_forward or function is not getattr(type(module), "forward", None):
+                    self._surroundings.note_flags_in(code, path, module)
+            if readers or is_installed(code.co_filename) or not isinstance(root, nn.Module):
+                continue
+            # It is no method of a module: the flag is that of something else, any of them perhaps.
+            for flag in flags_in(code) - {""}:
+                asked = root if flag is None else _held_at(owner, flag)
+                path = self._paths.get(id(asked))
+                if path is not None:
+                    self._surroundings.note_flag(path, asked, with_parts=flag is None)
 
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""

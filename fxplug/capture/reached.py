@@ -19,7 +19,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["codes_of", "flags_read_by", "methods_named", "reads_contents"]
+__all__ = ["codes_of", "flags_in", "flags_read_by", "methods_named", "reads_contents"]
 
 _TRAINING = "training"
 _NO_FLAGS: frozenset[str | None] = frozenset()
@@ -46,6 +46,11 @@ def flags_read_by(module: nn.Module) -> frozenset[str | None]:
         answer = _flags_in(_reached_by(inspect.getattr_static(kind, "forward"), kind))
         known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), answer)
     return known[1]
+
+
+def flags_in(code: CodeType) -> frozenset[str | None]:
+    """Return the same of a method that is not the forward, of which its code is given."""
+    return _flags_in(_with_inner(code))
 
 
 def _flags_in(codes: Iterator[CodeType]) -> frozenset[str | None]:

@@ -95,8 +95,8 @@ class ModuleInterceptor(Protocol):
         """Hear that a function of torch is asked for a mode; return the answer."""
         ...
 
-    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str]) -> None:
-        """Hear of a function that the program may call, of its own code, and of the names in it."""
+    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
+        """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         ...
 
     def on_hash(self, value: Any) -> None:

@@ -24,6 +24,8 @@ from fxplug.semantics.internals import DYNAMO_INLINE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fxplug.capture.sessions import ModuleInterceptor
+
 __all__ = ["call_leaf", "record_call", "shim_for", "traced_value"]
 
 
@@ -58,13 +60,20 @@ def call_leaf(
         return original(*args, **kwargs)
     name = mode_asked(target)
     if name is not None:
-        answer = original(*args, **kwargs)
-        is_asked = is_asked_by_program(name)
-        return interceptor.on_mode_asked(name, (*args, *kwargs.values()), answer) if is_asked else answer
+        return hear_of_mode(interceptor, name, args, kwargs, original(*args, **kwargs))
     asked = asked_of_world(target, args)
     if asked is not None:
         interceptor.on_world_asked(*asked)
     return original(*args, **kwargs)
+
+
+def hear_of_mode(
+    interceptor: ModuleInterceptor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any
+) -> Any:
+    """Tell a trace that a function of torch was asked for a mode, unless torch asks itself; return the answer."""
+    if is_asked_by_program(name):
+        return interceptor.on_mode_asked(name, (*args, *kwargs.values()), answer)
+    return answer
 
 
 def record_call(target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

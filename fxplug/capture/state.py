@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from contextlib import contextmanager
 from operator import is_
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -139,6 +139,26 @@ class ModuleStates:
                 if not _is_plain(module, plain, names):
                     self.remember(module, path)
         self._waiting = modules, paths
+
+    def modules_with(self, function: FunctionType) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules below the root whose class has a function as a method or property, with their paths."""
+        modules, paths = self._waiting
+        kinds: dict[type, bool] = {}
+        for module in modules:
+            kind = type(module)
+            has_it = kinds.get(kind)
+            if has_it is None:
+                values = [
+                    value
+                    for base in kind.__mro__[:-1]
+                    if base is not nn.Module
+                    for value in vars(base).values()
+                ]
+                has_it = kinds[kind] = any(
+                    getattr(value, "fget", getattr(value, "__func__", value)) is function for value in values
+                )
+            if has_it:
+                yield paths[id(module)], module
 
     def expect_changes(self) -> None:
         """Hear that the program is about to run code that changes modules without a word."""

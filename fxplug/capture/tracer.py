@@ -159,6 +159,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self._states = ModuleStates()
         self._regions = RegionStack()
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
+        self._readers, self._names_forward = [], False
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -364,6 +365,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
 
     def _settle_surroundings(self) -> None:
         """Let the graph know what the program was told of what is around it."""
+        self._note_readers()
         asked, root = self._surroundings, self.context.root
         self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):

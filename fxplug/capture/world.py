@@ -15,6 +15,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from contextlib import suppress
 from datetime import date
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -26,7 +27,7 @@ from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
-from fxplug.capture.sources import is_installed
+from fxplug.capture.sources import is_installed, passes_calls_on
 from fxplug.semantics.random_sources import GLOBAL_GENERATOR
 from fxplug.semantics.surroundings import MODES
 
@@ -128,8 +129,8 @@ def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator
             yield name, value
 
 
-def modes_named(names: frozenset[str]) -> Iterable[tuple[str, Any]]:
-    """Return the functions of torch that tell of modes, with their names, that are among those that code uses."""
+def modes_named(names: frozenset[str] = _MODE_NAMES) -> Iterable[tuple[str, Any]]:
+    """Return the functions of torch that tell of modes, with their names, that are among some names; by default all."""
     if _MODE_NAMES.isdisjoint(names):
         return ()
     return [(name, original_of(vars(torch)[name])) for name in sorted(_MODE_NAMES & names)]
@@ -211,7 +212,7 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
 
 def _asks_world(value: Any, names: frozenset[str]) -> bool:
     if isinstance(value, (BuiltinFunctionType, FunctionType)):
-        return id(value) in _asked or _asked_by_method(value) is not None
+        return id(value) in _asked or id(value) in _modes or _asked_by_method(value) is not None
     if isinstance(value, partial):
         return _asks_world(value.func, names)
     return isinstance(value, type) and issubclass(value, date) and not names.isdisjoint(_NOWS)
@@ -300,6 +301,9 @@ class CallsPatch:
 
     def _hear(self, frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call":
+            mode = _modes.get(id(function))
+            if mode is not None:
+                _hear_of_mode(mode, frame)
             asked = _asked.get(id(function))
             if asked is None and (function.__name__ in _NOWS or function.__name__ in _DRAWS):
                 asked = _asked_by_method(function)
@@ -311,6 +315,17 @@ class CallsPatch:
                     interceptor.on_world_asked(*asked)
         if self._former is not None:
             self._former(frame, event, function)
+
+
+def _hear_of_mode(name: str, frame: FrameType) -> None:
+    """Hear that a frame asks torch for a mode, nobody knows with which arguments."""
+    interceptor = active_interceptor()
+    if interceptor is None or passes_calls_on(frame.f_code.co_filename):
+        return
+    function = getattr(torch, name)
+    for arguments in ((), ("cpu",), ("cuda",)):
+        with suppress(TypeError):  # Some take no argument, and some want one.
+            interceptor.on_mode_asked(name, arguments, original_of(function)(*arguments))
 
 
 class PartialPatch:

@@ -15,9 +15,8 @@ import uuid
 import weakref
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import nn
 
 from fxplug.capture.comparisons import check_comparisons
@@ -33,20 +32,26 @@ from fxplug.capture.world import (
     asked_of_world,
     functions_in,
     imports_world,
+    mode_asked,
     modes_named,
     world_found_by,
     world_kept_by,
 )
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import torch_fx_wrapped_functions, torch_fx_wrapped_methods
+from fxplug.semantics.internals import (
+    MODULES_WITH_MODES,
+    stands_in_for_scripts,
+    torch_fx_wrapped_functions,
+    torch_fx_wrapped_methods,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from fxplug.capture.trampolines import Patch
 
-__all__ = ["body_of", "check_inputs", "hold_leaves", "hold_wrapped", "look_through", "wrap"]
+__all__ = ["body_of", "check_inputs", "hold_leaves", "hold_modes", "hold_wrapped", "look_through", "wrap"]
 
 T = TypeVar("T")
 
@@ -151,6 +156,31 @@ def hold_wrapped(patches: Patches, holder: object) -> None:
     for owner, name in torch_fx_wrapped_methods():
         key = ("method", id(owner), name)
         patches.hold(holder, key, lambda owner=owner, name=name: _method_patch(owner, name))
+
+
+def hold_modes(patches: Patches, holder: object) -> None:
+    """Hear of what is asked of torch for its modes, wherever a program does; torch itself asks, too, and is told apart.
+
+    Those of its functions that are written in Python are heard of by their code (see `fxplug.capture.interception`).
+    """
+    for module in MODULES_WITH_MODES:
+        patches.hold(holder, (id(module), "modes"), partial(_modes_patch, module))
+
+
+def _modes_patch(module: ModuleType) -> NamespacePatch:
+    functions = [(name, value) for name, value in modes_named() if not isinstance(value, FunctionType)]
+    found = {name: value for name, value in functions if original_of(vars(module).get(name)) is value}
+    known = _lasting_modes.get(module)
+    if known is None or known[0] != found:
+        lent = {name: (value, shim_for(value, always=False)) for name, value in found.items()}
+        for value, shim in lent.values():
+            stands_in_for_scripts(shim, value)
+        known = _lasting_modes[module] = found, NamespacePatch(vars(module), lent)
+    return known[1]
+
+
+_lasting_modes: dict[ModuleType, tuple[dict[str, Any], NamespacePatch]] = {}
+"""Module -> what was found in it the last time, and what hears of it: kept for the next trace."""
 
 
 def _resolve(namespace: Mapping[str, Any], name: str) -> Any:
@@ -378,7 +408,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         namespace = found.__globals__
         if session.interceptor is not None:
             code = body_of(patches, found).__code__
-            session.interceptor.on_function_reached(found, code, scan.names)
+            session.interceptor.on_function_reached(found, code, scan.names, owner)
         # Examples answer all questions but that for the class of a number, which stands for one.
         for name in scan.asks & {"type"} if runs_on_examples else scan.asks:
             value = getattr(builtins, name)
@@ -406,10 +436,10 @@ def _hear_of_world(
             for found in functions_in(value).values():
                 if isinstance(found, FunctionType):
                     _hold_function(patches, session, found)
-        elif isinstance(value, FunctionType):
-            _hold_function(patches, session, value)
-        else:
+        elif not isinstance(value, FunctionType):
             _hold_name(patches, session, namespace, name, value)
+        elif mode_asked(value) is None:
+            _hold_function(patches, session, value)
     _hear_of_kept(patches, session, function, owner, names)
     if imports_world(code, names):
         _hear_of_calls(patches, session)
@@ -420,6 +450,8 @@ def _hear_of_kept(
 ) -> None:
     """Hear of it where the function finds it elsewhere than under a name."""
     for value in world_kept_by(function, owner, names):
+        if isinstance(value, FunctionType) and mode_asked(value) is not None:
+            continue  # Heard of in every trace.
         if isinstance(value, FunctionType) and asked_of_world(value) is not None:
             _hold_function(patches, session, value)
         elif isinstance(value, partial):
@@ -440,14 +472,11 @@ def _hear_of_calls(patches: Patches, session: Session) -> None:
 def _hear_of_modes(
     patches: Patches, session: Session, namespace: dict[str, Any], names: frozenset[str]
 ) -> None:
-    """Hear of what a function asks torch for by name; torch itself asks, too, and is told apart."""
+    """Hear of what a function asks torch for by a name of its own."""
     for name, value in modes_named(names):
-        if isinstance(value, FunctionType):
-            _hold_function(patches, session, value)
-            continue
-        for holder in (cast("dict[str, Any]", vars(torch)), namespace):
-            if original_of(holder.get(name)) is value:
-                _hold_name(patches, session, holder, name, value)
+        # What it finds in torch is heard of in every trace.
+        if original_of(namespace.get(name)) is value and not isinstance(value, FunctionType):
+            _hold_name(patches, session, namespace, name, value)
 
 
 _lent_modules: dict[str, ModuleType] = {}

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
+from torch.jit import _builtins
 from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
@@ -57,6 +58,7 @@ __all__ = [
     "FUNCTIONAL_BATCH_NORM",
     "HOOKS_OF_TENSORS",
     "HOOK_TABLES",
+    "MODULES_WITH_MODES",
     "NN_OPERATORS",
     "OTHER_TABLES",
     "RRELU",
@@ -135,6 +137,7 @@ __all__ = [
     "schema_of",
     "set_torch_fx_flag",
     "skip_frame",
+    "stands_in_for_scripts",
     "storage_and_size_of",
     "storage_of",
     "take_off",
@@ -905,6 +908,17 @@ _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 def put_on(mode: Any) -> None:
     """Put back a mode that was taken off."""
     _push_dispatch_mode(mode)
+
+
+MODULES_WITH_MODES = (torch, torch._C)
+"""Where programs find the functions that tell of modes."""
+
+
+def stands_in_for_scripts(stand_in: Callable[..., Any], function: Callable[..., Any]) -> None:
+    """Let TorchScript, which knows functions of torch by identity, take a stand-in for what it stands for."""
+    operator = _builtins._find_builtin(function)
+    if operator is not None:
+        _builtins._register_builtin(stand_in, operator)
 
 
 def calls_forward(call: Any) -> bool:

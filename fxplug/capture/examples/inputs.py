@@ -12,7 +12,7 @@ import torch
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
-from fxplug.capture.examples.kinds import ASKS_FOR_NONE, asks_for_identity, asks_for_kinds
+from fxplug.capture.examples.kinds import ASKS_FOR_NONE, UNHEARD, asks_for_identity, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
 from fxplug.capture.examples.structures import (
     Whole,
@@ -101,7 +101,9 @@ class InputReceiver(ValueKeeper):
     def _look_around(self) -> None:
         """Take note of the modes that are on around the program, and that it may ask for."""
         self._around = [
-            (ask, arguments, ask(*arguments)) for name, ask, arguments in _SURROUNDINGS if name in self._names
+            (ask, arguments, ask(*arguments))
+            for name, ask, arguments in _SURROUNDINGS
+            if f"{UNHEARD}{name}" in self._names
         ]
 
     def _how_given(self) -> Given:
@@ -338,10 +340,6 @@ class InputReceiver(ValueKeeper):
         """Guard the modes that are on around the program, and that it may ask for."""
         for ask, arguments, found in self._around:
             self._add_entry_guard(same_value, (self._aside("call_function", ask, arguments), found))
-
-    def on_mode_asked(self, name: str, arguments: tuple[Any, ...], answer: Any) -> Any:
-        """Hear that a function of torch is asked for a mode; those that code has by their names are guarded anyway."""
-        return answer if name in self._names else super().on_mode_asked(name, arguments, answer)
 
     def _entry_node(self, source: Node | Part) -> Node:
         """Return the node for an input or a part of one, which guards may ask."""
