@@ -65,7 +65,9 @@ PROBES: tuple[TorchName, ...] = (
         "modes that outlive what they were for",
     ),
     *_below("torch.utils._python_dispatch", "TorchDispatchMode", "hearing operators"),
-    *_below("torch.jit._builtins", "_find_builtin _register_builtin", "scripting while a trace hears of modes"),
+    *_below(
+        "torch.jit._builtins", "_find_builtin _register_builtin", "scripting while a trace hears of modes"
+    ),
     *_below("torch._dispatch.python", "enable_python_dispatcher", "decomposing to ATen"),
     *_below(
         "torch.ops.aten",

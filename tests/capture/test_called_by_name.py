@@ -285,6 +285,21 @@ def test_what_is_named_but_never_asked_is_not_guarded(capture):
         assert torch.equal(module(X), X * 2)
 
 
+def test_what_is_named_in_a_function_that_imports_torch_is_not_guarded_either(capture):
+    def run(root, x):
+        import torch
+
+        def inner():
+            return root.checkpoints and torch.is_grad_enabled()
+
+        return x * 3 if inner() or (root.checkpoints and torch.is_grad_enabled()) else x * 2
+
+    module = capture(Root(lambda root: setattr(root, "checkpoints", False), run))
+
+    with torch.no_grad():
+        assert torch.equal(module(X), X * 2)
+
+
 def test_what_torch_asks_itself_is_not_guarded(capture):
     class Attends(nn.Module):
         def __init__(self):

@@ -135,7 +135,7 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     names |= own
     found = function.__globals__
     for holder, name in _modes_in(function.__code__):
-        if found.get(holder) is not torch:
+        if found.get(holder, torch if holder == _IMPORTED else None) is not torch:
             names.add(f"{UNHEARD}{name}")
     if steps == 0:
         return
@@ -145,6 +145,10 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
         _add(getattr(value, "__func__", value), steps - 1, names, seen)
         for name in own & vars(value).keys() if hasattr(value, "__dict__") else ():
             _add(vars(value)[name], steps - 1, names, seen)
+
+
+_IMPORTED = "torch"
+"""What a variable is called into which a function imports torch."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -161,7 +165,8 @@ def _modes_in(code: CodeType) -> frozenset[tuple[str, str]]:
         if entry.argval in MODES and entry.opname.startswith("LOAD_") and entry.opname != "LOAD_CONST":
             is_of_global = entry.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))
             found.add((former if is_of_global else "", entry.argval))
-        former = str(entry.argval) if entry.opname == "LOAD_GLOBAL" else ""
+        is_name = entry.opname == "LOAD_GLOBAL" or entry.argval == _IMPORTED
+        former = str(entry.argval) if is_name and entry.opname.startswith("LOAD_") else ""
     return frozenset(found).union(
         *(_modes_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     )
