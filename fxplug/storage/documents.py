@@ -7,7 +7,7 @@ from typing import Any
 
 from fxplug.storage.faults import Codes, Refusal
 
-__all__ = ["MOST_OBJECTS", "MOST_VALUES", "check_count", "count_values", "parse_json", "to_json"]
+__all__ = ["MOST_OBJECTS", "MOST_VALUES", "check_count", "count_values", "parse_json", "quoted", "to_json"]
 
 MOST_VALUES = 40_000_000
 """How many values one member may hold, lists and objects included: Python needs about 100 bytes for each."""
@@ -76,6 +76,11 @@ def parse_json(content: bytes, name: str) -> Any:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.", Codes.TOO_LARGE) from error
     except ValueError as error:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
+
+
+def quoted(text: str) -> str:
+    """Return a text as JSON in ASCII."""
+    return _COMPACT.encode(text)
 
 
 def to_json(value: Any) -> bytes:

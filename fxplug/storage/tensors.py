@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fxplug.semantics import internals
-from fxplug.storage.documents import MOST_OBJECTS, check_count, to_json
+from fxplug.storage.documents import MOST_OBJECTS, check_count, quoted
 from fxplug.storage.faults import Codes, Refusal, checked, have_forms, places
 from fxplug.storage.weights import ALIGNMENT, MOST_DIMENSIONS, NATIVE, bytes_at, memory_of
 
@@ -72,6 +72,21 @@ def _find_dense_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 _known_dense_stride = functools.lru_cache(maxsize=4096)(_find_dense_stride)
 
 
+class _Form:
+    """What several tensors that are written have in common."""
+
+    __slots__ = ("itemsize", "size", "stride")
+
+    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+        # Not by is_contiguous(), which ignores strides of dimensions of size 1.
+        is_dense = stride == _dense_stride(shape)
+        self.stride = None if is_dense else stride
+        """None where a tensor lies densely."""
+        self.itemsize = dtype.itemsize
+        self.size = dtype.itemsize * (math.prod(shape) if is_dense else _span(shape, stride))
+        """How many bytes lie from the first element to the last, both included."""
+
+
 class _Block:
     """A stretch of memory that one tensor fills, or several share."""
 
@@ -105,8 +120,7 @@ class TensorWriter:
         self._tensors: list[torch.Tensor] = []
         self._keys: list[str] = []
         self._numbers: dict[int, int] = {}
-        # None where a tensor lies densely. Not by is_contiguous(), which ignores strides of dimensions of size 1.
-        self._strides: list[tuple[int, ...] | None] = []
+        self._forms: list[_Form] = []  # Of each tensor.
 
     def add(self, tensor: torch.Tensor, key: str) -> int:
         """Return the number of `tensor` in the table, taking it in when it is new.
@@ -151,7 +165,7 @@ class TensorWriter:
             number = block.members[0]
             first = self._tensors[number]
             dtype = first.dtype
-            if len(block.members) == 1 and self._strides[number] is None and dtype in NATIVE:
+            if len(block.members) == 1 and self._forms[number].stride is None and dtype in NATIVE:
                 places[number] = (block.key, None, 0)
                 weights.append(_Weight(block, dtype, first.shape, first))
             else:
@@ -169,7 +183,7 @@ class TensorWriter:
             block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
         dtype = first.dtype if dtypes <= NATIVE.keys() and len(dtypes) == 1 else torch.uint8
         shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
-        alone = len(members) == 1 and self._strides[block.members[0]] is None and dtype is first.dtype
+        alone = len(members) == 1 and self._forms[block.members[0]].stride is None and dtype is first.dtype
         for number, member in zip(block.members, members, strict=True):
             offset = (member.data_ptr() - block.start) // member.dtype.itemsize
             places[number] = (block.key, None, 0) if alone else (block.key, member.stride(), offset)
@@ -179,31 +193,35 @@ class TensorWriter:
         """Return the memory of all tensors, after checking them."""
         blocks: list[_Block] = []
         shared: dict[Any, _Block] = {}
-        strides = self._strides = []
+        forms: dict[Any, _Form] = {}
+        of_each = self._forms = []
         taken = {"__metadata__"}
         for number, (tensor, path) in enumerate(zip(self._tensors, self._keys, strict=True)):
             try:
                 _check_storable(tensor)
             except Refusal as refusal:
                 raise refusal.within(repr(path)) from None
-            stride = tensor.stride()
-            dense = stride == _dense_stride(tensor.shape)
-            strides.append(None if dense else stride)
+            dtype, shape, stride = tensor.dtype, tensor.shape, tensor.stride()
+            key = type(tensor), dtype, shape, stride, tensor.requires_grad
+            form = forms.get(key)
+            if form is None:
+                form = forms[key] = _Form(dtype, shape, stride)
+            of_each.append(form)
             if tensor.is_meta:
                 continue
-            key = path
-            if key in taken or not key.isprintable():
-                key = _free_key(key if key.isprintable() else "tensor", taken)
-            taken.add(key)
-            start, size = tensor.data_ptr(), tensor.dtype.itemsize
-            stop = start + size * (tensor.numel() if dense else _span(tensor.shape, stride))
+            name = path
+            if name in taken or not name.isprintable():
+                name = _free_key(name if name.isprintable() else "tensor", taken)
+            taken.add(name)
+            start = tensor.data_ptr()
+            stop = start + form.size
             # The memory that the tensor is a part of; an address says nothing about another device.
-            place: Any = start - size * tensor.storage_offset()
+            place: Any = start - form.itemsize * tensor.storage_offset()
             if not tensor.is_cpu:
                 place = (tensor.device, place)
             block = shared.get(place) if start else None
             if block is None:
-                shared[place] = block = _Block(key, start, stop, number)
+                shared[place] = block = _Block(name, start, stop, number)
                 blocks.append(block)
                 continue
             block.start, block.stop = min(block.start, start), max(block.stop, stop)
@@ -215,16 +233,15 @@ class TensorWriter:
         kinds: list[list[Any]] = []
         rows: list[list[Any]] = []
         numbers: dict[Any, int] = {}
-        for tensor, own, (weight, steps, offset) in zip(self._tensors, self._strides, places, strict=True):
-            stride = own if weight is None else steps
-            # By the class: asking whether it is an instance of nn.Parameter asks every tensor for attributes.
-            is_parameter = type(tensor) is nn.Parameter
-            key = is_parameter, tensor.dtype, tensor.shape, tensor.requires_grad, stride
+        for tensor, form, (weight, steps, offset) in zip(self._tensors, self._forms, places, strict=True):
+            stride = form.stride if weight is None else steps
+            key = form if stride is None else (form, stride)
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(kinds)
                 name = _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype)
-                kind = "parameter" if is_parameter else "tensor"
+                # By the class: asking whether it is an instance of nn.Parameter asks the tensor for attributes.
+                kind = "parameter" if type(tensor) is nn.Parameter else "tensor"
                 row: list[Any] = [kind, name, list(tensor.shape), tensor.requires_grad]
                 kinds.append(row if stride is None else [*row, list(stride)])
             if offset:
@@ -285,17 +302,7 @@ def _alignment(weight: _Weight) -> int:
 
 
 def _write_weights(weights: list[_Weight], sink: Callable[[Any], Any], progress: Progress | None) -> None:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    total = 0
-    for weight in weights:
-        end = total + weight.block.stop - weight.block.start
-        header[weight.block.key] = {
-            "dtype": NATIVE[weight.dtype],
-            "shape": weight.shape,
-            "data_offsets": [total, end],
-        }
-        total = end
-    text = to_json(header)
+    text, total = _header(weights)
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
     sink(len(text).to_bytes(8, "little") + text)
     done = 0
@@ -304,6 +311,24 @@ def _write_weights(weights: list[_Weight], sink: Callable[[Any], Any], progress:
         done += len(piece)
         if progress is not None:
             progress(done, total)
+
+
+def _header(weights: list[_Weight]) -> tuple[bytes, int]:
+    """Return the header of the weights in JSON, put together entry by entry, and how many bytes the weights are."""
+    parts = ['{"__metadata__":{"format":"pt"}']
+    total = 0
+    shapes: dict[tuple[int, ...], str] = {}
+    for block, dtype, shape, _ in weights:
+        sizes = shapes.get(shape)
+        if sizes is None:
+            sizes = shapes[shape] = ",".join(map(str, shape))
+        end = total + block.stop - block.start
+        parts.append(
+            f',{quoted(block.key)}:{{"dtype":"{NATIVE[dtype]}","shape":[{sizes}],"data_offsets":[{total},{end}]}}'
+        )
+        total = end
+    parts.append("}")
+    return "".join(parts).encode("ascii"), total
 
 
 def _pieces(weights: list[_Weight]) -> Iterator[memoryview | bytes]:

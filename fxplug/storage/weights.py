@@ -227,10 +227,11 @@ def _runs(entries: list[Entry]) -> list[list[Entry]]:
     room = -1
     for entry in entries:
         size = entry.stop - entry.start
-        if not runs or size > room or entry.dtype is not runs[-1][0].dtype:
+        if size > min(room, _SMALL) or entry.dtype is not runs[-1][0].dtype:
             runs.append([])
-            room = _RUN if size <= _SMALL else 0
+            room = _RUN
         runs[-1].append(entry)
+        # Copying a large one out of the memory of others would take longer than reading it by itself.
         room = room - size if size <= _SMALL else -1
     return runs
 
