@@ -138,14 +138,14 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _move(weights: list[memoryview], path: Path) -> object:
-    """Write weights to a file, and read them into new memory."""
+    """Write weights to a file, and read them into new memory, which nobody fills with zeros before."""
     with path.open("wb") as file:
         for weight in weights:
             file.write(weight)
-    read = [bytearray(len(weight)) for weight in weights]
+    read = [torch.empty(len(weight), dtype=torch.uint8) for weight in weights]
     with path.open("rb") as file:
         for memory in read:
-            file.readinto(memory)
+            file.readinto(memory_of(memory))
     return read
 
 

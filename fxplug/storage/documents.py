@@ -15,6 +15,8 @@ MOST_VALUES = 40_000_000
 MOST_OBJECTS = 800_000
 """How many modules, and how many tensors, one file may hold: a few letters make one, which takes thousands of bytes."""
 _LETTERS = 16
+_SHORT = frozenset({bool, int, float, type(None)})
+"""Exact types of what counts as one value, and has none in it."""
 
 
 def count_values(data: Any) -> int:
@@ -26,6 +28,8 @@ def count_values(data: Any) -> int:
         elements = part.values() if isinstance(part, dict) else part
         count += len(elements)
         for element in elements:
+            if type(element) in _SHORT:  # Almost always.
+                continue
             if isinstance(element, (dict, list)):
                 pending.append(element)
             elif isinstance(element, str):

@@ -54,6 +54,8 @@ _NO_PARTS: list[Any] = [None, [], [], {}]
 _HOLDING_NAMES = ("parameters", "buffers", "not_persistent", "children")
 _NO_NAMES: list[Any] = []  # Never changed.
 _TEXT = frozenset({str})
+_SHORT = frozenset({bool, int, float, type(None)})
+"""Exact types of settings that are in JSON what they are, and count as one value."""
 _UNCHANGING = frozenset({str, bool, int, float, type(None), bytes, torch.dtype, torch.device})
 
 
@@ -78,9 +80,9 @@ class _Kind:
     """Whether torch.nn ships the class: its ``__setstate__`` looks at names and settings alone, which a kind shares."""
 
 
-def _names_in(fields: dict[str, Any], field: str) -> list[str]:
-    """Return the names that a kind of modules has in a field, which may be missing."""
-    names: list[Any] = checked(fields.get(field, _NO_NAMES), list, f"The {field} of a module")
+def _names_in(data: Any, field: str) -> list[str]:
+    """Return the names that a kind of modules has in a field."""
+    names: list[Any] = checked(data, list, f"The {field} of a module")
     if not _TEXT.issuperset(map(type, names)):
         for name in names:
             checked(name, str, "A name")
@@ -149,24 +151,34 @@ class ModuleReader:
         name = fields["class"]
         is_graph = name == GRAPH_MODULE
         kind = GraphModule if is_graph else self._class_named(checked(name, str, "The class of a module"))
-        parameters, buffers, not_persistent, children = (_names_in(fields, field) for field in _HOLDING_NAMES)
+        parameters, buffers, not_persistent, children = [
+            _names_in(fields[field], field) if field in fields else _NO_NAMES for field in _HOLDING_NAMES
+        ]
         attributes = checked(fields.get("attributes", {}), dict, "The attributes of a module")
         check_names(kind, (*parameters, *buffers, *children, *attributes))
         if not set(buffers).issuperset(not_persistent):
             raise Refusal("a buffer that is not persistent does not exist. The file is damaged.")
         training = checked(fields["training"], bool, "The training flag")
-        decode = self._decoder.decode
-        state = {name: decode(value) for name, value in attributes.items()}
-        changing = {name: attributes[name] for name, value in state.items() if not _is_unchanging(value)}
+        state: dict[str, Any] = {**EMPTY_STATE, "training": training}
+        changing: dict[str, Any] = {}
+        size = 1 + len(attributes)  # As `count_values` counts.
+        for name, data in attributes.items():
+            if type(data) in _SHORT:  # Almost always.
+                state[name] = data
+                continue
+            value = state[name] = self._decoder.decode(data)
+            size += count_values(data) - 1
+            if not _is_unchanging(value):
+                changing[name] = data
         return _Kind(
             kind,
-            {**EMPTY_STATE, "training": training, **state},
+            state,
             changing,
             parameters,
             buffers,
             frozenset(not_persistent),
             children,
-            count_values(attributes),
+            size,
             kind.__setstate__ is not _PLAIN_SET_STATE,
             module_classes().get(name) is kind and kind.__module__.startswith("torch.nn.modules."),
         )

@@ -23,7 +23,7 @@ from fxplug.storage.weights import ALIGNMENT, MOST_DIMENSIONS, NATIVE, bytes_at,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fxplug.storage.weights import Progress, Weights
+    from fxplug.storage.weights import Entry, Progress, Weights
 
 __all__ = ["KIND_COLUMNS", "TENSOR_COLUMNS", "TensorReader", "TensorWriter"]
 
@@ -414,25 +414,30 @@ class TensorReader:
         if weight is None:
             tensor = torch.empty_strided(kind.shape, kind.stride, dtype=kind.dtype, device=_META)
         else:
-            tensor = self._place(kind, weight, offset)
+            entry = self._weights.find(weight)
+            self._unused.discard(weight)
+            is_usual = kind.is_whole and not offset
+            if is_usual and entry.dtype is kind.dtype and entry.shape == kind.shape:
+                tensor = self._weights.whole(entry, kind.stride)
+            else:
+                tensor = self._place(kind, entry, offset)
         if kind.is_parameter:
             return internals.as_parameter(tensor, kind.requires_grad)
         return tensor.requires_grad_() if kind.requires_grad else tensor
 
-    def _place(self, kind: _Kind, key: str, offset: int) -> torch.Tensor:
-        entry = self._weights.find(key)
-        self._unused.discard(key)
+    def _place(self, kind: _Kind, entry: Entry, offset: int) -> torch.Tensor:
+        """Return a tensor that is a part of a weight, or is laid out in another way."""
         if kind.is_whole and (entry.dtype is not kind.dtype or entry.shape != kind.shape):
             raise Refusal(
-                f"the weight {key!r} is {entry.dtype}{list(entry.shape)}, the table says "
+                f"the weight {entry.key!r} is {entry.dtype}{list(entry.shape)}, the table says "
                 f"{kind.dtype}{list(kind.shape)}. The file is damaged.",
                 Codes.WEIGHT,
             )
-        if kind.is_whole and not offset:
-            return self._weights.whole(entry, kind.stride)
         size = entry.stop - entry.start
         if offset < 0 or (offset + _span(kind.shape, kind.stride)) * kind.dtype.itemsize > size:
-            raise Refusal(f"a tensor reaches beyond the weight {key!r}. The file is damaged.", Codes.WEIGHT)
+            raise Refusal(
+                f"a tensor reaches beyond the weight {entry.key!r}. The file is damaged.", Codes.WEIGHT
+            )
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
         memory = self._weights.memory(entry).untyped_storage()
         return torch.empty(0, dtype=kind.dtype).set_(memory, offset, kind.shape, kind.stride)

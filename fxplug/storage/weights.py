@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import operator
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -92,20 +93,25 @@ class Entry(NamedTuple):
     stop: int
 
 
+_PLACE = operator.itemgetter(3, 4)
+"""Where a weight begins and ends."""
+
+
 class Weights:
     """What the weights of a file are, and the memory of each.
 
     Args:
         entries: What the header says, in the order of the bytes.
         blocks: The content of each, in one dimension.
-        shared: The numbers of those whose memory is a part of a larger one, and is copied before it is given away.
+        ready: The numbers of those whose blocks have the dtype that the header says.
     """
 
-    def __init__(self, entries: list[Entry], blocks: list[torch.Tensor], shared: set[int]) -> None:
+    def __init__(self, entries: list[Entry], blocks: list[torch.Tensor], ready: set[int]) -> None:
         keys = [entry.key for entry in entries]
         self._entries = dict(zip(keys, entries, strict=True))
         self._blocks = dict(zip(keys, blocks, strict=True))
-        self._shared = {keys[number] for number in shared}
+        self._ready = {keys[number] for number in ready}
+        """Those whose blocks can be given away as they are, once."""
 
     def keys(self) -> set[str]:
         """Return the names."""
@@ -130,20 +136,15 @@ class Weights:
             stride: Of a dense tensor of its shape.
         """
         key, dtype, shape, _, _ = entry
-        if key in self._shared:
-            self._shared.discard(key)
-            block = self._blocks[key]
-            # Most small weights have one dimension, as what they are a part of.
-            block = self._blocks[key] = block.clone() if len(shape) == 1 else block.view(shape).clone()
-            return block
-        memory = self._blocks[key].untyped_storage()
-        return torch.empty(0, dtype=dtype).set_(memory, 0, shape, stride)
+        block = self._blocks[key]
+        if key in self._ready:
+            self._ready.discard(key)
+            # Most small weights have one dimension. A view would show that there was another tensor.
+            return block if len(shape) == 1 else block.resize_(shape)
+        return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), 0, shape, stride)
 
     def memory(self, entry: Entry) -> torch.Tensor:
         """Return a tensor whose storage is the memory of a weight."""
-        if entry.key in self._shared:
-            self._shared.discard(entry.key)
-            self._blocks[entry.key] = self._blocks[entry.key].clone()
         return self._blocks[entry.key]
 
 
@@ -196,7 +197,7 @@ def read_weights(
     checksum.update(head)
     done = len(head)
     blocks: list[torch.Tensor] = []
-    shared: set[int] = set()
+    ready: set[int] = set()
     for part in _runs(entries):
         run, memory = _allocate(part[-1].stop - part[0].start)
         for start in range(0, len(memory), _PIECE):
@@ -210,29 +211,39 @@ def read_weights(
         if len(part) == 1:
             blocks.append(run)
         else:
-            shared.update(range(len(blocks), len(blocks) + len(part)))
+            ready.update(range(len(blocks), len(blocks) + len(part)))
             dtype = part[0].dtype
-            blocks += run.view(dtype).split([(one.stop - one.start) // dtype.itemsize for one in part])
+            sizes = [(one.stop - one.start) // dtype.itemsize for one in part]
+            # Each gets memory of its own: a part of another's would be kept, and stored, with all of it.
+            blocks += cast("list[torch.Tensor]", torch.split_with_sizes_copy(run.view(dtype), sizes))
     if checksum.hexdigest() != expected:
         raise Refusal(
             "the checksum of its member 'weights.safetensors' is wrong: its content was changed or damaged.",
             Codes.CHANGED,
         )
-    return Weights(entries, blocks, shared)
+    return Weights(entries, blocks, ready)
 
 
 def _runs(entries: list[Entry]) -> list[list[Entry]]:
     """Return weights that are read at once: small ones of one dtype that follow one another, and each large one."""
     runs: list[list[Entry]] = []
     room = -1
+    former: torch.dtype | None = None
     for entry in entries:
-        size = entry.stop - entry.start
-        if size > min(room, _SMALL) or entry.dtype is not runs[-1][0].dtype:
-            runs.append([])
-            room = _RUN
-        runs[-1].append(entry)
-        # Copying a large one out of the memory of others would take longer than reading it by itself.
-        room = room - size if size <= _SMALL else -1
+        _, dtype, _, start, stop = entry
+        size = stop - start
+        if (
+            size > _SMALL
+        ):  # Copying it out of the memory of others would take longer than reading it by itself.
+            runs.append([entry])
+            room = -1
+        elif size > room or dtype is not former:
+            runs.append([entry])
+            room = _RUN - size
+        else:
+            runs[-1].append(entry)
+            room -= size
+        former = dtype
     return runs
 
 
@@ -285,12 +296,12 @@ def _read_header(stream: BinaryIO, size: int) -> tuple[bytes, list[Entry]]:
         if any(type(value) is not str for value in metadata.values()):
             raise _unreadable("their notes are no texts")
         entries = [_entry(key, value) for key, value in fields.items()]
-    entries.sort(key=lambda entry: (entry.start, entry.stop))
+    entries.sort(key=_PLACE)
     position = 0
-    for entry in entries:
-        if entry.start != position:
-            raise _unreadable(f"{entry.key!r} does not begin where the one before ends")
-        position = entry.stop
+    for key, _, _, start, stop in entries:
+        if start != position:
+            raise _unreadable(f"{key!r} does not begin where the one before ends")
+        position = stop
     if position != size - 8 - length:
         raise _unreadable(f"they have {size - 8 - length:,} bytes and describe {position:,}")
     return prefix + text, entries
