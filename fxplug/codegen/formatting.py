@@ -265,14 +265,24 @@ def _expand(node: ast.AST, before: str, after: str, indent: str) -> list[str]:
         alone = (
             isinstance(node, ast.Call) and len(elements) == 1 and isinstance(elements[0], ast.GeneratorExp)
         )
-        lines = [line for part in elements for line in _expand(part, "", "" if alone else ",", inner)]
+        end = "" if alone else ","
+        in_display = not isinstance(node, ast.Call)
+        lines = [line for part in elements for line in _element(part, end, inner, in_display=in_display)]
     return [first, *lines, f"{indent}{closing}{after}"]
+
+
+def _element(node: ast.AST, after: str, indent: str, *, in_display: bool) -> list[str]:
+    """Return the lines of an element: in a display, a text of several pieces stands in brackets of its own."""
+    lines = _expand(node, "", after, indent)
+    if not in_display or not isinstance(node, ast.Constant) or len(lines) == 1:
+        return lines
+    return [f"{indent}(", *_expand(node, "", "", indent + _INDENT), f"{indent}){after}"]
 
 
 def _pieces(text: str, width: int) -> list[str]:
     """Return parts of a text, cut behind spaces, whose literals are not wider than that where words allow it."""
     found = [""]
-    for word in re.findall(r"\S*\s*", text):
+    for word in re.findall(r"\S+\s*|\s+", text):
         if found[-1] and len(quoted(found[-1] + word)) - 2 > width:
             found.append("")
         found[-1] += word

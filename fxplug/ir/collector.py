@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,21 @@ class _Pause:
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._entered -= 1
+            self._entered = max(self._entered - 1, 0)
             if self._entered == 0 and self._was_enabled:
                 gc.enable()
 
+    def end_in_child(self) -> None:
+        """End it in a process that was forked meanwhile: whoever had entered it in another thread is not there."""
+        self._lock = threading.Lock()
+        if self._entered and self._was_enabled:
+            gc.enable()
+        self._entered = 0
+
 
 _pause = _Pause()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pause.end_in_child)
 
 
 def paused_collection() -> AbstractContextManager[None]:

@@ -91,6 +91,9 @@ def decode_annotation(data: Any, targets: TargetTable, depth: int = 0) -> Any:
         raise Refusal(f"an annotation is written as {str(data)[:80]!r}. The file is damaged.")
     elements = checked(parts[1], list, "The arguments of an annotation")
     args = tuple(decode_annotation(element, targets, depth + 1) for element in elements)
+    if parts[0].startswith("typing.") and any(isinstance(argument, str) for argument in args):
+        # typing would compile it.
+        raise Refusal(f"an annotation is written as {str(data)[:80]!r}. The file is damaged.")
     try:
         return _subscribe(origin, args)
     except TypeError as error:

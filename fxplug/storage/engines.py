@@ -74,9 +74,11 @@ class StoredEngine(nn.Module):
         facts, kept = self.facts(), self.artefact
         if kept is None:
             return None
-        if kept.dtype is not torch.uint8 or kept.dim() != 1:
+        # All of its memory, once: a file may say that one byte stands for as many as it likes, or none.
+        is_row = kept.dtype is torch.uint8 and kept.dim() == 1 and kept.device.type == "cpu"
+        if not is_row or not kept.is_contiguous() or kept.untyped_storage().nbytes() < kept.numel():
             raise Refusal("an engine is no row of bytes. The file is damaged.")
-        data = bytes(memory_of(kept.contiguous())) if kept.numel() else b""
+        data = bytes(memory_of(kept)) if kept.numel() else b""
         if hashlib.sha256(data).hexdigest() != facts["sha256"]:
             raise Refusal(
                 f"the checksum of the engine of partition {facts['partition']!r} is wrong: its bytes were changed or "

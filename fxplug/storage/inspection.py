@@ -217,7 +217,7 @@ def _named_in(value: Any) -> list[str]:
 
 def _nodes(graph: Any) -> list[FileNode]:
     entries = _rows(graph)
-    names = [str(entry["name"]) for entry in entries]
+    names = [printable(str(entry["name"])) for entry in entries]
     return [
         FileNode(
             printable(str(entry["op"])),
@@ -225,7 +225,10 @@ def _nodes(graph: Any) -> list[FileNode]:
             printable(str(entry["target"])),
             _sequence("(", entry["args"], ")", names, 0),
             _pairs(entry["kwargs"].items(), names, 0),
-            ", ".join(f"{context}{_sequence('(', args, ')', names, 0)}" for context, args in entry["region"]),
+            ", ".join(
+                f"{printable(str(context))}{_sequence('(', args, ')', names, 0)}"
+                for context, args in entry["region"]
+            ),
         )
         for entry in entries
     ]
@@ -238,7 +241,11 @@ def _sequence(opening: str, values: Any, closing: str, names: list[str], depth: 
 
 
 def _pairs(items: Any, names: list[str], depth: int) -> str:
-    return "{" + ", ".join(f"{key!r}: {_text(value, names, depth + 1)}" for key, value in items) + "}"
+    return (
+        "{"
+        + ", ".join(f"{printable(repr(key))}: {_text(value, names, depth + 1)}" for key, value in items)
+        + "}"
+    )
 
 
 def _text(value: Any, names: list[str], depth: int) -> str:
@@ -250,7 +257,7 @@ def _text(value: Any, names: list[str], depth: int) -> str:
     if isinstance(value, list) and len(value) == 1:
         return names[value[0]]
     if not isinstance(value, dict) or len(value) != 1:
-        return repr(value)
+        return printable(repr(value))
     ((tag, content),) = cast("dict[str, Any]", value).items()
     if tag == "$list":
         return _sequence("[", content, "]", names, depth)
@@ -264,5 +271,5 @@ def _text(value: Any, names: list[str], depth: int) -> str:
     if tag in {"$slice", "$range"}:
         return _sequence(f"{tag[1:]}(", content, ")", names, depth)
     if tag in {"$name", "$torch"}:
-        return str(content)
-    return f"{tag[1:]}({_text(content, names, depth + 1)})"
+        return printable(str(content))
+    return f"{printable(tag[1:])}({_text(content, names, depth + 1)})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import torch
 from fxplug.errors import FxplugError, StorageError
 from fxplug.execute import GraphModule
 from fxplug.ir.collector import paused_collection
+from fxplug.semantics.internals import with_data
 from fxplug.storage.container import GRAPHS, MODULES, WEIGHTS, Contents, read_container, write_container
 from fxplug.storage.engines import engines_in
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields, places
@@ -24,7 +26,6 @@ from fxplug.storage.tensors import TensorReader, TensorWriter
 from fxplug.storage.values import Decoder, Encoder
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable
 
     from fxplug.ir import Graph
@@ -86,8 +87,8 @@ def save(
             f"fxplug.GraphModule can be stored. Make one with fxplug.symbolic_trace(...) first.",
             code=Codes.UNSTORABLE,
         )
-    target = Path(path)
-    with paused_collection():
+    target = _file_at(path, "save to")
+    with paused_collection(), with_data():
         _write(module, target, lambda: TargetTable(allow, Provision(provisions)), progress, stand_in)
 
 
@@ -125,6 +126,21 @@ def _write(
             f"be written and has room.",
             code=Codes.UNREACHABLE,
         ) from error
+
+
+def _file_at(path: str | os.PathLike[str], what: str) -> Path:
+    """Return a path that can be one."""
+    found = Path(path)
+    try:
+        usable = b"\0" not in os.fsencode(found)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise StorageError(
+            f"Cannot {what} {str(found)!r}: no file can have this name. Check the path.",
+            code=Codes.UNREACHABLE,
+        )
+    return found
 
 
 def _not_saved(target: Path, refusal: Refusal) -> StorageError:
@@ -223,10 +239,10 @@ def load(
         StorageError: The file is missing, damaged, of a newer version, or names a function that is not
             allowed. The message says which, and what to do.
     """
-    source = Path(path)
+    source = _file_at(path, "load")
     try:
         # A document is thousands of lists, and each collection meanwhile would walk all of them in vain.
-        with paused_collection():
+        with paused_collection(), with_data():
             contents = read_container(source, lazy=lazy, progress=progress)
             return _restore(contents, TargetTable(allow, Provision(provisions)))
     except FileNotFoundError as error:

@@ -210,6 +210,13 @@ class ModuleReader:
     def _take_state(self, module: nn.Module, kind: _Kind, number: int) -> None:
         """Let a class add what came with newer versions of torch, unless others of the kind needed nothing."""
         state = vars(module).copy()
+        if issubclass(kind.cls, nn.RNNBase):
+            layers = state.get("num_layers")
+            # It goes through as many as this says.
+            if type(layers) is not int or not 0 <= layers <= max(len(kind.parameters), 1):
+                raise Refusal(
+                    f"a {kind.cls.__name__} does not have {str(layers)[:40]} layers. The file is damaged."
+                )
         try:
             module.__setstate__(state.copy())
         except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:

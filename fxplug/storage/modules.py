@@ -63,6 +63,7 @@ MODULE_COLUMNS = ("number", "held", "parts", "graph")
 """What the parts of a module's row are; the last ones are left out where they are empty."""
 _FEW = 40
 _SHORT = 1 << 12
+_DEEPEST = 4
 _WITHOUT_REFERENCES = 2
 """The version of what ``marshal`` writes in which equal values are written alike, whoever else holds them."""
 _HOOKS = tuple(sorted(EMPTY_STATE.keys() - _TABLES - {"_is_full_backward_hook"}))
@@ -210,8 +211,8 @@ class ModuleWriter:
         return number
 
     def _describe(self, module: nn.Module, path: str) -> list[Any]:
-        state = _state_of(module)
         try:
+            state = _state_of(module)
             layout = self._layout(type(module), state)
         except Refusal as refusal:
             raise refusal.within(_described(path)) from None
@@ -254,6 +255,10 @@ class ModuleWriter:
 
     def _kind(self, layout: _Layout, state: dict[str, Any], path: str) -> int:
         """Return the number of what a module has in common with others like it."""
+        if type(state["training"]) is not bool:
+            raise Refusal(
+                f"{_described(path)}: its training flag is {state['training']!r}. Set it with train() or eval()."
+            )
         values = _exact([state[name] for name in layout.attributes])
         unsaved = state["_non_persistent_buffers_set"]
         key = layout.number, state["training"], values, frozenset(unsaved) if unsaved else None
@@ -347,7 +352,10 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
     state = vars(module)
     get_state = getattr(type(module), "__getstate__", None)
     if get_state is not None and get_state not in _PLAIN_STATE:
-        found = get_state(module)
+        try:
+            found = get_state(module)
+        except RuntimeError as error:
+            raise Refusal(f"it does not give its state away: {error}") from error
         state = found if isinstance(found, dict) else state
     if _COMPILED in state:
         return {name: value for name, value in state.items() if name != _COMPILED}
@@ -378,13 +386,26 @@ def _exact(values: list[Any]) -> bytes | None:
     """
     if not values:
         return b""
-    if len(values) > _FEW:
+    if len(values) > _FEW or not all(map(_is_exact, values)):
         return None
     try:
         found = marshal.dumps(values, _WITHOUT_REFERENCES)
     except ValueError:
         return None
     return found if len(found) <= _SHORT else None
+
+
+def _is_exact(value: Any, steps: int = _DEEPEST) -> bool:
+    """Return whether ``marshal`` tells a value from all others: it writes whatever has a buffer as bytes."""
+    kind = type(value)
+    if kind in _EXACT:
+        return True
+    if steps == 0 or (kind is not tuple and kind is not list):
+        return False
+    return all(_is_exact(part, steps - 1) for part in value)
+
+
+_EXACT = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
 
 def _check_hooks(state: dict[str, Any]) -> None:

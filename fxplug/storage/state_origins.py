@@ -80,8 +80,10 @@ def restore_origins(data: Any, decoder: Decoder, fetch_graph: Callable[[Any], Gr
         if not isinstance(dtype, torch.dtype):
             raise Refusal(f"the map of weights has no dtype for {key!r}. The file is damaged.")
         original[key] = dtype, tuple(shape)
+    known: set[int] = set()
     recipes = [
-        _recipe(_row(row, "recipes"), fetch_graph) for row in checked(fields["recipes"], list, "The recipes")
+        _recipe(_row(row, "recipes"), fetch_graph, known)
+        for row in checked(fields["recipes"], list, "The recipes")
     ]
     table: list[TensorOrigin] = []
     for row in checked(fields["table"], list, "The table of origins"):
@@ -111,8 +113,11 @@ def _row(row: Any, name: str) -> list[Any]:
     return found
 
 
-def _recipe(row: list[Any], fetch_graph: Callable[[Any], Graph]) -> Recipe:
+def _recipe(row: list[Any], fetch_graph: Callable[[Any], Graph], known: set[int]) -> Recipe:
     name, graph = checked(row[0], str, "The name of a recipe"), fetch_graph(row[1])
+    if id(graph) in known:  # Many recipes may have one graph, and looking at it takes as long as it is.
+        return Recipe(name, graph)
+    known.add(id(graph))
     if graph.lifted or any(node.op in PATH_OPCODES for node in graph.nodes):
         raise Refusal(f"the recipe {name!r} reads something besides its inputs. The file is damaged.")
     graph.lint()

@@ -75,9 +75,19 @@ _known_dense_stride = functools.lru_cache(maxsize=4096)(_find_dense_stride)
 class _Form:
     """What several tensors that are written have in common."""
 
-    __slots__ = ("itemsize", "size", "stride")
+    __slots__ = ("is_parameter", "itemsize", "requires_grad", "size", "stride")
 
-    def __init__(self, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        kind: type[torch.Tensor],
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        stride: tuple[int, ...],
+        requires_grad: bool,  # noqa: FBT001 - all of what tensors are told apart by
+    ) -> None:
+        # By the class: asking whether a tensor is an instance of nn.Parameter asks it for attributes.
+        self.is_parameter = kind is nn.Parameter
+        self.requires_grad = requires_grad
         # Not by is_contiguous(), which ignores strides of dimensions of size 1.
         is_dense = stride == _dense_stride(shape)
         self.stride = None if is_dense else stride
@@ -121,6 +131,8 @@ class TensorWriter:
         self._keys: list[str] = []
         self._numbers: dict[int, int] = {}
         self._forms: list[_Form] = []  # Of each tensor.
+        self._aliases: list[torch.Tensor] = []
+        """Of each tensor, with its memory as it was found: another thread may give it other memory meanwhile."""
 
     def add(self, tensor: torch.Tensor, key: str) -> int:
         """Return the number of `tensor` in the table, taking it in when it is new.
@@ -163,7 +175,7 @@ class TensorWriter:
         weights: list[_Weight] = []
         for block in blocks:
             number = block.members[0]
-            first = self._tensors[number]
+            first = self._aliases[number]
             dtype = first.dtype
             if len(block.members) == 1 and self._forms[number].stride is None and dtype in NATIVE:
                 places[number] = (block.key, None, 0)
@@ -176,7 +188,7 @@ class TensorWriter:
 
     def _share(self, block: _Block, places: list[_Place]) -> _Weight:
         """Return the weight for a block that is more than one tensor as safetensors has it, and note where they lie."""
-        members = [self._tensors[number] for number in block.members]
+        members = [self._aliases[number] for number in block.members]
         first = members[0]
         dtypes = {member.dtype for member in members}
         if len(dtypes) > 1:
@@ -194,31 +206,32 @@ class TensorWriter:
         blocks: list[_Block] = []
         shared: dict[Any, _Block] = {}
         forms: dict[Any, _Form] = {}
-        of_each = self._forms = []
+        of_each, aliases = self._forms, self._aliases = [], []
         taken = {"__metadata__"}
         for number, (tensor, path) in enumerate(zip(self._tensors, self._keys, strict=True)):
             try:
                 _check_storable(tensor)
             except Refusal as refusal:
                 raise refusal.within(repr(path)) from None
-            dtype, shape, stride = tensor.dtype, tensor.shape, tensor.stride()
-            key = type(tensor), dtype, shape, stride, tensor.requires_grad
+            alias = tensor.detach()
+            aliases.append(alias)
+            key = type(tensor), alias.dtype, alias.shape, alias.stride(), tensor.requires_grad
             form = forms.get(key)
             if form is None:
-                form = forms[key] = _Form(dtype, shape, stride)
+                form = forms[key] = _Form(*key)
             of_each.append(form)
-            if tensor.is_meta:
+            if alias.is_meta:
                 continue
             name = path
             if name in taken or not name.isprintable():
                 name = _free_key(name if name.isprintable() else "tensor", taken)
             taken.add(name)
-            start = tensor.data_ptr()
+            start = alias.data_ptr()
             stop = start + form.size
             # The memory that the tensor is a part of; an address says nothing about another device.
-            place: Any = start - form.itemsize * tensor.storage_offset()
-            if not tensor.is_cpu:
-                place = (tensor.device, place)
+            place: Any = start - form.itemsize * alias.storage_offset()
+            if not alias.is_cpu:
+                place = (alias.device, place)
             block = shared.get(place) if start else None
             if block is None:
                 shared[place] = block = _Block(name, start, stop, number)
@@ -233,16 +246,15 @@ class TensorWriter:
         kinds: list[list[Any]] = []
         rows: list[list[Any]] = []
         numbers: dict[Any, int] = {}
-        for tensor, form, (weight, steps, offset) in zip(self._tensors, self._forms, places, strict=True):
+        for tensor, form, (weight, steps, offset) in zip(self._aliases, self._forms, places, strict=True):
             stride = form.stride if weight is None else steps
             key = form if stride is None else (form, stride)
             number = numbers.get(key)
             if number is None:
                 number = numbers[key] = len(kinds)
                 name = _DTYPE_NAMES.get(tensor.dtype) or str(tensor.dtype)
-                # By the class: asking whether it is an instance of nn.Parameter asks the tensor for attributes.
-                kind = "parameter" if type(tensor) is nn.Parameter else "tensor"
-                row: list[Any] = [kind, name, list(tensor.shape), tensor.requires_grad]
+                kind = "parameter" if form.is_parameter else "tensor"
+                row: list[Any] = [kind, name, list(tensor.shape), form.requires_grad]
                 kinds.append(row if stride is None else [*row, list(stride)])
             if offset:
                 rows.append([number, weight, offset])
@@ -265,6 +277,7 @@ def _check_storable(tensor: torch.Tensor) -> None:
         and tensor.layout is torch.strided
         and tensor.grad_fn is None
         and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+        and not internals.is_zero_tensor(tensor)
         and tensor.dim() <= MOST_DIMENSIONS
     ):
         return  # Almost always.
@@ -277,6 +290,8 @@ def _check_storable(tensor: torch.Tensor) -> None:
         fault = "it is sparse, nested or quantized. Store its parts as plain tensors"
     elif tensor.is_conj() or tensor.is_neg():
         fault = "it is a lazy conjugate or negative. Call resolve_conj() or resolve_neg()"
+    elif internals.is_zero_tensor(tensor):
+        fault = "it is zero without having memory, as gradients may be. Call clone()"
     elif tensor.dim() > MOST_DIMENSIONS:
         fault = f"it has more than {MOST_DIMENSIONS} dimensions. Flatten it"
     elif tensor.grad_fn is not None:
@@ -440,7 +455,7 @@ class TensorReader:
             )
         # A tensor of its own and no view, so that autograd sees a leaf like the one that was saved.
         memory = self._weights.memory(entry).untyped_storage()
-        return torch.empty(0, dtype=kind.dtype).set_(memory, offset, kind.shape, kind.stride)
+        return torch.empty(0, dtype=kind.dtype, device="cpu").set_(memory, offset, kind.shape, kind.stride)
 
 
 def _check_row(row: Any) -> None:
@@ -470,7 +485,7 @@ def _kind(data: Any) -> _Kind:
     if not isinstance(kind, str) or kind not in _CLASSES:
         raise Refusal(f"a tensor is of the kind {kind!r}. The file is damaged.")
     shape = _sizes(sizes)
-    stride = _sizes(strides[0]) if strides else _dense_stride(shape)
+    stride = _steps(strides[0]) if strides else _dense_stride(shape)
     if len(stride) != len(shape):
         raise Refusal("a tensor has more strides than sizes, or fewer. The file is damaged.", Codes.WEIGHT)
     checked(requires_grad, bool, "requires_grad")
@@ -489,6 +504,16 @@ def _sizes(data: Any) -> tuple[int, ...]:
     if not (_is_known_possible(sizes) if len(sizes) <= _FEW else _is_possible(sizes)):
         raise Refusal(f"a shape is {list(sizes)[:8]}. The file is damaged.", Codes.WEIGHT)
     return sizes
+
+
+def _steps(data: Any) -> tuple[int, ...]:
+    """Return strides; how far they reach is another question."""
+    steps = tuple(checked(data, list, "A stride"))
+    if len(steps) > MOST_DIMENSIONS:
+        raise Refusal(f"a tensor has {len(steps)} strides. The file is damaged.", Codes.TOO_LARGE)
+    if not all(0 <= checked(step, int, "A stride") < 2**62 for step in steps):
+        raise Refusal(f"strides are {list(steps)[:8]}. The file is damaged.", Codes.WEIGHT)
+    return steps
 
 
 def _is_possible(sizes: tuple[int, ...]) -> bool:

@@ -53,6 +53,8 @@ __all__ = ["MAXIMAL_DEPTH", "Decoder", "Encoder"]
 MAXIMAL_DEPTH = 100
 """How deeply containers may be nested."""
 
+_MOST_COLLISIONS = 1000
+"""How many keys of one dict may have a hash that another one has, too."""
 _LARGEST_PLAIN_INT = 2**53
 _PLAIN = frozenset({type(None), bool, str})
 _AS_THEY_ARE = _PLAIN | {int, float}
@@ -288,6 +290,8 @@ class Decoder:
 
     def _dict(self, data: Any, depth: int) -> dict[Any, Any]:
         pairs = [self._some(pair, depth, 2) for pair in checked(data, list, "The content of a dict")]
+        if len(pairs) > _MOST_COLLISIONS:
+            self._check_hashes(pairs)
         try:
             result = dict(pairs)
         except TypeError as error:
@@ -295,6 +299,18 @@ class Decoder:
         if len(result) != len(pairs):
             raise Refusal("a dict has the same key twice. The file is damaged.")
         return result
+
+    @staticmethod
+    def _check_hashes(pairs: list[Any]) -> None:
+        """Refuse keys that were chosen to have the same hash: each would be compared with all others."""
+        try:
+            hashes = {hash(key) for key, _ in pairs}
+        except TypeError:
+            return  # The dict itself says it.
+        if len(pairs) - len(hashes) > _MOST_COLLISIONS:
+            raise Refusal(
+                "a dict has keys that all have the same hash. The file is damaged.", Codes.TOO_LARGE
+            )
 
     def _named(self, data: Any, _: int) -> Any:
         self._check_not_in_constant("a function")

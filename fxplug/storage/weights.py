@@ -141,7 +141,7 @@ class Weights:
             self._ready.discard(key)
             # Most small weights have one dimension. A view would show that there was another tensor.
             return block if len(shape) == 1 else block.resize_(shape)
-        return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), 0, shape, stride)
+        return torch.empty(0, dtype=dtype, device="cpu").set_(block.untyped_storage(), 0, shape, stride)
 
     def memory(self, entry: Entry) -> torch.Tensor:
         """Return a tensor whose storage is the memory of a weight."""
@@ -271,7 +271,7 @@ def _map(stream: BinaryIO, start: int, entries: list[Entry]) -> list[torch.Tenso
     for entry in entries:
         size = entry.stop - entry.start
         if not size:
-            blocks.append(torch.empty(0, dtype=torch.uint8))
+            blocks.append(torch.empty(0, dtype=torch.uint8, device="cpu"))
             continue
         block = torch.frombuffer(mapping, dtype=torch.uint8, offset=start + entry.start, count=size)
         # Bytes may be read as elements of any size. Files of version 1 are aligned to nothing.

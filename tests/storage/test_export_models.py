@@ -135,6 +135,36 @@ def test_a_process_without_fxplug_computes_the_same_and_learns_the_same(exported
     assert result.stdout.split() == names
 
 
+TEXTS = [
+    (1, "x" * 200),
+    ["a b " * 60, "c"],
+    ("word " * 40,),
+    {"k": "v " * 80},
+    [("x " * 80, "y" * 90)],
+    ("é" * 50 + " " + "ü" * 70, " " * 200),
+]
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_long_texts_are_written_as_ruff_wants_them(text, tmp_path):
+    graph = fxplug.Graph()
+    graph.output((graph.placeholder("x"), text))
+    fxplug.export_python(fxplug.GraphModule({}, graph), tmp_path / "exported_text")
+    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
+    for arguments in [("format", "--check"), ("check",)] if ruff is not None else []:
+        result = subprocess.run(
+            [ruff, *arguments, "--isolated", "--no-cache", str(tmp_path / "exported_text")],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+    written = (tmp_path / "exported_text" / "model.py").read_text(encoding="utf-8")
+
+    assert '""' not in written.replace('"""', "")
+
+
 @pytest.mark.parametrize(
     "arguments", [("format", "--check"), ("check",), ("check", "--select", "E,F,I,UP")], ids=" ".join
 )

@@ -188,6 +188,7 @@ def test_dicts_whose_fields_are_others_are_refused(tmp_path):
         save(module, tmp_path / "module.fxplug", allow=[f"{__name__}:Odd"])
 
 
+@pytest.mark.filterwarnings("ignore:While it was traced:fxplug.errors.TraceWarning")
 def test_nothing_of_a_class_runs_when_its_keys_are_restored(tmp_path):
     module = fxplug.trace(lambda *values: Loud(second=values[0] + 1), (torch.ones(2),))
     save(module, tmp_path / "module.fxplug", allow=[f"{__name__}:Loud"])
