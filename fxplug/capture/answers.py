@@ -115,7 +115,8 @@ def _asker(frame: FrameType | None, tracer: Any) -> FrameType | None:
     if frame is None:
         return None
     code = frame.f_code
-    if passes_calls_on(code.co_filename) and code not in TYPE_QUESTIONS:
+    # By identity: the code of what is intercepted holds objects, and some of them have no hash.
+    if passes_calls_on(code.co_filename) and not any(code is one for one in TYPE_QUESTIONS):
         return None
     if str(frame.f_globals.get("__name__")).partition(".")[0] in _ONLOOKERS or _is_of_tracer(frame, tracer):
         return None

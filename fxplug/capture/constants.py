@@ -299,12 +299,24 @@ class ConstantKeeper(RootReader):
         """
         new = self.new_constants.copy()
         self.new_constants.clear()
-        if not new or not isinstance(result, Proxy) or result.node.op not in {"call_function", "call_method"}:
+        if not new or not isinstance(result, Proxy):
             return
-        written = _written_nodes(result.node)
+        call = result.node
+        if call.op == "call_module":
+            self._silently(self._write_as_module, call, new)
+        elif call.op in {"call_function", "call_method"}:
+            written = _written_nodes(call)
+            for node, tensor in new:
+                if node in written:
+                    self._silently(self._write_constant, tensor)
+
+    def _write_as_module(self, call: Node, new: list[tuple[Node, torch.Tensor]]) -> None:
+        """See to it that a call of a module writes to no constant; if it only may write, to none that is made anew."""
+        effect = effects.effect_of(call, self.root)
+        written = list(iterate_parts(tuple(written_arguments(effect, call.args, call.kwargs))))
         for node, tensor in new:
-            if node in written:
-                self._silently(self._write_constant, tensor)
+            if node in written or (effect.unknown and self._is_made(tensor)):
+                self._write_constant(tensor)
 
     def _write_constant(self, tensor: torch.Tensor) -> None:
         """Let the graph write to a tensor that it has as a constant: what stands for it, and its views, is a clone."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch.nn.modules.container
 from torch import nn
@@ -21,13 +21,15 @@ from torch import nn
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import PLAIN, is_object
 from fxplug.capture.identity import Pair, Test, pairs_in, tests_in
+from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_standard, passes_calls_on
+from fxplug.capture.texts import names_in_getters, names_in_texts
 from fxplug.semantics.internals import every_module, modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from fxplug.capture.caches import Caches
+    from fxplug.capture.sessions import Session
 
 __all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of", "values_by_name"]
 
@@ -42,13 +44,15 @@ class Scan:
     """What the bytecode of a function says."""
 
     names: frozenset[str]
-    """The names of globals and attributes that it, or a function in it, uses."""
+    """The names of globals and attributes that it, or a function in it, uses, by texts too."""
     asks: frozenset[str]
     """Those of `ASKED_BY_NAME` among them."""
     tests: Mapping[str, Test]
     """Parameter -> the comparison of it with a constant."""
     pairs: tuple[Pair, ...]
     """The comparisons of parameters with other values."""
+    forwards: bool
+    """Whether it, or a function in it, calls the forward of something that it finds."""
 
 
 _scans: dict[int, tuple[weakref.ref[CodeType], Scan]] = {}
@@ -61,8 +65,10 @@ def scan_of(code: CodeType) -> Scan:
     known = _scans.get(key)
     if known is None:
         inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        names = frozenset(code.co_names).union(*(scan_of(part).names for part in inner))
-        scan = Scan(names, names & ASKED_BY_NAME, tests_in(code), pairs_in(code))
+        own = names_in_texts(code).union(code.co_names)
+        names = own.union(*(scan_of(part).names for part in inner))
+        forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
+        scan = Scan(names, names & ASKED_BY_NAME, tests_in(code), pairs_in(code), forwards)
         known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
     return known[1]
 
@@ -92,9 +98,8 @@ def values_by_name(
 def reachable(
     function: Callable[..., Any],
     receiver: Any,
-    seen: dict[int, Any],
+    session: Session,
     body_of: Callable[[Any], Any],
-    caches: Caches,
 ) -> Iterator[tuple[FunctionType, Any, Scan]]:
     """Yield a function of a program, and those that it may call by a name that its module, object or closure has.
 
@@ -103,40 +108,63 @@ def reachable(
     Args:
         function: A function or bound method.
         receiver: The object whose method it is; None for a function.
-        seen: Id -> function, of those that are known; those that are found are added.
+        session: Knows those that were found before, with an object that leads to the same ones; those that are found
+            are added. Told of functions whose results are kept (``functools.lru_cache``).
         body_of: Returns a function with its own code for one whose code is exchanged.
-        caches: Told of functions whose results are kept (``functools.lru_cache``).
     """
-    waiting: list[tuple[Any, Any]] = [(_plain(function), receiver)]
+    seen, alike = session.reached, session.likenesses.of
+    waiting: list[tuple[Any, Any]] = [(function_behind(function), receiver)]
     while waiting:
         current, owner = waiting.pop()
         if isinstance(current, CACHED):
-            current = caches.add(current)
-        if not isinstance(current, FunctionType) or id(current) in seen:
+            current = session.caches.add(current)
+        if not isinstance(current, FunctionType):
             continue
-        seen[id(current)] = current
+        # A function without an object of its own may be given this one.
+        held_by = receiver if owner is None else owner
+        key = id(current), 0 if held_by is None else alike(held_by)
+        if key in seen:
+            continue
+        seen[key] = current
         code = body_of(current).__code__
         if _is_foreign(code.co_filename):
             # One that only passes calls on: ``contextlib.contextmanager`` keeps what it is about in a closure.
             waiting.extend((value, owner) for value in _closed_over(current))
             continue
         scan = scan_of(code)
+        found = list(_found_by(current, scan.names))
+        named = names_in_getters([*found, *_held_under(held_by, scan.names)])
+        if named:
+            scan = replace(scan, names=scan.names | named)
         yield current, owner, scan
         waiting.extend((value, owner) for value in _closed_over(current))
-        for value in _found_by(current, scan.names):
-            if type(value) not in PLAIN:
-                waiting.extend(_called_through(value, scan.names))
-        # A function without an object of its own may be given this one.
-        held_by = receiver if owner is None else owner
-        if held_by is not None:
-            waiting.extend(_methods(held_by, scan.names))
+        waiting.extend(_led_to(found, held_by, scan, alike))
 
 
-def _plain(value: Any) -> Any:
-    """Return the function behind a method, or behind what makes one in a class."""
+def _led_to(found: list[Any], held_by: Any, scan: Scan, alike: _Alike) -> Iterator[tuple[Any, Any]]:
+    """Yield what may be called through what a function has found, and through the object that it was given."""
+    for value in found:
+        if type(value) not in PLAIN:
+            yield from _called_through(value, scan.names, alike)
+    if held_by is not None:
+        yield from _methods(held_by, scan.names, alike, _DEEPEST, {id(held_by)})
+        if scan.forwards:
+            yield from _forwards_of(held_by, scan.names)
+
+
+def _behind(value: Any, owner: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the functions that an attribute of the class of an object stands for, with the objects that they get."""
     if isinstance(value, property):
-        return value.fget
-    return value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
+        yield from ((part, owner) for part in (value.fget, value.fset, value.fdel) if part is not None)
+        return
+    found = function_behind(value)
+    yield found, owner
+    kind = type(found)
+    if kind not in _OFTEN_IN_CLASSES and hasattr(
+        kind, "__get__"
+    ):  # What works like a property, of the program's own.
+        held = vars(kind)
+        yield from ((held[name], found) for name in ("__get__", "__set__") if name in held)
 
 
 def _closed_over(function: FunctionType) -> Iterator[Any]:
@@ -165,7 +193,7 @@ def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:
         yield from function.__kwdefaults__.values()
 
 
-def _called_through(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterator[tuple[Any, Any]]:
     """Yield the functions that are called where something is called that a function finds, with their objects."""
     if isinstance(value, _FUNCTIONS):
         yield value, None
@@ -176,39 +204,42 @@ def _called_through(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, An
     elif isinstance(value, type):
         if not value.__module__.startswith(_LIBRARIES):
             held = vars(value)
-            yield from ((_plain(held[name]), None) for name in (*names, *_IMPLIED) if name in held)
+            # A class that is called makes an object, which is used as objects are.
+            wanted = {name for name in held if name in names or name == "forward" or _is_implied(name)}
+            yield from (
+                found for name in (*wanted, "__init__") if name in held for found in _behind(held[name], None)
+            )
     else:
-        yield from _called_through_object(value, names)
+        yield from _called_through_object(value, names, alike)
 
 
-def _called_through_object(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+def _called_through_object(value: Any, names: frozenset[str], alike: _Alike) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, MethodType):
         yield value.__func__, value.__self__
     elif isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
-            yield _plain(part), getattr(part, "__self__", None)
+            yield function_behind(part), getattr(part, "__self__", None)
     elif isinstance(value, _CONTAINERS):
-        yield from _called_in(value, names, _DEEPEST)
+        yield from _called_in(value, names, alike, _DEEPEST, set())
     elif is_object(value):
-        wanted = names | _BY_OPERATORS
-        for base in type(value).__mro__[:-1]:
-            held = vars(base)
-            yield from ((_plain(held[name]), value) for name in held.keys() & wanted)
+        yield from _methods(value, names, alike, _DEEPEST, {id(value)})
 
 
-def _called_in(container: Any, names: frozenset[str], steps: int) -> Iterator[tuple[Any, Any]]:
+def _called_in(
+    container: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+) -> Iterator[tuple[Any, Any]]:
     """Yield the functions in a container, and those methods of the objects in it that have one of some names."""
-    kinds: set[type] = set()
+    kinds: set[int] = set()
     for part in _parts_of(container):
-        kind = type(part)
+        if type(part) in PLAIN:
+            continue
         if isinstance(part, (*_FUNCTIONS, MethodType)):
-            yield _plain(part), getattr(part, "__self__", None)
+            yield function_behind(part), getattr(part, "__self__", None)
         elif isinstance(part, _CONTAINERS) and steps:
-            yield from _called_in(part, names, steps - 1)
-        elif kind not in kinds:
-            kinds.add(kind)
-            if not kind.__module__.startswith(_LIBRARIES):
-                yield from _methods_of(part, names)
+            yield from _called_in(part, names, alike, steps - 1, seen)
+        elif not type(part).__module__.startswith(_LIBRARIES) and (number := alike(part)) not in kinds:
+            kinds.add(number)
+            yield from _methods_of(part, names, alike, steps, seen)
 
 
 def _parts_of(container: Any) -> Collection[Any]:
@@ -219,68 +250,85 @@ def _parts_of(container: Any) -> Collection[Any]:
     return parts if len(parts) <= _MOST else ()
 
 
-def _methods_of(value: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
-    """Yield the methods of an object that have one of some names; all, where names are worked out (``getattr``)."""
+def _methods_of(
+    value: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the methods of an object that have one of some names; all, where names are worked out (``getattr``).
+
+    So do those of the objects in it, at some depth.
+    """
+    if id(value) in seen:
+        return
+    seen.add(id(value))
     is_any = "getattr" in names and type(value) is not type
-    for base in inspect.getmro(type(value))[:-1]:
+    for base in inspect.getmro(type(value))[:-1] if is_any else ():
         if base is nn.Module:
             break
         held: Mapping[str, Any] = vars(base)
-        wanted = held.keys() - _NEVER_ASKED_FOR if is_any else held.keys() & {"__call__", *names}
-        yield from ((_plain(held[name]), value) for name in wanted)
+        for name in held.keys() - _NEVER_ASKED_FOR:
+            yield from _behind(held[name], value)
+    yield from _methods(value, names, alike, steps, seen)
 
 
 _FUNCTIONS = (FunctionType, CACHED)
 _CONTAINERS = (dict, list, tuple, nn.ModuleList, nn.ModuleDict, nn.Sequential)
-_DEEPEST = 2
+_DEEPEST = 4
 _MOST = 100
 """Functions are looked for in containers of at most so many elements, and so many of them in one another."""
 _WALKS = frozenset({"_modules", "children", "get_submodule", "modules", "named_children", "named_modules"})
 """Names by which code finds modules that it does not name."""
 _NEVER_ASKED_FOR = frozenset({"__init__", "__new__", "__del__", "__repr__", "extra_repr"})
-_BY_OPERATORS = frozenset(
-    {
-        *(
-            "__add__",
-            "__bool__",
-            "__call__",
-            "__contains__",
-            "__enter__",
-            "__exit__",
-            "__float__",
-            "__format__",
-        ),
-        *(
-            "__getattr__",
-            "__getitem__",
-            "__iadd__",
-            "__index__",
-            "__int__",
-            "__iter__",
-            "__len__",
-            "__missing__",
-        ),
-        *("__mul__", "__next__", "__radd__", "__rmul__", "__setitem__", "__str__"),
-    }
-)
-"""Methods of objects that are called without being named."""
 _LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
-_IMPLIED = ("__call__", "__enter__", "__exit__", "__init__", "forward")
-"""Methods that are called without being named."""
+_Alike: TypeAlias = "Callable[[Any], int]"
+"""Returns one number for objects through which code finds the same functions."""
+_OFTEN_IN_CLASSES = frozenset({FunctionType, type, *PLAIN, tuple, list, dict})
 
 
-def _methods(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+def _is_implied(name: str) -> bool:
+    """Return whether a method is called without being named: by operators, ``with``, loops, formatting, ..."""
+    return name[:2] == "__" == name[-2:] and name not in _NEVER_ASKED_FOR
+
+
+def _methods(
+    owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+) -> Iterator[tuple[Any, Any]]:
     """Yield the functions with one of some names that an object has, or that the objects in its attributes have."""
-    wanted = names if isinstance(owner, nn.Module) else names | _BY_OPERATORS
     for base in type(owner).__mro__:
         if base is nn.Module or base is object:
             break
-        held = vars(base)
-        for name in held.keys() & wanted:
-            yield _plain(held[name]), owner
+        is_own = not base.__module__.startswith(_LIBRARIES)
+        for name, value in vars(base).items():
+            if name in names or (is_own and _is_implied(name)):
+                yield from _behind(value, owner)
     if isinstance(owner, nn.Module) and not names.isdisjoint(_WALKS):
         # Any module below may come by, and have its methods called.
-        yield from _called_in(list({type(part): part for part in every_module(owner)}.values()), names, 0)
+        yield from _called_in(
+            list({alike(part): part for part in every_module(owner)}.values()), names, alike, 0, seen
+        )
+    if steps:
+        yield from _methods_held(owner, names, alike, steps - 1, seen)
+
+
+def _forwards_of(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield the forwards of the layers of torch that a module holds, at any depth, under some names."""
+    own: Mapping[str, Any] = modules_of(owner) if isinstance(owner, nn.Module) else {}
+    for name in own.keys() & names:
+        held = own[name]
+        parts = every_module(held) if isinstance(held, nn.Module) else ()
+        kinds = {type(part): part for part in parts if type(part).__module__.startswith("torch.nn.modules.")}
+        yield from ((kind.forward, part) for kind, part in kinds.items())
+
+
+def _held_under(owner: Any, names: frozenset[str]) -> Iterator[Any]:
+    """Yield what an object holds under some names."""
+    own: Mapping[str, Any] = getattr(owner, "__dict__", {})
+    return (own[name] for name in own.keys() & names)
+
+
+def _methods_held(
+    owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield the same of what an object holds in attributes that have one of the names."""
     own: Mapping[str, Any] = getattr(owner, "__dict__", {})
     modules: Mapping[str, Any] = own.get("_modules", {})
     kinds: dict[type, bool] = {}  # Many attributes are of few classes.
@@ -291,9 +339,11 @@ def _methods(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
         if is_foreign is None:
             is_foreign = kinds[kind] = value is None or kind.__module__.startswith(_LIBRARIES)
         if isinstance(value, (FunctionType, MethodType)):
-            yield _plain(value), getattr(value, "__self__", None)
+            yield function_behind(value), getattr(value, "__self__", None)
             continue
         if not is_foreign:
-            yield from _methods_of(value, names)
+            yield from _methods_of(value, names, alike, steps, seen)
+        elif type(value) is nn.Module and steps:
+            yield from _methods_held(value, names, alike, steps - 1, seen)
         if isinstance(value, _CONTAINERS):
-            yield from _called_in(value, names, _DEEPEST)
+            yield from _called_in(value, names, alike, steps, seen)

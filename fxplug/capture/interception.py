@@ -15,6 +15,8 @@ The list:
   ``TorchDispatchMode``).
 - Functions of torch whose calls stay whole, such as ``autograd.Function.apply`` (see `fxplug.capture.opaque`), and
   those that set the random numbers of torch.
+- What converts modules (``module.to(...)``, ``module.half()``), adds to containers of modules or takes from them, or
+  exchanges tensors: it changes tables of modules past every assignment.
 - ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
 - The flag by which torch.fx says that it traces: libraries that ask hear yes inside a trace, and no elsewhere.
 - The methods of ``random.Random`` by which generators of a program's own draw: they would be constants.
@@ -39,6 +41,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.keeping import CHANGES_CONTAINERS
 from fxplug.capture.opaque import hear_opaque_call
 from fxplug.capture.regions import CONTEXTS
 from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
@@ -58,6 +61,7 @@ from fxplug.semantics.internals import (
     TORCH_FX_PATCHED,
     TorchDispatchMode,
     TorchFxTracer,
+    hooks_around_forward,
     opaque_functions,
     set_torch_fx_flag,
     torch_fx_flag,
@@ -226,6 +230,15 @@ def _seeding(*args: Any, **kwargs: Any) -> Any:
     return interceptor.on_seeding(original, args, kwargs)
 
 
+def _conversion(*args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(*args, **kwargs)
+    return interceptor.on_conversion("<name>", original, args, kwargs)
+
+
 def _mode(*args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     answer = original(*args, **kwargs)
@@ -351,6 +364,17 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (torch.jit.ScriptFunction, "__call__", _scripted, {**_CONSTANTS, "<bound>": partial}),
 )
 _SEEDING = (torch.manual_seed, torch.seed, torch.set_rng_state)
+_CONVERSIONS = {
+    "Module._apply": vars(nn.Module)["_apply"],
+    "torch.utils.swap_tensors": torch.utils.swap_tensors,
+    **{
+        f"{kind.__name__}.{name}": function
+        for kind in (nn.Module, nn.ModuleDict, nn.ModuleList, nn.Sequential)
+        for name, function in vars(kind).items()
+        if name in CHANGES_CONTAINERS and isinstance(function, FunctionType)
+    },
+}
+"""What puts other tensors or modules into modules, or into tensors, without assigning anything."""
 
 
 # -- installing
@@ -384,6 +408,10 @@ def _methods_patch() -> PatchGroup:
         ]
         functions += [
             Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
+        ]
+        functions += [
+            Trampoline(function, _conversion, {**_CONSTANTS, "<name>": name})
+            for name, function in _CONVERSIONS.items()
         ]
         functions += [
             Trampoline(function, _mode, {**_CONSTANTS, "<hear>": hear_of_mode, "<name>": name})
@@ -471,20 +499,26 @@ def intercept(
 
 def entering(function: Callable[..., Any]) -> Callable[..., Any]:
     """Hear that a function is about to be traced, and return what runs its body, even if calls of it are kept."""
-    keep_calls_of(_patches, getattr(function, "__self__", None))
+    root = getattr(function, "__self__", None)
+    keep_calls_of(_patches, root)
     look_through(_patches, function)
+    for hook in hooks_around_forward(root) if isinstance(root, nn.Module) else ():
+        look_through(_patches, hook)
     return body_of(_patches, function)
 
 
 def entering_module(module: nn.Module) -> None:
     """Hear that the forward of a module is about to be traced."""
     session = active.get()
-    kind = type(module)
-    has_own = "forward" in vars(module)
-    if session is None or (kind in session.classes and not has_own):
+    if session is None:
+        return
+    likeness = session.likenesses.of(module)
+    if likeness in session.entered:
         return
     if isinstance(module, GraphModule):
         keep_calls_of(_patches, module)
-    elif not has_own:
-        session.classes.add(kind)
+    else:
+        session.entered.add(likeness)
     look_through(_patches, module.forward)
+    for hook in hooks_around_forward(module):
+        look_through(_patches, hook)

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.containers import PLAIN
+from fxplug.capture.gradients import CHANGING_GRADIENTS
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import seeding_error
-from fxplug.capture.reached import flags_in
+from fxplug.capture.reached import FORWARDS, flags_in
+from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
-from fxplug.capture.sources import is_installed
+from fxplug.capture.sources import is_installed, user_line
 from fxplug.capture.writes import writes_of
+from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.internals import modules_of
 
@@ -25,9 +29,8 @@ if TYPE_CHECKING:
     from fxplug.capture.settings import Settings
     from fxplug.capture.state import ModuleStates
     from fxplug.capture.surroundings import Surroundings
-    from fxplug.errors import TraceError
 
-__all__ = ["StateKeeper"]
+__all__ = ["CHANGES_CONTAINERS", "StateKeeper"]
 
 _UNHEARD = frozenset(
     {
@@ -39,6 +42,15 @@ _UNHEARD = frozenset(
     }
 )
 """Names in code that may change modules past what is heard of assignments."""
+
+
+CHANGES_CONTAINERS = frozenset(
+    {
+        *("__delitem__", "__iadd__", "__imul__", "__setitem__"),
+        *("add_module", "append", "clear", "extend", "insert", "pop", "popitem", "update"),
+    }
+)
+"""Methods of modules and of their containers that change what they hold."""
 
 
 def _held_at(owner: Any, path: str) -> Any:
@@ -66,6 +78,8 @@ class StateKeeper:
     """The functions that the program may call and whose code names ``training``, their own code, and whose they are."""
     _names_forward: bool
     """Whether one that it may call names ``forward``."""
+    _converting: int = 0
+    """Above zero while the program converts a module: a weight that is as it is to be stays the same tensor."""
     paused: int = 0
     """Above zero while nothing is to be heard."""
 
@@ -97,6 +111,33 @@ class StateKeeper:
         self.note_refusal(error := seeding_error(original.__name__))
         raise error
 
+    def on_conversion(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Convert a module, change a container of modules, or hear that two tensors are to be exchanged.
+
+        Raises:
+            TraceError: Two tensors are, which no captured program can do.
+        """
+        if self.paused:
+            return original(*args, **kwargs)
+        if name.rpartition(".")[2] in CHANGES_CONTAINERS:
+            if id(args[0]) in self._paths:
+                self._states.expect_changes()
+            return original(*args, **kwargs)
+        if name == "Module._apply":
+            self._states.expect_changes()
+            self._converting += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._converting -= 1
+        error = TraceError(
+            f"Cannot trace a call of {name} at {user_line()}: it exchanges two tensors in place, which the captured "
+            "program would not do. Assign the new value, or exchange them before tracing.",
+            code="FXP-T010",
+        )
+        self.note_refusal(error)
+        raise error
+
     def on_random(self, kind: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Hear that a generator of Python is made, seeded or given a state, or draws."""
         draws = self._draws
@@ -122,13 +163,23 @@ class StateKeeper:
             self._surroundings.note_mode(name, arguments, answer)
         return answer
 
+    def note_held(self, value: Any) -> None:
+        """Hear that an object of the program holds another value from now on: other code may be reached through it."""
+        session = active.get()
+        if session is not None and type(value) not in PLAIN:
+            session.likenesses.forget()
+
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         if "training" in names:
             self._readers.append((function, code, owner))
-        self._names_forward = self._names_forward or "forward" in names
+        self._names_forward = self._names_forward or not names.isdisjoint(FORWARDS)
         if self._draws is not None:
             self._draws.note_function(function, names)
+        if not names.isdisjoint(CHANGING_GRADIENTS):
+            self.paused += 1
+            self._states.keep_gradients()
+            self.paused -= 1
         if not names.isdisjoint(SETTERS):
             self._settings.note_code(code, names)
         if not names.isdisjoint(_UNHEARD) or writes_of(code).deletes:
@@ -143,18 +194,21 @@ class StateKeeper:
         """
         root = self.context.root
         for function, code, owner in self._readers:
+            flags = flags_in(code)
             readers = list(self._states.modules_with(function))
             for path, module in readers:
-                if self._names_forward or function is not getattr(type(module), "forward", None):
-                    self._surroundings.note_flags_in(code, path, module)
+                is_other = function is not getattr(type(module), "forward", None)
+                for flag in flags:
+                    if self._names_forward or is_other or flag is None:
+                        self._surroundings.note_flag_at(flag, path, module)
             if readers or is_installed(code.co_filename) or not isinstance(root, nn.Module):
                 continue
             # It is no method of a module: the flag is that of something else, any of them perhaps.
-            for flag in flags_in(code) - {""}:
+            for flag in flags - {""}:
                 asked = root if flag is None else _held_at(owner, flag)
                 path = self._paths.get(id(asked))
                 if path is not None:
-                    self._surroundings.note_flag(path, asked, with_parts=flag is None)
+                    self._surroundings.note_flag_at(None if flag is None else "", path, asked)
 
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""

@@ -8,25 +8,39 @@ from __future__ import annotations
 import dis
 import inspect
 import weakref
+from functools import cached_property, partialmethod
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+from fxplug.capture.texts import names_in_texts
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import DYNAMO_INLINE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["codes_of", "flags_in", "flags_read_by", "methods_named", "reads_contents"]
+__all__ = [
+    "FORWARDS",
+    "calls_forwards",
+    "codes_of",
+    "flags_in",
+    "flags_read_by",
+    "function_behind",
+    "methods_named",
+    "reads_contents",
+]
 
+FORWARDS = frozenset({"_call_impl", "forward"})
+"""Methods by which code runs a module past its call."""
 _TRAINING = "training"
 _NO_FLAGS: frozenset[str | None] = frozenset()
+_ANY_FLAG: frozenset[str | None] = frozenset({None})
 _OWN_FLAG: frozenset[str | None] = frozenset({""})
 _ATTRIBUTE_READS = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_known: dict[int, tuple[weakref.ref[type], frozenset[str | None]]] = {}
-"""By the id of the class: a dict of weak references makes one for every question."""
+_known: dict[int, tuple[weakref.ref[type], Any, frozenset[str | None]]] = {}
+"""Forward and answer, by the id of the class: a dict of weak references makes one for every question."""
 
 
 def flags_read_by(module: nn.Module) -> frozenset[str | None]:
@@ -42,21 +56,29 @@ def flags_read_by(module: nn.Module) -> frozenset[str | None]:
         return _flags_in(_reached_by(module.forward, kind))
     key = id(kind)
     known = _known.get(key)
-    if known is None:
-        answer = _flags_in(_reached_by(inspect.getattr_static(kind, "forward"), kind))
-        known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), answer)
-    return known[1]
+    forward = next((vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base)), None)
+    if known is None or known[1] is not forward:
+        answer = _flags_in(_reached_by(forward, kind))
+        known = _known[key] = (weakref.ref(kind, lambda _: _known.pop(key, None)), forward, answer)
+    return known[2]
 
 
 def flags_in(code: CodeType) -> frozenset[str | None]:
-    """Return the same of a method that is not the forward, of which its code is given."""
-    return _flags_in(_with_inner(code))
+    """Return the same of a function that reads such a flag, of which its code is given.
+
+    Where nothing in it says so, it is something it finds that reads one (`operator.attrgetter`).
+    """
+    codes = list(_with_inner(code))
+    found = _flags_in(codes)
+    return found if found or any(_TRAINING in part.co_names for part in codes) else _ANY_FLAG
 
 
-def _flags_in(codes: Iterator[CodeType]) -> frozenset[str | None]:
+def _flags_in(codes: Iterable[CodeType]) -> frozenset[str | None]:
     """Return the paths from ``self`` whose ``training`` code reads; None where it reads that of something else."""
     found: set[str | None] = set()
     for code in codes:
+        if _TRAINING in names_in_texts(code):
+            found.add(None)
         if _TRAINING not in code.co_names:
             continue
         steps: list[str] | None = None
@@ -74,6 +96,22 @@ def _flags_in(codes: Iterator[CodeType]) -> frozenset[str | None]:
             elif entry.opname not in _NOTHING:
                 steps = None
     return frozenset(found)
+
+
+def calls_forwards(code: CodeType) -> bool:
+    """Return whether code calls the forward of what it finds by itself, other than as a module is called."""
+    if FORWARDS.isdisjoint(code.co_names):
+        return False
+    former = ""
+    for entry in dis.get_instructions(code):
+        if entry.opname in _NOTHING:
+            continue
+        # Behind a call it is most likely ``super().forward``, which is the module's own.
+        is_own = former.startswith("CALL") and "super" in code.co_names
+        if entry.opname in _ATTRIBUTE_READS and entry.argval in FORWARDS and not is_own:
+            return True
+        former = entry.opname
+    return False
 
 
 def codes_of(module: nn.Module) -> list[CodeType]:
@@ -145,11 +183,20 @@ def _codes_of(module: nn.Module) -> Iterator[CodeType]:
     return _reached_by(forward, kind)
 
 
+def function_behind(value: Any) -> Any:
+    """Return the function behind a method, or behind what makes one in a class; anything else as it is."""
+    if isinstance(value, property):
+        return value.fget
+    if isinstance(value, (cached_property, partialmethod)):
+        return value.func
+    return value.__func__ if isinstance(value, (MethodType, staticmethod, classmethod)) else value
+
+
 def methods_named(kind: type, names: set[str]) -> Iterator[CodeType]:
     """Yield the code of those methods and properties of a class that have one of some names, or are called without."""
     for base in kind.__mro__:
         for name, value in vars(base).items():
-            function = getattr(value, "fget", getattr(value, "__func__", value))
+            function = function_behind(value)
             is_called = name in names or (name.startswith("__") and name != "__init__")
             if is_called and isinstance(function, FunctionType):
                 yield from _with_inner(function.__code__)
@@ -189,7 +236,7 @@ def _named_by(function: FunctionType, names: set[str], kind: type[nn.Module]) ->
     for name in names:
         if not hasattr(nn.Module, name):
             method = inspect.getattr_static(kind, name, None)
-            yield getattr(method, "fget", method)
+            yield function_behind(method)
         yield from (
             value for holder in (namespace, *map(vars, modules)) if _is_own(value := holder.get(name))
         )

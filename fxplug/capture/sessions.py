@@ -6,6 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fxplug.capture.caches import Caches
+from fxplug.capture.likeness import Likenesses
 from fxplug.semantics.internals import DISABLED_DISPATCH
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from fxplug.errors import TraceError
 
-__all__ = ["ModuleInterceptor", "Session", "active", "active_interceptor"]
+__all__ = ["ModuleInterceptor", "Session", "active", "active_interceptor", "likeness_of"]
 
 _DISPATCH = "__torch_function__"
 
@@ -75,6 +76,10 @@ class ModuleInterceptor(Protocol):
         """Hear that the random numbers of torch are set."""
         ...
 
+    def on_conversion(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Convert a module (``"Module._apply"``), change a container, or hear that two tensors are to be exchanged."""
+        ...
+
     def on_random(self, kind: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Hear that a generator of Python is ``"made"``, gets a ``"seed"`` or a ``"state"``, or does ``"draw"``."""
         ...
@@ -123,7 +128,10 @@ class ModuleInterceptor(Protocol):
 class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
-    __slots__ = ("caches", "classes", "interceptor", "leaves", "namespaces", "probes", "reached", "watched")
+    __slots__ = (
+        *("caches", "entered", "interceptor", "leaves", "likenesses"),
+        *("namespaces", "probes", "reached", "watched"),
+    )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
         self.interceptor: ModuleInterceptor | None = interceptor
@@ -131,14 +139,17 @@ class Session:
         """Id -> callable, of what this trace keeps as a call and others do not."""
         self.namespaces: set[int] = set()
         """The globals, by id, that have been looked through."""
-        self.reached: dict[int, Any] = {}
-        """Id -> function, of those that have been looked at for questions that no traced value hears."""
+        self.likenesses = Likenesses()
+        """Which modules and objects lead to the same code."""
+        self.reached: dict[tuple[int, int], Any] = {}
+        """Id, and likeness of the object whose method it is -> function, of those that have been looked at for
+        questions that no traced value hears."""
         self.watched: set[int] = set()
         """Those of them that ask something about what they are called with."""
         self.caches = Caches()
         """The functions among them whose results are kept."""
-        self.classes: set[type] = set()
-        """The classes of modules whose forward needs no further look."""
+        self.entered: set[int] = set()
+        """The likenesses of modules whose forward, with the hooks around it, needs no further look."""
         self.probes: list[tuple[Any, TraceError | None]] = []
         """Traced values that torch was given a number for, and what is to be said if nobody hears of the call."""
 
@@ -162,6 +173,12 @@ class Session:
 
 active: ContextVar[Session | None] = ContextVar("fxplug_active_trace", default=None)
 """The trace of the running thread or task."""
+
+
+def likeness_of(module: nn.Module) -> int:
+    """Return the same number for modules that lead to the same code, as far as the running trace goes."""
+    session = active.get()
+    return 0 if session is None else session.likenesses.of(module)
 
 
 def active_interceptor() -> ModuleInterceptor | None:

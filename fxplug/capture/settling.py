@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from fxplug.capture.gradients import Gradients
     from fxplug.capture.outside import OutsideState, Step
     from fxplug.capture.policy import TracePolicy
     from fxplug.capture.settings import Settings
@@ -152,7 +153,7 @@ class StateSettler(StateKeeper):
 
     def putting_back_outside(self) -> Callable[[], None]:
         """Return what puts back what is outside of the modules once more, after the program has run on its own."""
-        return partial(_put_back, self._outside, self._settings)
+        return partial(_put_back, self._outside, self._settings, self._states.gradients)
 
     def _changed_leaf(self) -> AnyChange | None:
         """Return the first change that makes a module that stays a call another one; its node would be the same."""
@@ -365,10 +366,12 @@ _JOINING = (operator.add, operator.mul)
 _CONTAINERS = (list, tuple, dict, set, str)
 
 
-def _put_back(outside: OutsideState | None, settings: Settings) -> None:
+def _put_back(outside: OutsideState | None, settings: Settings, gradients: Gradients | None) -> None:
     if outside is not None:
         outside.exchange(as_left=False)
     settings.restore()
+    if gradients is not None:
+        gradients.restore()
 
 
 def _wants_tensor(node: Node, used: Node) -> bool:

@@ -13,8 +13,9 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.containers import OWN_TABLES, PLAIN, Containers, fill, is_object
+from fxplug.capture.gradients import Gradients
 from fxplug.capture.outside import ABSENT, Step
-from fxplug.capture.reached import codes_of
+from fxplug.capture.reached import codes_of, function_behind
 from fxplug.capture.sources import caller_level, user_line
 from fxplug.capture.writes import place_of_write, writes_of
 from fxplug.codegen import AUGMENTED
@@ -26,6 +27,7 @@ from fxplug.semantics.internals import (
     hook_tables,
     hook_tables_in,
     own_tables,
+    parameters_of,
     runs_for_all_modules,
 )
 
@@ -99,6 +101,8 @@ class ModuleStates:
         self._hooks: dict[int, tuple[dict[Any, Any], ...]] = {}
         """Id of a module that has hooks -> copies of their tables."""
         self._hooks_made = RemovableHandle.next_id
+        self.gradients: Gradients | None = None
+        """Those of the parameters, once code is reached that may change them."""
         self.is_disturbed = False
         """Whether modules that stay calls may be other ones than when the trace began."""
         self._left_by_calls: dict[int, _Copies] = {}
@@ -154,11 +158,15 @@ class ModuleStates:
                     if base is not nn.Module
                     for value in vars(base).values()
                 ]
-                has_it = kinds[kind] = any(
-                    getattr(value, "fget", getattr(value, "__func__", value)) is function for value in values
-                )
+                has_it = kinds[kind] = any(function_behind(value) is function for value in values)
             if has_it:
                 yield paths[id(module)], module
+
+    def keep_gradients(self) -> None:
+        """Hear that the program is about to run code that may change the gradients of parameters below the root."""
+        if self._runs_leaves and self.gradients is None:  # Else nothing is run that could.
+            held = [one for module in self._waiting[0] for one in parameters_of(module).values()]
+            self.gradients = Gradients([one for one in held if one is not None])
 
     def expect_changes(self) -> None:
         """Hear that the program is about to run code that changes modules without a word."""
@@ -277,6 +285,8 @@ class ModuleStates:
     def restore(self) -> list[ModuleChange]:
         """Put everything back, and return what had been changed; what calls that stay ones change is their affair."""
         self.is_watching = False
+        if self.gradients is not None:
+            self.gradients.restore()
         changes: list[ModuleChange] = []
         for module, path, copies in self._seen.values():
             left = self._left_by_calls.get(id(module), copies)
@@ -550,11 +560,18 @@ def _names_heard_of(kind: type, plain: dict[str, Any]) -> frozenset[str]:
     for base in kind.__mro__:
         if base is nn.Module:
             return frozenset(plain.keys() - OWN_TABLES)
-        if "__setattr__" in vars(base):
+        if "__setattr__" in vars(base) or any(map(_may_assign_unheard, vars(base).values())):
             break
     return _NOT_HEARD_OF
 
 
+def _may_assign_unheard(value: Any) -> bool:
+    """Return whether something in a class works like `functools.cached_property`, which writes to an object's table."""
+    kind = type(value)
+    return kind not in _USUAL_IN_CLASSES and hasattr(kind, "__get__")
+
+
+_USUAL_IN_CLASSES = frozenset({FunctionType, property, staticmethod, classmethod, type, *PLAIN})
 _NOT_HEARD_OF = frozenset({""})
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from fxplug.capture.reached import flags_in, flags_read_by
+from fxplug.capture.reached import flags_read_by
 from fxplug.capture.sources import user_line
 from fxplug.execute import GraphModule
 from fxplug.ir.guards import StateGuard
@@ -16,7 +16,6 @@ from fxplug.semantics.surroundings import ATTRIBUTES, holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType
 
     from fxplug.capture.regions import RegionStack
 
@@ -49,21 +48,13 @@ class Surroundings:
             module: The module.
         """
         for flag in flags_read_by(module):
-            self._note_flags_at(flag, path, module)
+            self.note_flag_at(flag, path, module)
         if isinstance(module, GraphModule):
             for guard in module.graph.state_guards:
                 self._add(guard.below(path))
 
-    def note_flags_in(self, code: CodeType, path: str, module: nn.Module) -> None:
-        """Hear that a method of the module at a path may have been called."""
-        for flag in flags_in(code):
-            self._note_flags_at(flag, path, module)
-
-    def note_flag(self, path: str, module: nn.Module, *, with_parts: bool) -> None:
-        """Hear that the flag of the module at a path may have been read, or that of any module in it."""
-        self._note_flags_at(None if with_parts else "", path, module)
-
-    def _note_flags_at(self, flag: str | None, path: str, module: nn.Module) -> None:
+    def note_flag_at(self, flag: str | None, path: str, module: nn.Module) -> None:
+        """Hear that a flag may have been read: of which modules below the one at a path, as `flags_read_by` says it."""
         for inner, asked in _modules_asked(module, flag):
             self.asks_for_training = True
             self._note_flag(f"{path}.{inner}".strip("."), asked)

@@ -367,6 +367,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         """Let the graph know what the program was told of what is around it."""
         self._note_readers()
         asked, root = self._surroundings, self.context.root
+        if (
+            self._regions.refusal is not None
+        ):  # Statements have set gradients to what they were: another time, not so.
+            asked.note_mode("is_grad_enabled", (), self._regions.grad_mode)
         self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):
             self.graph.captured_training = root.training
@@ -693,7 +697,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             former = place.scope
             place.scope = ModuleScope(path, type(m), former)
             try:
-                return self.create_proxy("call_module", path, args, kwargs)
+                proxy = self.create_proxy("call_module", path, args, kwargs)
+                self.on_constants_read(proxy)
+                return proxy
             finally:
                 place.scope = former
         return self.enter_module(path, m, forward, args, kwargs)
@@ -812,7 +818,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         policy = self.policy
         if policy.node_created is not None:
             self._note(node)
-        return self._proxy_class(node, self) if policy.proxy_mixins is None else self.proxy(node)
+        proxy = self._proxy_class(node, self) if policy.proxy_mixins is None else self.proxy(node)
+        if self.new_constants:
+            self.on_constants_read(proxy)
+        return proxy
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
@@ -845,6 +854,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         if prefix is None:
             return False  # A module that the program makes for itself.
         path = f"{prefix}.{name}" if prefix else name
+        self.note_held(value)
         self._states.note_assignment(module, prefix)
         if name == "training" and value is not module.training:
             self._states.refuse(training_error(path))

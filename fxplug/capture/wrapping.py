@@ -402,9 +402,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
     receiver = getattr(function, "__self__", None)
     runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
-    for found, owner, scan in reachable(
-        function, receiver, session.reached, partial(body_of, patches), session.caches
-    ):
+    for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
         namespace = found.__globals__
         if session.interceptor is not None:
             code = body_of(patches, found).__code__

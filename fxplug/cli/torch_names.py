@@ -79,6 +79,8 @@ PROBES: tuple[TorchName, ...] = (
     *_below("torch.ops.aten.add.Tensor", "_can_decompose", "decomposing to ATen"),
     *_below("torch._C", "_dispatch_has_kernel", "decomposing to ATen"),
     *_below("torch.Tensor", "_make_subclass", "parameters of saved files"),
+    *_below("torch.Tensor", "_is_zerotensor", "refusing tensors without memory in saved files"),
+    *_below("torch.nn.Module", "_apply", "leaving modules that a traced program converts as they were"),
     *_below(
         "torch",
         "_disable_functionalization _enable_functionalization _from_functional_tensor _is_functional_tensor _sync "

@@ -106,6 +106,7 @@ __all__ = [
     "hook_tables",
     "hook_tables_in",
     "hook_tables_of",
+    "hooks_around_forward",
     "is_about_missing_data",
     "is_compiled_class",
     "is_compiler_loaded",
@@ -115,6 +116,7 @@ __all__ = [
     "is_implicit",
     "is_listening",
     "is_registered",
+    "is_zero_tensor",
     "memory_of",
     "modules_below",
     "modules_of",
@@ -308,6 +310,12 @@ def has_forward_hooks(module: nn.Module) -> bool:
     )
 
 
+def hooks_around_forward(module: nn.Module) -> list[Callable[..., Any]]:
+    """Return what the module itself has run before and after its forward."""
+    before, after = module._forward_pre_hooks, module._forward_hooks
+    return [*before.values(), *after.values()] if before or after else []
+
+
 def global_hook_tables() -> tuple[dict[Any, Any], ...]:
     """Return the tables of what runs around the forward or backward of all modules."""
     return (
@@ -373,6 +381,11 @@ def as_parameter(tensor: torch.Tensor, requires_grad: bool) -> nn.Parameter:  # 
     """Return a parameter with the memory of a plain tensor, past what `nn.Parameter` asks about other ones."""
     # Assigning the class would take half the time, and raise an audit event for each parameter that a file holds.
     return torch.Tensor._make_subclass(nn.Parameter, tensor, requires_grad)
+
+
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is zero everywhere and has no memory, as some gradients are."""
+    return tensor._is_zerotensor()
 
 
 def parameter_of(module: nn.Module, name: str) -> Any:

@@ -12,7 +12,7 @@ from fxplug.capture.examples.listening import CallListener
 from fxplug.capture.interception import original_call, originals
 from fxplug.capture.policy import is_leaf_by_class
 from fxplug.capture.reached import flags_read_by
-from fxplug.capture.sessions import active
+from fxplug.capture.sessions import active, likeness_of
 from fxplug.capture.sources import Place
 from fxplug.capture.state import may_assign
 from fxplug.execute import GraphModule
@@ -41,8 +41,9 @@ class LayerCaller(CallListener):
         self._enters_layers = self._calls_forward = False
         self._layers: dict[int, tuple[str, type, Effect]] = {}
         """Id of a layer whose calls are recorded by the short way -> its path, its class, and what a call does."""
-        self._settled: dict[type, bool] = {}
-        """Class of modules whose forward was entered, and needs no further look -> whether it asks for ``training``."""
+        self._settled: dict[int, bool] = {}
+        """Likeness of modules whose forward was entered, and needs no further look -> whether it asks for
+        ``training``."""
 
     def _remember_modules(self, modules: Sequence[nn.Module]) -> None:
         super()._remember_modules(modules)
@@ -66,12 +67,13 @@ class LayerCaller(CallListener):
                 source = known[1]
                 if source.__class__ is Node and self._states.are_as_found() and not self._read_numbers:
                     return self._call_layer(module, layer, value, cast("Node", source))
-        elif module.__class__ in self._settled and not self.paused:
+        elif self._settled and not self.paused:
             path = self._paths.get(id(module))
-            if path is not None and "forward" not in module.__dict__:
+            asks = None if path is None else self._settled.get(likeness_of(module))
+            if path is not None and asks is not None and "forward" not in module.__dict__:
                 if self._stays_whole(module, path):
                     return self._call_leaf(module, path, args, kwargs)
-                if self._settled[module.__class__]:
+                if asks:
                     self._surroundings.note_flags(path, module)
                 return self._enter_settled(path, module, args, kwargs)
         return self._call_module(module, args, kwargs)
@@ -134,7 +136,7 @@ class LayerCaller(CallListener):
         result = self.enter_module(path, module, run, args, kwargs)
         has_own = "forward" in vars(module) or isinstance(module, GraphModule)
         if unwrap is None and not has_own:
-            self._settled[type(module)] = bool(flags_read_by(module))
+            self._settled[likeness_of(module)] = bool(flags_read_by(module))
         return result
 
     def _stays_whole(self, module: nn.Module, path: str) -> bool:

@@ -245,6 +245,7 @@ class ExampleTracer(LayerCaller):
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False
+        self.note_held(value)
         self._states.note_assignment(module, prefix)
         if name == "training" and value is not module.training:
             self._record_mode(module, prefix, mode=value)

@@ -195,6 +195,8 @@ class ValueKeeper(Answerer):
         """Let a tensor be known as the value of a node."""
         value = self._with_data.get(id(value), value)
         known = self._known.get(id(value))
+        if known is not None and not writes and self._converting:
+            return value
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
