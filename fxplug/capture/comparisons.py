@@ -15,6 +15,7 @@ from fxplug.capture.kinds import kind_of_node, may_be_none
 from fxplug.capture.originals import original_of
 from fxplug.capture.proxy import Attribute, Proxy
 from fxplug.capture.sameness import are_one_object, may_be_one_object, tell_apart
+from fxplug.capture.sources import passes_calls_on, user_line
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import assert_function
 from fxplug.semantics.kinds import TENSOR_NAMES
@@ -185,8 +186,12 @@ def _refusal(tracer: Any, node: Node, name: str, test: Test) -> TraceError:
         )
     else:
         remedy = "Make the enclosing module a leaf, or "
+    place = f"at {test.line} ({test.line.text!r})"
+    caller = user_line() if passes_calls_on(test.line.filename) else None
+    if caller is not None:
+        place = f"at {caller} ({caller.text!r}), inside torch {place}"
     return TraceError(
-        f"Cannot trace: whether {test.question.format(name=name)} is asked at {test.line} ({test.line.text!r}), and "
+        f"Cannot trace: whether {test.question.format(name=name)} is asked {place}, and "
         f"the value of {node.name!r} is unknown. {remedy}give example inputs: fxplug.trace(root, example_inputs).",
         code="FXP-T041",
     )

@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch.nn.modules.container
+import torch.nn.utils.rnn
 from torch import nn
 
 from fxplug.capture.caches import CACHED
@@ -35,6 +36,12 @@ __all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_o
 
 _FILE_OF_CONTAINERS = torch.nn.modules.container.__file__
 """Where all that is done with what a module is called with is to hand it on."""
+_FILE_OF_SEQUENCES = torch.nn.utils.rnn.__file__
+_OF_SEQUENCES = {
+    name: value
+    for name, value in vars(torch.nn.utils.rnn).items()
+    if isinstance(value, FunctionType) and value.__code__.co_filename == _FILE_OF_SEQUENCES
+}
 ASKED_BY_NAME = frozenset({"callable", "getattr", "hasattr", "id", "type"})
 """Functions of Python whose calls no traced value hears."""
 
@@ -147,7 +154,7 @@ def _led_to(found: list[Any], held_by: Any, scan: Scan, alike: _Alike) -> Iterat
         if type(value) not in PLAIN:
             yield from _called_through(value, scan.names, alike)
     if held_by is not None:
-        yield from _methods(held_by, scan.names, alike, _DEEPEST, {id(held_by)})
+        yield from _methods(held_by, scan.names, alike, _DEEPEST, {id(held_by): _DEEPEST})
         if scan.forwards:
             yield from _forwards_of(held_by, scan.names)
 
@@ -160,9 +167,8 @@ def _behind(value: Any, owner: Any) -> Iterator[tuple[Any, Any]]:
     found = function_behind(value)
     yield found, owner
     kind = type(found)
-    if kind not in _OFTEN_IN_CLASSES and hasattr(
-        kind, "__get__"
-    ):  # What works like a property, of the program's own.
+    # What works like a property, of the program's own.
+    if kind not in _OFTEN_IN_CLASSES and hasattr(kind, "__get__"):
         held = vars(kind)
         yield from ((held[name], found) for name in ("__get__", "__set__") if name in held)
 
@@ -176,7 +182,12 @@ def _closed_over(function: FunctionType) -> Iterator[Any]:
 
 
 def _is_foreign(filename: str) -> bool:
-    """Return whether code is of fxplug, of torch beneath its modules or in its containers, or of Python itself."""
+    """Return whether code is of fxplug, of torch beneath its modules or in its containers, or of Python itself.
+
+    What packs sequences is looked through as programs are: it asks its arguments, and torch tells nobody of its calls.
+    """
+    if filename == _FILE_OF_SEQUENCES:
+        return False
     return passes_calls_on(filename) or is_standard(filename) or filename == _FILE_OF_CONTAINERS
 
 
@@ -201,6 +212,8 @@ def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterato
         if not str(value.__name__).startswith(_LIBRARIES):
             held = vars(value)
             yield from ((held[name], None) for name in held.keys() & names)
+        elif not names.isdisjoint(_OF_SEQUENCES):
+            yield from ((_OF_SEQUENCES[name], None) for name in _OF_SEQUENCES.keys() & names)
     elif isinstance(value, type):
         if not value.__module__.startswith(_LIBRARIES):
             held = vars(value)
@@ -220,13 +233,13 @@ def _called_through_object(value: Any, names: frozenset[str], alike: _Alike) -> 
         for part in (value.func, *value.args, *value.keywords.values()):
             yield function_behind(part), getattr(part, "__self__", None)
     elif isinstance(value, _CONTAINERS):
-        yield from _called_in(value, names, alike, _DEEPEST, set())
+        yield from _called_in(value, names, alike, _DEEPEST, {})
     elif is_object(value):
-        yield from _methods(value, names, alike, _DEEPEST, {id(value)})
+        yield from _methods(value, names, alike, _DEEPEST, {id(value): _DEEPEST})
 
 
 def _called_in(
-    container: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+    container: Any, names: frozenset[str], alike: _Alike, steps: int, seen: dict[int, int]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the functions in a container, and those methods of the objects in it that have one of some names."""
     kinds: set[int] = set()
@@ -251,15 +264,16 @@ def _parts_of(container: Any) -> Collection[Any]:
 
 
 def _methods_of(
-    value: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+    value: Any, names: frozenset[str], alike: _Alike, steps: int, seen: dict[int, int]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the methods of an object that have one of some names; all, where names are worked out (``getattr``).
 
     So do those of the objects in it, at some depth.
     """
-    if id(value) in seen:
+    # Once more only from nearer by, from where one sees further.
+    if seen.get(id(value), -1) >= steps:
         return
-    seen.add(id(value))
+    seen[id(value)] = steps
     is_any = "getattr" in names and type(value) is not type
     for base in inspect.getmro(type(value))[:-1] if is_any else ():
         if base is nn.Module:
@@ -290,7 +304,7 @@ def _is_implied(name: str) -> bool:
 
 
 def _methods(
-    owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+    owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: dict[int, int]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the functions with one of some names that an object has, or that the objects in its attributes have."""
     for base in type(owner).__mro__:
@@ -326,7 +340,7 @@ def _held_under(owner: Any, names: frozenset[str]) -> Iterator[Any]:
 
 
 def _methods_held(
-    owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: set[int]
+    owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: dict[int, int]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the same of what an object holds in attributes that have one of the names."""
     own: Mapping[str, Any] = getattr(owner, "__dict__", {})

@@ -67,7 +67,8 @@ class Likenesses:
             yield name
             yield None if child is None else self.of(child)
         yield from map(id, hooks_around_forward(module))
-        if not type(module).__module__.startswith("torch.nn.modules."):
+        kind = type(module)
+        if kind is nn.Module or not kind.__module__.startswith("torch.nn.modules."):
             yield from self._attributes(vars(module), _DEEPEST - 1)
         elif "forward" in vars(module):
             yield id(vars(module)["forward"])

@@ -11,6 +11,9 @@ from functools import update_wrapper
 from types import FunctionType, new_class
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.handed import hand_over
@@ -19,7 +22,7 @@ from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.sources import is_asked_by_program
 from fxplug.capture.world import asked_of_world, mode_asked
-from fxplug.semantics.internals import DYNAMO_INLINE
+from fxplug.semantics.internals import DYNAMO_INLINE, is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +54,10 @@ def call_leaf(
     interceptor = session.interceptor
     if interceptor is not None and (always or id(target) in session.leaves):
         return interceptor.on_function_call(target, original, args, kwargs)
-    if target is type and len(args) == 1 and getattr(type(args[0]), "stands_for_number", False):
-        return args[0].__class__
+    if target is type and len(args) == 1 and not kwargs:
+        found = _class_stood_for(args[0])
+        if found is not None:
+            return found
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)
@@ -65,6 +70,15 @@ def call_leaf(
     if asked is not None:
         interceptor.on_world_asked(*asked)
     return original(*args, **kwargs)
+
+
+def _class_stood_for(value: Any) -> type | None:
+    """Return the class of what an example stands for, None for what is what it is."""
+    if getattr(type(value), "stands_for_number", False):
+        return value.__class__
+    if is_fake(value):
+        return nn.Parameter if isinstance(value, nn.Parameter) else torch.Tensor
+    return None
 
 
 def hear_of_mode(

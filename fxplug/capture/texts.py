@@ -26,7 +26,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 _SPACE = re.compile(r"\s")
 _LONGEST = 200
 """Longer texts are none of names."""
-_MATCH_CLASS = dis.opmap.get("MATCH_CLASS", -1)
+_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 
 
 def names_in_texts(code: CodeType) -> frozenset[str]:

@@ -8,6 +8,7 @@ quadratic; doing it when the origin is read does not.
 from __future__ import annotations
 
 import linecache
+import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -56,6 +57,9 @@ class SourceLine:
     def text(self) -> str:
         """The stripped source line; empty when the source is not at hand."""
         try:
+            # A file may name whatever it likes as the source, a pipe that never ends among it.
+            if self.filename not in linecache.cache and not os.path.isfile(self.filename):
+                return ""
             return linecache.getline(self.filename, self.line).strip()
         except ValueError:  # A name that no file system can hold, before Python 3.13.
             return ""

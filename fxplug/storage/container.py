@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import secrets
+import shutil
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fxplug.ir.collector import paused_collection
@@ -22,7 +26,6 @@ from fxplug.storage.weights import ALIGNMENT, Extent, Weights, read_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from fxplug.storage.weights import Progress
 
@@ -92,11 +95,16 @@ def write_container(path: Path, contents: Mapping[str, Any], about: Mapping[str,
         Refusal: A member would be larger than what `read_container` accepts.
         OSError: The file cannot be written; an older one is as it was, and nothing else is left behind.
     """
+    # Where a link leads to is replaced, not the link.
+    path = Path(os.path.realpath(path))
     # In the same folder, since only there replacing is atomic; with a random name, so that two writers do not
     # meet.
     temporary = path.parent / f".fxplug-{secrets.token_hex(8)}.tmp"
     try:
         with temporary.open("xb") as stream:
+            # Before anything is in it: who may not read the old file cannot read the new one meanwhile.
+            with contextlib.suppress(OSError):  # There is none, or no permissions where it is.
+                shutil.copymode(path, temporary)
             _write_members(stream, contents, about)
             stream.flush()
             os.fsync(stream.fileno())
@@ -157,10 +165,13 @@ def _write_stored(archive: zipfile.ZipFile, stream: BinaryIO, name: str, writer:
 
     def sink(content: Any) -> None:
         nonlocal check, size
-        for start in range(0, len(content), _PIECE):
-            # A copy, since another thread may write to the weights meanwhile: what is written is what was summed up.
-            piece = buffer[: min(_PIECE, len(content) - start)]
-            piece[:] = content[start : start + _PIECE]
+        view = memoryview(content)
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            # A copy if another thread may write to the weights meanwhile: what is written is what was summed up.
+            if not piece.readonly and len(sys._current_frames()) > 1:  # pyright: ignore[reportPrivateUsage]
+                buffer[: len(piece)] = piece
+                piece = buffer[: len(piece)]
             checksum.update(piece)
             check = crc32(piece, check)
             stream.write(piece)

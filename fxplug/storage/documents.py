@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from fxplug.storage.faults import Codes, Refusal
@@ -88,5 +89,33 @@ def quoted(text: str) -> str:
 
 
 def to_json(value: Any) -> bytes:
-    """Return `value`, which does not contain itself, as JSON in ASCII."""
-    return _COMPACT.encode(value).encode("ascii")
+    """Return `value`, which does not contain itself, as JSON in ASCII.
+
+    Raises:
+        Refusal: A text in it would be another one when it is read.
+    """
+    text = _COMPACT.encode(value)
+    if "\\ud" in text:
+        _check_texts(value)
+    return text.encode("ascii")
+
+
+def _check_texts(value: Any) -> None:
+    """Refuse two surrogates that JSON would join to one letter; each alone comes back as it is."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, str):
+            if _PAIR.search(part):
+                raise Refusal(
+                    f"the text {ascii(part)[:_LONGEST]} holds two surrogates where it should hold the letter that they "
+                    f"stand for. Write the letter: text.encode('utf-16', 'surrogatepass').decode('utf-16')."
+                )
+        elif isinstance(part, dict):
+            pending += [*part, *part.values()]
+        elif isinstance(part, (list, tuple)):
+            pending += part
+
+
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_LONGEST = 80

@@ -279,8 +279,10 @@ class ModuleWriter:
         for field in ("parameters", "buffers"):
             if state[f"_{field}"]:
                 entry[field] = list(state[f"_{field}"])
-        if state["_non_persistent_buffers_set"]:
-            entry["not_persistent"] = sorted(state["_non_persistent_buffers_set"])
+        # A name may be left of a buffer that was taken away.
+        unsaved = state["_non_persistent_buffers_set"] & state["_buffers"].keys()
+        if unsaved:
+            entry["not_persistent"] = sorted(unsaved)
         if state["_modules"]:
             entry["children"] = list(state["_modules"])
         if layout.attributes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
@@ -192,12 +193,18 @@ class TensorWriter:
         first = members[0]
         dtypes = {member.dtype for member in members}
         if len(dtypes) > 1:
-            block.start = first.untyped_storage().data_ptr()  # A multiple of every element's size.
+            # Multiples of every element's size.
+            block.start = min(member.untyped_storage().data_ptr() for member in members)
         dtype = first.dtype if dtypes <= NATIVE.keys() and len(dtypes) == 1 else torch.uint8
         shape: tuple[int, ...] = ((block.stop - block.start) // dtype.itemsize,)
         alone = len(members) == 1 and self._forms[block.members[0]].stride is None and dtype is first.dtype
         for number, member in zip(block.members, members, strict=True):
-            offset = (member.data_ptr() - block.start) // member.dtype.itemsize
+            offset, rest = divmod(member.data_ptr() - block.start, member.dtype.itemsize)
+            if rest:
+                raise Refusal(
+                    f"{self._keys[number]!r}: the tensor cannot be stored: it has memory in common with {block.key!r}, "
+                    f"and begins inside of one of its elements. Call clone()."
+                )
             places[number] = (block.key, None, 0) if alone else (block.key, member.stride(), offset)
         return _Weight(block, dtype, tuple(first.shape) if alone else shape, first)
 
@@ -228,6 +235,12 @@ class TensorWriter:
             taken.add(name)
             start = alias.data_ptr()
             stop = start + form.size
+            # What trains in shards frees the memory of weights meanwhile, and they still say how large they are.
+            if alias.untyped_storage().nbytes() < form.itemsize * alias.storage_offset() + form.size:
+                raise Refusal(
+                    f"{path!r}: the tensor cannot be stored: its memory was freed, or is smaller than it. Gather the "
+                    f"weights of the module before saving."
+                )
             # The memory that the tensor is a part of; an address says nothing about another device.
             place: Any = start - form.itemsize * alias.storage_offset()
             if not alias.is_cpu:
@@ -239,7 +252,7 @@ class TensorWriter:
                 continue
             block.start, block.stop = min(block.start, start), max(block.stop, stop)
             block.members.append(number)
-        return blocks
+        return _join(blocks, shared)
 
     def _tables(self, places: list[_Place]) -> dict[str, list[Any]]:
         """Return what the tensors have in common, each once, and a row for each tensor."""
@@ -261,6 +274,31 @@ class TensorWriter:
             else:
                 rows.append([number] if weight is None else [number, weight])
         return {"tensor_kinds": kinds, "tensors": rows}
+
+
+def _join(blocks: list[_Block], shared: dict[Any, _Block]) -> list[_Block]:
+    """Join blocks of the CPU's memory that reach into each other.
+
+    That of one storage is one block already; torch knows several storages where a caller gave it the memory more than
+    once, as with ``torch.from_numpy(array)`` and ``torch.from_numpy(array[1:])``.
+    """
+    joined: list[_Block] = []
+    gone: set[int] = set()
+    known = [block for place, block in shared.items() if type(place) is int and block.start < block.stop]
+    for block in sorted(known, key=_START):
+        former = joined[-1] if joined else block
+        if former is block or block.start >= former.stop:
+            joined.append(block)
+            continue
+        gone.add(id(block))
+        former.stop = max(former.stop, block.stop)
+        if block.members[0] < former.members[0]:
+            former.key = block.key
+        former.members = sorted(former.members + block.members)
+    return [block for block in blocks if id(block) not in gone] if gone else blocks
+
+
+_START = operator.attrgetter("start")
 
 
 def _free_key(name: str, taken: set[str]) -> str:
@@ -304,8 +342,11 @@ def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
     """Return the bytes of a block on the CPU; `tensor` is any of its members."""
     with torch.no_grad():
         storage = tensor.untyped_storage()
-        raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         size = block.stop - block.start
+        if not 0 <= block.start - storage.data_ptr() <= storage.nbytes() - size and tensor.is_cpu and size:
+            # Of several storages.
+            return torch.frombuffer(bytearray(bytes_at(block.start, size)), dtype=torch.uint8)
+        raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         raw.set_(storage, block.start - storage.data_ptr() if size else 0, (size,), (1,))
         return raw.cpu()
 
@@ -360,10 +401,19 @@ def _pieces(weights: list[_Weight]) -> Iterator[memoryview | bytes]:
             yield b"".join(few)
             few, held = [], 0
         if not is_small:
-            for piece in _bytes_of(weight.tensor, weight.block).split(_PIECE) if size else ():
-                yield memory_of(piece)
+            raw = _bytes_of(weight.tensor, weight.block)
+            is_own = _is_of_process(raw)
+            for piece in raw.split(_PIECE) if size else ():
+                still = piece if is_own else piece.clone()
+                yield memory_of(still)
     if few:
         yield b"".join(few)
+
+
+def _is_of_process(tensor: torch.Tensor) -> bool:
+    """Return whether this process alone can write to the memory of a tensor: torch took it, and does not share it."""
+    storage = tensor.untyped_storage()
+    return storage.resizable() and not storage.is_shared()
 
 
 class _Kind(NamedTuple):

@@ -232,9 +232,8 @@ def _runs(entries: list[Entry]) -> list[list[Entry]]:
     for entry in entries:
         _, dtype, _, start, stop = entry
         size = stop - start
-        if (
-            size > _SMALL
-        ):  # Copying it out of the memory of others would take longer than reading it by itself.
+        # Copying a large one out of the memory of others would take longer than reading it by itself.
+        if size > _SMALL:
             runs.append([entry])
             room = -1
         elif size > room or dtype is not former:

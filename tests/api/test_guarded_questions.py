@@ -250,6 +250,23 @@ def test_type_of_sizes_is_that_of_eager_without_a_check() -> None:
     assert torch.equal(captured(FOUR), FOUR + 1)
 
 
+class HasWeight(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kinds = {torch.Tensor: 2, nn.Parameter: 3}
+        return x * kinds[type(x)] + kinds[type(self.weight)] * kinds[type(x + 1)]
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_type_of_tensors_is_that_of_eager_without_a_check(mode: str) -> None:
+    captured = fxplug.trace(HasWeight(), (TWO,), mode=mode, check=False)
+
+    assert torch.equal(captured(FOUR), FOUR * 2 + 6)
+
+
 def sizes_of(x: torch.Tensor) -> tuple[Any, dict[str, Any]]:
     return x.shape[1:], {"with a batch": x.shape[:1] + (4,)}  # noqa: RUF005 - this is what is tested
 

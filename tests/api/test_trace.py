@@ -482,10 +482,28 @@ def test_tensor_as_a_default_is_a_constant() -> None:
     assert torch.equal(captured(ROWS + 1), weighted(ROWS + 1))
 
 
-def test_module_without_sizes_is_refused() -> None:
-    with pytest.raises(TraceError, match="Run the module once") as refused:
-        fxplug.trace(nn.Sequential(nn.LazyLinear(3)), (ROWS,))
-    assert refused.value.code == "FXP-T069"
+class Unsized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.UninitializedParameter()
+        self.register_buffer("mean", nn.UninitializedBuffer())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [(functools.partial(nn.LazyLinear, 3), "0.weight, 0.bias"), (Unsized, "0.weight, 0.mean")],
+)
+def test_module_without_sizes_is_refused(layer: Callable[[], nn.Module], names: str, mode: str) -> None:
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(nn.Sequential(layer()), (ROWS,), mode=mode)
+    assert str(refused.value) == (
+        f"Cannot trace Sequential with example inputs: {names} have no size yet, and would get one from the examples. "
+        "Run the module once on inputs first. [FXP-T069]"
+    )
 
 
 def test_compiled_functions_and_modules_are_looked_into() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from torch import nn
 
+import fxplug
 from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
 
@@ -20,6 +23,30 @@ def _capture(root, concrete_args=None, tracer=None):
 def capture():
     """(root, concrete_args, tracer) -> the captured module."""
     return _capture
+
+
+_UNCHECKED = {
+    "symbolic": {"mode": "symbolic"},
+    "shape": {"mode": "shape", "check": False},
+    "value": {"mode": "value", "check": False},
+}
+_WAYS = {**_UNCHECKED, "shape, checked": {"mode": "shape"}, "value, checked": {"mode": "value"}}
+
+
+def _capture_as(request):
+    return partial(fxplug.trace, example_inputs=(request.module.X,), **_WAYS[request.param])
+
+
+@pytest.fixture(params=_WAYS)
+def capture_as(request):
+    """(root) -> the captured module: in each mode, with and without the check. The example is the X of the file."""
+    return _capture_as(request)
+
+
+@pytest.fixture(params=_UNCHECKED)
+def capture_unchecked(request):
+    """The same without the check."""
+    return _capture_as(request)
 
 
 def _module_class():

@@ -7,27 +7,16 @@ import os
 import queue
 import time
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import is_grad_enabled as grad_asked
 from torch import nn
 
-import fxplug
 from fxplug.errors import GuardError, TraceError, TraceWarning
 
 X = torch.linspace(1, 2, 6).reshape(2, 3)
-CAPTURES = {
-    "symbolic": fxplug.symbolic_trace,
-    "shape": lambda root: fxplug.trace(root, X, mode="shape", check=False),
-    "value": lambda root: fxplug.trace(root, X, mode="value", check=False),
-}
-
-
-@pytest.fixture(params=CAPTURES)
-def capture(request):
-    """Captures in each mode."""
-    return CAPTURES[request.param]
 
 
 def ask_grad(x):
@@ -133,10 +122,10 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_modes_that_are_asked_for_somewhere_are_guarded(capture, holder):
+def test_modes_that_are_asked_for_somewhere_are_guarded(capture_unchecked, holder):
     hold, run = HOLDERS[holder]
     root = Root(lambda root: hold(root, ask_grad), run)
-    module = capture(root)
+    module = capture_unchecked(root)
 
     assert torch.equal(module(X), root(X))
     with torch.no_grad(), pytest.raises(GuardError, match="is_grad_enabled"):
@@ -144,25 +133,25 @@ def test_modes_that_are_asked_for_somewhere_are_guarded(capture, holder):
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_clocks_that_are_asked_somewhere_are_told_of(capture, holder):
+def test_clocks_that_are_asked_somewhere_are_told_of(capture_unchecked, holder):
     hold, run = HOLDERS[holder]
 
     with pytest.warns(TraceWarning, match=r"time\.time"):
-        capture(Root(lambda root: hold(root, ask_clock), run))
+        capture_unchecked(Root(lambda root: hold(root, ask_clock), run))
 
 
 @pytest.mark.parametrize(
     ("value", "refused"), [(os.urandom, "FXP-T053"), (lambda _: str(datetime.datetime.now()), None)]
 )
-def test_other_questions_to_the_world_are_heard_in_objects_of_a_list(capture, value, refused):
+def test_other_questions_to_the_world_are_heard_in_objects_of_a_list(capture_unchecked, value, refused):
     root = Root(lambda root: in_list(root, lambda x: x * len(value(1))), HOLDERS["a list"][1])
 
     if refused is None:
         with pytest.warns(TraceWarning, match="now"):
-            capture(root)
+            capture_unchecked(root)
         return
     with pytest.raises(TraceError) as caught:
-        capture(root)
+        capture_unchecked(root)
     assert caught.value.code == refused
 
 
@@ -190,9 +179,9 @@ def hold_part(root):
 
 
 @pytest.mark.parametrize("way", FLAGS)
-def test_flags_that_are_read_in_methods_are_guarded(capture, way):
+def test_flags_that_are_read_in_methods_are_guarded(capture_unchecked, way):
     root = Root(hold_part, FLAGS[way])
-    module = capture(root)
+    module = capture_unchecked(root)
 
     assert torch.equal(module(X), X * 2)
     assert any(guard.text.endswith("training is True") for guard in module.guards)
@@ -200,9 +189,31 @@ def test_flags_that_are_read_in_methods_are_guarded(capture, way):
         module.eval()(X)
 
 
-def test_a_global_counter_that_an_object_in_a_list_goes_on_with_is_refused(capture):
+class FirstFarAway(nn.Module):
+    """Holds an object twice: as far away as one looks, which is too far for what it holds, and then nearer by."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Part(None)
+        held = SimpleNamespace(inner=self.part)
+        self.places = [SimpleNamespace(a=SimpleNamespace(b=SimpleNamespace(c=held))), held]
+
+    def forward(self, x):
+        held = self.places[0].a.b.c, self.places[1]
+        return held[1].inner.flagged(x)
+
+
+def test_what_is_found_far_away_first_is_looked_into_where_it_is_nearer_by(capture_unchecked):
+    module = capture_unchecked(FirstFarAway())
+
+    assert torch.equal(module(X), X * 2)
+    with pytest.raises(GuardError, match="training"):
+        module.eval()(X)
+
+
+def test_a_global_counter_that_an_object_in_a_list_goes_on_with_is_refused(capture_unchecked):
     with pytest.raises(TraceError) as caught:
-        capture(Root(lambda root: in_list(root, count), HOLDERS["a list"][1]))
+        capture_unchecked(Root(lambda root: in_list(root, count), HOLDERS["a list"][1]))
 
     assert caught.value.code == "FXP-T055"
     assert COUNTS == [0]
@@ -226,12 +237,12 @@ KEPT = {
 
 
 @pytest.mark.parametrize("way", KEPT)
-def test_functions_that_tell_of_modes_are_heard_where_they_are_kept(capture, way):
+def test_functions_that_tell_of_modes_are_heard_where_they_are_kept(capture_unchecked, way):
     def hold(root):
         root.ask, root.asks = torch.is_grad_enabled, [torch.is_grad_enabled]
 
     root = Root(hold, KEPT[way])
-    module = capture(root)
+    module = capture_unchecked(root)
 
     assert torch.equal(module(X), X * 2)
     with torch.no_grad(), pytest.raises(GuardError, match="is_grad_enabled"):
@@ -252,10 +263,10 @@ def test_functions_that_tell_of_modes_are_heard_where_they_are_kept(capture, way
     ],
     ids=["dtype", "device", "inference mode", "autocast", "deterministic"],
 )
-def test_each_mode_is_guarded_where_an_object_asks(capture, ask, other):
+def test_each_mode_is_guarded_where_an_object_asks(capture_unchecked, ask, other):
     answers = {str(ask()): 2}
     root = Root(lambda root: in_list(root, lambda x: x * answers.get(str(ask()), 3)), HOLDERS["a list"][1])
-    module = capture(root)
+    module = capture_unchecked(root)
 
     assert torch.equal(module(X), X * 2)
     before = torch.get_default_dtype(), torch.get_default_device()
@@ -275,17 +286,17 @@ def test_each_mode_is_guarded_where_an_object_asks(capture, ask, other):
         torch.use_deterministic_algorithms(False)
 
 
-def test_what_is_named_but_never_asked_is_not_guarded(capture):
+def test_what_is_named_but_never_asked_is_not_guarded(capture_unchecked):
     def run(root, x):
         return x * 3 if root.checkpoints and torch.is_grad_enabled() else x * 2
 
-    module = capture(Root(lambda root: setattr(root, "checkpoints", False), run))
+    module = capture_unchecked(Root(lambda root: setattr(root, "checkpoints", False), run))
 
     with torch.no_grad():
         assert torch.equal(module(X), X * 2)
 
 
-def test_what_is_named_in_a_function_that_imports_torch_is_not_guarded_either(capture):
+def test_what_is_named_in_a_function_that_imports_torch_is_not_guarded_either(capture_unchecked):
     def run(root, x):
         import torch
 
@@ -294,13 +305,13 @@ def test_what_is_named_in_a_function_that_imports_torch_is_not_guarded_either(ca
 
         return x * 3 if inner() or (root.checkpoints and torch.is_grad_enabled()) else x * 2
 
-    module = capture(Root(lambda root: setattr(root, "checkpoints", False), run))
+    module = capture_unchecked(Root(lambda root: setattr(root, "checkpoints", False), run))
 
     with torch.no_grad():
         assert torch.equal(module(X), X * 2)
 
 
-def test_what_torch_asks_itself_is_not_guarded(capture):
+def test_what_torch_asks_itself_is_not_guarded(capture_unchecked):
     class Attends(nn.Module):
         def __init__(self):
             super().__init__()
@@ -309,14 +320,14 @@ def test_what_torch_asks_itself_is_not_guarded(capture):
         def forward(self, x):
             return self.attention(x, x, x)[0]
 
-    module = capture(Attends().eval())
+    module = capture_unchecked(Attends().eval())
 
     assert not any("torch." in guard.text for guard in module.guards)
 
 
-def test_functions_of_torch_are_themselves_again_behind_a_capture(capture):
+def test_functions_of_torch_are_themselves_again_behind_a_capture(capture_unchecked):
     before = torch.is_grad_enabled, torch.get_default_device.__code__, torch._C.is_grad_enabled
-    capture(Root(lambda root: in_list(root, ask_grad), HOLDERS["a list"][1]))
+    capture_unchecked(Root(lambda root: in_list(root, ask_grad), HOLDERS["a list"][1]))
 
     assert before == (torch.is_grad_enabled, torch.get_default_device.__code__, torch._C.is_grad_enabled)
 
@@ -327,7 +338,7 @@ def asks_when_scripted(x):
     return x * 3
 
 
-def test_functions_that_ask_for_modes_can_be_compiled_by_torchscript_meanwhile(capture):
+def test_functions_that_ask_for_modes_can_be_compiled_by_torchscript_meanwhile(capture_unchecked):
     scripted = queue.SimpleQueue()  # What it holds is not put back.
 
     class Compiles(nn.Module):
@@ -339,7 +350,7 @@ def test_functions_that_ask_for_modes_can_be_compiled_by_torchscript_meanwhile(c
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
-        capture(Compiles())
+        capture_unchecked(Compiles())
 
     function = scripted.get_nowait()
     assert torch.equal(function(X), X * 2)

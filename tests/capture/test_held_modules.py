@@ -9,28 +9,14 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-import fxplug
 from fxplug.capture.examples.tracer import ExampleTracer
 from fxplug.capture.policy import TracePolicy
 from fxplug.capture.tracer import Tracer
 from fxplug.errors import TraceError, TraceWarning
 
-EXAMPLES = torch.arange(6.0).reshape(3, 2)
+X = torch.arange(6.0).reshape(3, 2)
 REGISTRY = nn.Module()
 REGISTRY.calls = 0
-CAPTURES = {
-    "symbolic": fxplug.symbolic_trace,
-    "shape": lambda root: fxplug.trace(root, EXAMPLES, mode="shape", check=False),
-    "shape, checked": lambda root: fxplug.trace(root, EXAMPLES, mode="shape"),
-    "value": lambda root: fxplug.trace(root, EXAMPLES, mode="value", check=False),
-    "value, checked": lambda root: fxplug.trace(root, EXAMPLES, mode="value"),
-}
-
-
-@pytest.fixture(params=CAPTURES)
-def capture_as(request):
-    """Captures with and without examples, with and without the check."""
-    return CAPTURES[request.param]
 
 
 def _parts_of(root):
@@ -132,7 +118,7 @@ def test_what_only_lies_there_is_put_back(capture_as):
     assert "'state.seen'" in said
     assert "'state.calls'" in said
     assert _parts_of(root) == before
-    torch.testing.assert_close(captured(EXAMPLES), EXAMPLES + 1)
+    torch.testing.assert_close(captured(X), X + 1)
 
 
 class Failing(Holder):
@@ -268,12 +254,12 @@ def test_a_layer_that_is_another_one_during_its_call_is_refused(capture_as, kind
 
 def test_a_refused_capture_leaves_the_parameters(capture_as):
     root = WithAnotherWeight()
-    weight, expected = root.layer.weight, root(EXAMPLES)
+    weight, expected = root.layer.weight, root(X)
     with pytest.raises(TraceError) as caught:
         capture_as(root)
     assert caught.value.code in {"FXP-T010", "FXP-T061"}
     assert root.layer.weight is weight
-    torch.testing.assert_close(root(EXAMPLES), expected)
+    torch.testing.assert_close(root(X), expected)
 
 
 class Leaving(Scaled):
@@ -298,7 +284,7 @@ def test_an_attribute_that_the_layer_does_not_read_may_change(capture_as):
     root = Labelled()
     with pytest.warns(TraceWarning, match=r"'layer\.label'"):
         captured = capture_as(root)
-    torch.testing.assert_close(captured(EXAMPLES), root(EXAMPLES))
+    torch.testing.assert_close(captured(X), root(X))
 
 
 # -- layers that change themselves when they are called
@@ -324,7 +310,7 @@ def test_what_a_call_of_a_layer_assigns_is_its_own_affair(capture_as, prepare):
         captured = capture_as(root)
     assert {name: id(value) for name, value in vars(layer).items()} == before
     assert type(layer.weight) is torch.Tensor
-    torch.testing.assert_close(captured(EXAMPLES), root(EXAMPLES))
+    torch.testing.assert_close(captured(X), root(X))
 
 
 class Caching(nn.Module):
@@ -344,9 +330,7 @@ def test_a_leaf_may_keep_what_it_likes(mode):
     root = Twice(Caching())
     policy = TracePolicy(is_leaf_module=lambda module, path, context: isinstance(module, Caching) or None)
     tracer = (
-        Tracer(policy=policy)
-        if mode == "symbolic"
-        else ExampleTracer((EXAMPLES,), {}, mode="value", policy=policy)
+        Tracer(policy=policy) if mode == "symbolic" else ExampleTracer((X,), {}, mode="value", policy=policy)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error", TraceWarning)

@@ -96,6 +96,27 @@ def test_keyword_only_parameter_without_default_may_follow_a_default(capture):
     assert module(torch.ones(1), shift=1).item() == 3
 
 
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_keyword_only_parameter_that_is_given_by_position_is_an_error_as_in_eager(mode):
+    def program(x, *, scale):
+        return x * scale
+
+    x = torch.ones(1)
+    module = fxplug.trace(program, (x,), example_kwargs={"scale": x}, mode=mode)
+
+    for call in (program, module):
+        with pytest.raises(TypeError, match="takes .* positional argument"):
+            call(x, x)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_examples_by_position_are_none_of_keyword_only_parameters(mode):
+    with pytest.raises(TraceError, match="too many positional arguments") as caught:
+        fxplug.trace(lambda x, *, scale: x * scale, (torch.ones(1), torch.ones(1)), mode=mode)
+
+    assert caught.value.code == "FXP-T064"
+
+
 def test_positional_only_parameters_are_inputs(capture):
     def program(x, /, y):
         return x - y

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import queue
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 import fxplug
 from fxplug.capture.examples.layers import LayerCaller
@@ -90,6 +92,92 @@ def test_modules_of_a_class_that_was_entered_before_are_in_the_stack(short_calls
     ]
 
     assert stacks == [["", "blocks", "blocks.0"], ["", "blocks", "blocks.1"]]
+
+
+def test_behind_a_module_of_a_class_that_was_entered_before_one_is_out_of_it(short_calls):
+    module = captured(nn.Sequential(Block(), Block(), nn.Linear(6, 2)))
+    (head,) = module.graph.find_nodes(op="call_module", target="2")
+
+    assert [*head.meta["nn_module_stack"]] == ["", "2"]
+
+
+class Upsamples(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.layer = nn.ConvTranspose1d(2, 2, 3, stride=2)
+        self.call = call
+
+    def forward(self, x):
+        return self.call(self.layer, x)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda layer, x: layer(x, [14]), lambda layer, x: layer(x, output_size=[14])],
+    ids=["by position", "by name"],
+)
+def test_a_layer_with_two_arguments_is_given_both(short_calls, call):
+    root = Upsamples(call)
+    module = captured(root, check=False)
+
+    assert module(X).shape == (2, 14)
+    assert torch.equal(module(X), root(X))
+    assert short_calls == []
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_tracer_that_decides_itself_what_stays_whole_is_asked_about_layers(short_calls, mode):
+    asked = []
+
+    class Enters(ExampleTracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            asked.append(module_qualified_name)
+            return module_qualified_name == "1"
+
+    root = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    graph = Enters((X,), {}, mode=mode).trace(root)
+
+    assert asked == ["0", "1"]
+    assert [node.target for node in graph.nodes if node.op.startswith("call")] == [F.linear, "1"]
+
+
+class Doubles(TorchFunctionMode):
+    """Hears of functions of torch, and changes what one of them gives."""
+
+    def __init__(self, heard):
+        super().__init__()
+        self.heard = heard
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.heard.put(func.__name__)
+        result = func(*args, **(kwargs or {}))
+        return result * 2 if func is F.linear else result
+
+
+class Listens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+        self.heard = queue.SimpleQueue()  # What it holds is not put back.
+
+    def forward(self, x):
+        x = self.block(x)
+        with Doubles(self.heard):
+            return self.block(x)
+
+
+def heard_by(root):
+    return [root.heard.get_nowait() for _ in range(root.heard.qsize())]
+
+
+def test_a_mode_of_the_program_hears_of_the_functions_inside_of_layers(short_calls):
+    root = Listens()
+    module = captured(root, check=False)
+    heard = heard_by(root)
+
+    assert short_calls == ["block.linear", "block.relu"]
+    assert torch.equal(module(X), root(X))
+    assert heard == heard_by(root) == ["linear", "relu", "add"]
 
 
 @pytest.mark.parametrize("patched", ["_call_impl", "__call__"])
@@ -316,6 +404,58 @@ def test_a_policy_is_asked_about_every_module_once():
 
     assert asked == ["blocks", "blocks.0", "blocks.0.linear", "blocks.0.relu", "blocks.1", "head"]
     assert [node.target for node in graph.nodes if node.op == "call_module"][2] == "blocks.1"
+
+
+class Scales(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+
+    def forward(self, x):
+        return x * self.weight + self.weight
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_policy_is_told_once_of_each_call_of_a_layer_and_of_each_weight(short_calls, mode):
+    told = []
+    policy = TracePolicy(node_created=lambda node, _: told.append((node.op, node.target)))
+    ExampleTracer((X,), {}, mode=mode, policy=policy).trace(
+        nn.Sequential(nn.Linear(6, 6), nn.Dropout(), Scales())
+    )
+
+    assert short_calls == ["0"]
+    assert [one for one in told if one[0] in {"call_module", "get_attr"}] == [
+        ("call_module", "0"),
+        ("call_module", "1"),
+        ("get_attr", "2.weight"),
+    ]
+
+
+class Wraps(nn.Module):
+    """Is a wrapper or not, with one class and one forward."""
+
+    def __init__(self, *, is_wrapper):
+        super().__init__()
+        self.inner = Flagged()
+        self.is_wrapper = is_wrapper
+
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
+def test_a_policy_takes_wrappers_off_also_where_their_class_was_entered_before():
+    policy = TracePolicy(
+        unwrap_module=lambda module: module.inner if getattr(module, "is_wrapper", False) else None
+    )
+    graph = ExampleTracer((X,), {}, policy=policy).trace(
+        nn.Sequential(Wraps(is_wrapper=False), Wraps(is_wrapper=True))
+    )
+
+    assert [[*node.meta["nn_module_stack"]] for node in graph.find_nodes(op="call_function")] == [
+        ["", "0", "0.inner"],
+        ["", "0"],
+        ["", "1.inner"],
+    ]
 
 
 def test_what_holds_a_layer_that_is_not_its_own_any_more_is_refused_by_the_check():

@@ -26,19 +26,6 @@ from fxplug.capture.quiet import quiet
 from fxplug.errors import TraceError, TraceWarning
 
 X = torch.ones(2, 3)
-CAPTURES = {
-    "symbolic": {"mode": "symbolic"},
-    "shape": {"mode": "shape", "check": False},
-    "shape, checked": {"mode": "shape"},
-    "value": {"mode": "value", "check": False},
-    "value, checked": {"mode": "value"},
-}
-
-
-@pytest.fixture(params=CAPTURES)
-def capture_as(request):
-    """Captures with and without examples, with and without the check."""
-    return lambda root: fxplug.trace(root, (X,), **CAPTURES[request.param])
 
 
 def state_of(root):

@@ -11,21 +11,9 @@ import torch
 from torch import is_grad_enabled as grad_asked
 from torch import nn
 
-import fxplug
 from fxplug.errors import GuardError, TraceError
 
 X = torch.linspace(1, 2, 6).reshape(2, 3)
-CAPTURES = {
-    "symbolic": fxplug.symbolic_trace,
-    "shape": lambda root: fxplug.trace(root, X, mode="shape", check=False),
-    "value": lambda root: fxplug.trace(root, X, mode="value", check=False),
-}
-
-
-@pytest.fixture(params=CAPTURES)
-def capture(request):
-    """Captures in each mode."""
-    return CAPTURES[request.param]
 
 
 class Step(nn.Module):
@@ -212,12 +200,12 @@ FLAGS = {
 
 @pytest.mark.filterwarnings("ignore:While tracing:fxplug.errors.TraceWarning")
 @pytest.mark.parametrize("program", FLAGS)
-def test_flags_are_guarded_whoever_reads_them(capture, program):
+def test_flags_are_guarded_whoever_reads_them(capture_unchecked, program):
     root = FLAGS[program]().train()
     try:
-        captured = capture(root)
+        captured = capture_unchecked(root)
     except TraceError:  # What a symbolic trace cannot answer.
-        assert capture is CAPTURES["symbolic"]
+        assert capture_unchecked.keywords["mode"] == "symbolic"
         return
     root.eval()
     captured.eval()
@@ -255,6 +243,18 @@ def held(function, value):
     return make
 
 
+class Listing(nn.Module):
+    """Calls what stands in a list of a part of it that is a plain module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.part = nn.Module()
+        self.part.table = [function]
+
+    def forward(self, x):
+        return self.part.table[0](x)
+
+
 MODES = {
     "second instance": lambda: nn.Sequential(Step(), AsksForGradients()),
     "hook": hooked(lambda module, args, result: result * 2 if grad_asked() else result * 3),
@@ -265,12 +265,15 @@ MODES = {
     "function of the second": lambda: nn.Sequential(
         Calling(lambda module, x: x * 1), Calling(lambda module, x: x * 2 if grad_asked() else x * 3)
     ),
+    "list of a part of the second": lambda: nn.Sequential(
+        Listing(lambda x: x * 1), Listing(lambda x: x * 2 if grad_asked() else x * 3)
+    ),
 }
 
 
 @pytest.mark.parametrize("program", MODES)
-def test_modes_are_guarded_whoever_asks_for_them(capture, program):
-    captured = capture(MODES[program]())
+def test_modes_are_guarded_whoever_asks_for_them(capture_unchecked, program):
+    captured = capture_unchecked(MODES[program]())
 
     with torch.no_grad(), pytest.raises(GuardError, match="is_grad_enabled"):
         captured(X)
@@ -285,11 +288,11 @@ class Counts(Step):
         return x * CALLS[0]
 
 
-def test_a_counter_of_a_second_class_with_the_same_forward_is_refused(capture):
+def test_a_counter_of_a_second_class_with_the_same_forward_is_refused(capture_unchecked):
     CALLS[0] = 0
 
     with pytest.raises(TraceError, match="FXP-T055"):
-        capture(nn.Sequential(Step(), Counts()))
+        capture_unchecked(nn.Sequential(Step(), Counts()))
 
     assert CALLS == [0]
 
@@ -304,23 +307,23 @@ class Drops(Step):
         return self.linear(x)
 
 
-def test_what_a_second_class_with_the_same_forward_changes_is_put_back(capture):
+def test_what_a_second_class_with_the_same_forward_changes_is_put_back(capture_unchecked):
     root = nn.Sequential(Step(), Drops())
 
     with pytest.raises(TraceError, match="FXP-T010"):
-        capture(root)
+        capture_unchecked(root)
 
     assert root[1].linear.bias is not None
 
 
-def test_a_forward_that_has_been_exchanged_is_read_again(capture):
+def test_a_forward_that_has_been_exchanged_is_read_again(capture_unchecked):
     class Changed(nn.Module):
         def forward(self, x):
             return x * 1
 
-    capture(nn.Sequential(Changed()))
+    capture_unchecked(nn.Sequential(Changed()))
     Changed.forward = lambda self, x: x * 2 if self.training else x * 3
-    captured = capture(nn.Sequential(Changed()))
+    captured = capture_unchecked(nn.Sequential(Changed()))
 
     with pytest.raises(GuardError, match="training"):
         captured.eval()(X)
@@ -354,10 +357,10 @@ DIRECT = {
 
 @pytest.mark.parametrize("way", DIRECT)
 @pytest.mark.parametrize("layer", [nn.Dropout, functools.partial(nn.BatchNorm1d, 3)])
-def test_layers_of_torch_whose_forward_is_called_directly_are_guarded(capture, layer, way):
+def test_layers_of_torch_whose_forward_is_called_directly_are_guarded(capture_unchecked, layer, way):
     root = Direct(layer(), DIRECT[way])
     try:
-        captured = capture(root)
+        captured = capture_unchecked(root)
     except TraceError:
         return
 
@@ -370,14 +373,14 @@ class Inherits(nn.Linear):
         return super().forward(x)
 
 
-def test_a_forward_that_calls_the_inherited_one_guards_no_layers_beside_it(capture):
+def test_a_forward_that_calls_the_inherited_one_guards_no_layers_beside_it(capture_unchecked):
     root = nn.Sequential(Inherits(3, 3), nn.Dropout())
-    captured = capture(root)
+    captured = capture_unchecked(root)
 
     assert torch.equal(captured.eval()(X), root.eval()(X))
 
 
-def test_a_message_that_speaks_of_training_is_no_question(capture):
+def test_a_message_that_speaks_of_training_is_no_question(capture_unchecked):
     def check(module, x):
         if not hasattr(module, "layer"):
             raise ValueError("it has no layer, which is needed in training")
@@ -385,6 +388,6 @@ def test_a_message_that_speaks_of_training_is_no_question(capture):
 
     root = Calling(check)
     root.layer = nn.Dropout()
-    captured = capture(root)
+    captured = capture_unchecked(root)
 
     assert torch.equal(captured.eval()(X), root.eval()(X))

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import nn
 
+from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph
+from fxplug.storage import save
 
 
 @pytest.mark.parametrize(
@@ -77,6 +79,8 @@ ARGUMENTS = [
     float("inf"),
     complex(-0.0, float("-inf")),
     'text with "quotes", \n, é and \ud800',
+    "\U0001f600",
+    "\ude00\ud83d",
     b"\x00\xff",
     ...,
     (),
@@ -117,6 +121,18 @@ def test_arguments_come_back_with_the_same_type_and_value(round_trip, argument):
     assert repr(node.args[2]) == repr(argument)
     assert node.args[2] == argument
     assert node.kwargs == {"keyword": [argument]}
+
+
+@pytest.mark.parametrize("argument", ["\ud83d\ude00", {"a\ud83d\ude00": 1}, [("\ud800\udc00",)]])
+def test_a_text_that_would_be_another_one_when_it_is_read_is_refused(tmp_path, argument):
+    graph = Graph()
+    graph.output(graph.call_function(getattr, (graph.placeholder("x"), "shape", argument)))
+
+    with pytest.raises(
+        StorageError, match=r"the text '.*' holds two surrogates where it should hold the letter"
+    ):
+        save(GraphModule(nn.Module(), graph), tmp_path / "module.fxplug")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nans_keep_their_payload(round_trip):

@@ -182,6 +182,20 @@ def test_a_tensor_of_an_unusual_kind(tmp_path, tensor, fault):
     assert message.endswith(f"{fault} [FXP-S014]")
 
 
+@pytest.mark.parametrize("size", [0, 8])
+def test_a_weight_whose_memory_was_freed_or_shrunk(tmp_path, size):
+    linear = nn.Linear(2, 2)
+    memory = linear.weight.untyped_storage()
+    memory.resize_(size)
+    message = refusal(one_call("linear", op="call_module", root={"linear": linear}), tmp_path)
+
+    assert message == (
+        "Cannot save to 'FILE': 'linear.weight': the tensor cannot be stored: its memory was freed, or is smaller than "
+        "it. Gather the weights of the module before saving. [FXP-S014]"
+    )
+    assert memory.nbytes() == size
+
+
 def test_a_parameter_that_is_not_initialised_yet(tmp_path):
     message = refusal(one_call("lazy", op="call_module", root={"lazy": nn.LazyLinear(2)}), tmp_path)
 

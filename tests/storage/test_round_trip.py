@@ -211,6 +211,18 @@ def test_buffers_keep_their_persistence_and_parameters_their_gradient_flag(trace
     assert loaded(torch.zeros(2)).tolist() == [5.0, 5.0]
 
 
+def test_a_name_that_is_left_of_a_buffer_that_was_taken_away_is_not_stored(trace, round_trip):
+    model = nn.Sequential(nn.Linear(2, 2))
+    for name in ("taken", "kept"):
+        model[0].register_buffer(name, torch.ones(1), persistent=False)
+    del model[0]._buffers["taken"]
+    assert model[0]._non_persistent_buffers_set == {"taken", "kept"}
+    loaded = round_trip(trace(model))
+
+    assert loaded.get_submodule("0")._non_persistent_buffers_set == {"kept"}
+    assert torch.equal(loaded(torch.ones(2)), model(torch.ones(2)))
+
+
 def test_training_flags_of_single_submodules_are_kept(trace, round_trip):
     model = ConvNet().train()
     model.pool.eval()

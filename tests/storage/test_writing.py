@@ -102,6 +102,37 @@ def test_a_file_has_the_permissions_that_other_files_get(module, tmp_path):
     )
 
 
+def test_a_file_keeps_the_permissions_of_the_one_that_it_replaces(trace, module, tmp_path, monkeypatch):
+    path = tmp_path / "module.fxplug"
+    save(module, path)
+    path.chmod(0o600)
+    meanwhile = []
+    original = container._write_members
+
+    def write_members(*args):
+        meanwhile.extend(stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir())
+        original(*args)
+
+    monkeypatch.setattr(container, "_write_members", write_members)
+    save(trace(lambda x: x - 1), path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert meanwhile == [0o600, 0o600]
+    assert load(path)(torch.tensor(1)).item() == 0
+
+
+def test_a_link_goes_on_leading_to_the_file(trace, module, tmp_path):
+    (tmp_path / "folder").mkdir()
+    target, link = tmp_path / "folder" / "module.fxplug", tmp_path / "link.fxplug"
+    save(module, target)
+    link.symlink_to(os.path.join("folder", "module.fxplug"))
+    save(trace(lambda x: x - 1), link)
+
+    assert link.is_symlink()
+    assert load(target)(torch.tensor(1)).item() == 0
+    assert os.listdir(target.parent) == ["module.fxplug"]
+
+
 def test_two_writers_of_one_path_both_leave_a_complete_file(trace, tmp_path):
     path = tmp_path / "module.fxplug"
     modules = [trace(lambda x: x + 1), trace(lambda x: x - 1)]

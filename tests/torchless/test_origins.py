@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 
 import pytest
 
@@ -38,6 +40,23 @@ def test_an_offset_is_decoded_to_its_line():
         assert (source.filename, source.line, source.function) == (__file__, line, code.co_name)
         assert "here()" in source.text
         assert str(source) == f"{__file__}:{line} in {code.co_name}"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_that_is_named_as_the_source_is_not_read(tmp_path):
+    pipe = tmp_path / "model.py"
+    os.mkfifo(pipe)
+    texts = []
+    reader = threading.Thread(
+        target=lambda: texts.append(SourceLine(str(pipe), 1, "forward").text), daemon=True
+    )
+    reader.start()
+    reader.join(10)
+    is_waiting = reader.is_alive()
+    # Whoever waits for a writer of it is let go.
+    os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))
+
+    assert (is_waiting, texts) == (False, [""])
 
 
 def test_an_unknown_offset_is_the_line_of_the_function():

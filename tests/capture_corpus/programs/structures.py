@@ -68,7 +68,12 @@ class Batch:
     name: str = "batch"
 
 
-@program(lambda: (Batch(*one()),), others=(lambda: (Batch(*two()),), lambda: (Batch(*larger()),)), rows=(22,))
+@program(
+    lambda: (Batch(*one()),),
+    others=(lambda: (Batch(*two()),), lambda: (Batch(*larger()),)),
+    rows=(22,),
+    symbolic="FXP-T041",
+)
 def dataclass_input(batch):
     return batch.x * 2 if batch.mask is None else batch.x * batch.mask
 
@@ -80,7 +85,7 @@ def dataclass_output(x, y):
     return dataclasses.replace(made, name="replaced")
 
 
-@program(lambda: (Batch(*two()),))
+@program(lambda: (Batch(*two()),), symbolic="FXP-T068")
 def fields_of_a_dataclass(batch):
     fields = dataclasses.asdict(batch)
     return fields["x"] + fields["mask"] * len(fields["name"])
@@ -224,7 +229,11 @@ def inputs_that_are_no_tensors(x, nothing, factor, kind, dims):
     return getattr(out, kind)() + len(dims)
 
 
-@program(lambda: (torch.nn.utils.rnn.pack_sequence([ramp(3, 2), ramp(2, 2)]),), shape="FXP-T066")
+@program(
+    lambda: (torch.nn.utils.rnn.pack_sequence([ramp(3, 2), ramp(2, 2)]),),
+    symbolic="FXP-T041",
+    shape="FXP-T066",
+)
 def packed_sequence(packed):
     padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
     return padded * 2, lengths

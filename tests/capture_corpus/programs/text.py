@@ -48,7 +48,7 @@ def joined_shape(x):
     return x * len("x".join(map(str, x.shape))) + len(repr(x.shape))
 
 
-@program(one, symbolic="FXP-T042")
+@program(one, symbolic="FXP-T042", shape="FXP-T066")
 def printed_tensor(x):
     return x * len(str(x[0])) + len(repr(x))
 
@@ -102,7 +102,7 @@ def text_only_in_the_error(x):
     return x + 1
 
 
-@program(one, rows=(7,))
+@program(one, rows=(7,), shape="FXP-T066")
 def logged_shape(x):
     logging.getLogger("capture_corpus").debug("shape %s, first %s", x.shape, x[0])
     logging.getLogger("capture_corpus").debug(f"mean {x.mean()}")
