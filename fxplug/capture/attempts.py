@@ -8,17 +8,16 @@ it could; so a check reads it.
 from __future__ import annotations
 
 import operator
-from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fxplug.capture.bytecode import is_caught
 from fxplug.ir import effects
+from fxplug.ir.handlers import catching_origin
 from fxplug.semantics.checks import check_true
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fxplug.ir import Graph, Node, Origin
+    from fxplug.ir import Graph
 
 __all__ = ["keep_attempts"]
 
@@ -32,7 +31,7 @@ def keep_attempts(graph: Graph, root: nn.Module) -> None:
     """
     unread = [node for node in graph.nodes.without_users() if node.op in _CALLS]
     for node in unread:
-        place = _attempt(node)
+        place = catching_origin(next(iter(node.origins), None))
         if place is None or node.target is getattr or effects.effect_of(node, root).must_be_kept:
             continue
         with graph.inserting_after(node):
@@ -45,13 +44,3 @@ def keep_attempts(graph: Graph, root: nn.Module) -> None:
 
 
 _CALLS = frozenset({"call_function", "call_method", "call_module"})
-
-
-def _attempt(node: Node) -> Origin | None:
-    """Return where the program catches an error of a call; None where it does not."""
-    place: Any = next(iter(node.origins), None)
-    while place is not None:
-        if isinstance(place.code, CodeType) and is_caught(place.code, place.offset):
-            return place
-        place = place.caller
-    return None

@@ -16,7 +16,6 @@ __all__ = [
     "Assertion",
     "changed_parameters",
     "find_assertion",
-    "is_caught",
     "is_read_later",
     "unpacked_count",
 ]
@@ -231,43 +230,3 @@ def _names_loaded(entry: dis.Instruction) -> list[Any]:
     if entry.opname.startswith("LOAD_FAST"):
         return list(_names_in(entry))
     return [None]
-
-
-# -- errors that are caught
-
-
-def is_caught(code: CodeType, offset: int) -> bool:
-    """Return whether an ``except`` of the same function may catch what the instruction at `offset` raises.
-
-    In Python 3.10 what follows the statement in its function may count, too.
-    """
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
-    offsets = [entry.offset for entry in entries]
-    # Later Pythons have a table of what Python 3.10 says by instructions.
-    table = getattr(dis.Bytecode(code), "exception_entries", ())
-    # What says where the error was raised is the end of a handler or of a ``with``, which raises it again.
-    ranges = [(entry.start, entry.end, entry.target, not entry.lasti) for entry in table]
-    ranges += [
-        (entry.offset, entry.argval, entry.argval, True)
-        for entry in entries
-        if entry.opname == "SETUP_FINALLY"
-    ]
-    waiting, seen = [offset], set[int]()
-    while waiting:
-        current = waiting.pop()
-        seen.add(current)
-        targets = {target: may for start, end, target, may in ranges if start <= current < end}
-        if any(may and _goes_on(entries[bisect_left(offsets, target) :]) for target, may in targets.items()):
-            return True
-        waiting += [target for target in targets if target not in seen]
-    return False
-
-
-def _goes_on(handler: list[dis.Instruction]) -> bool:
-    """Return whether what runs behind an error may go on, and is no ``finally`` and no end of a ``with``."""
-    for entry in handler:
-        if entry.opname in {"CHECK_EG_MATCH", "CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH", "POP_EXCEPT"}:
-            return True
-        if entry.opname in {"RERAISE", "WITH_EXCEPT_START"}:
-            return False
-    return False

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.nested
+from torch import nn
 
 from fxplug.capture.arguments import holds_itself, iterate_parts
 from fxplug.capture.sources import is_installed, is_standard, passes_calls_on, place_in_program
@@ -102,12 +103,17 @@ def misunderstood(error: BaseException) -> TraceError | None:
     )
 
 
-# torch.finfo and iinfo do not say what they were given.
-_STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires ")
+# torch.finfo and iinfo do not say what they were given, and neither does a function that torch has compiled.
+_STAND_IN = re.compile(
+    r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires |^Detected that you are using FX to symbolically trace "
+)
 
 
 def _is_refused_by_python(error: BaseException) -> bool:
-    """Return whether a library of Python, or what makes nested tensors, raised an error about a traced value."""
+    """Return whether a library of Python, or what torch has written in it, raised an error about a traced value.
+
+    The latter is what makes nested tensors, and what finds the parts of a module by their paths.
+    """
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
@@ -116,7 +122,8 @@ def _is_refused_by_python(error: BaseException) -> bool:
     frame = traceback.tb_frame
     name = frame.f_code.co_filename
     # What stands for a tensor by its annotation is refused as a tensor is.
-    if name != _NESTED and (not is_standard(name) or _TENSOR.search(str(error))):
+    is_of_torch = name == _NESTED or frame.f_code in _FINDING
+    if not is_of_torch and (not is_standard(name) or _TENSOR.search(str(error))):
         return False
     parts = iterate_parts(list(frame.f_locals.values()))
     return any(_STAND_IN.fullmatch(kind.__name__) for part in parts for kind in type(part).__mro__)
@@ -124,6 +131,7 @@ def _is_refused_by_python(error: BaseException) -> bool:
 
 _TENSOR = re.compile(r"\bTensor\b")
 _NESTED = torch.nested.__file__
+_FINDING = frozenset({nn.Module.get_parameter.__code__, nn.Module.get_buffer.__code__})
 
 
 def add_place(error: BaseException, name: str) -> None:

@@ -6,11 +6,14 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from fxplug.errors import FxplugError, GuardError
+from fxplug.ir.handlers import catching_origin
+
 if TYPE_CHECKING:
     from fxplug.codegen import CompiledFunction
     from fxplug.ir import Graph, Node
 
-__all__ = ["add_note", "note_failed_line", "note_failed_node"]
+__all__ = ["add_note", "caught_by_program", "note_failed_line", "note_failed_node"]
 
 
 def add_note(error: Exception, text: str) -> None:
@@ -38,7 +41,36 @@ def note_failed_node(error: Exception, node: Node, where: str = "") -> None:
         add_note(error, "\n".join(line for line in lines if line))
 
 
-def note_failed_line(error: Exception, compiled: CompiledFunction | None, graph: Graph, name: str) -> None:
+def caught_by_program(error: Exception, node: Node) -> GuardError | None:
+    """Return what to raise for an error of a call that the program would have caught; None where it would not.
+
+    The program would have gone another way, which no graph has.
+
+    Args:
+        error: Was raised while `node` ran.
+        node: The node.
+    """
+    place = None
+    # Whatever goes wrong with finding it out, the error itself is what must be seen.
+    with contextlib.suppress(Exception):
+        place = (
+            None if isinstance(error, FxplugError) else catching_origin(next(iter(node.origins), None), error)
+        )
+    if place is None:
+        return None
+    source, text = place.source(), str(error).partition("\n")[0]
+    where = f"at {source} ({source.text!r})" if source else "itself"
+    return GuardError(
+        f"Cannot run the captured program with these inputs: {node.name} raises {type(error).__name__} ({text}), which "
+        f"the program catches {where}, and how it goes on then was not captured. Capture it again with inputs like "
+        "these (fxplug.trace).",
+        can_run_again=False,
+    )
+
+
+def note_failed_line(
+    error: Exception, compiled: CompiledFunction | None, graph: Graph, name: str
+) -> Node | None:
     """Note on an error that went through generated code which node it came up in.
 
     Args:
@@ -46,10 +78,13 @@ def note_failed_line(error: Exception, compiled: CompiledFunction | None, graph:
         compiled: The code.
         graph: What it was generated from.
         name: Of the module.
+
+    Returns:
+        The node, None where it is not known.
     """
     line = _line_in(error, compiled) if compiled is not None else None
     if compiled is None or line is None:
-        return
+        return None
     failed = compiled.code.lines.get(line)
     node = next((node for node in graph.nodes if node.name == failed), None)
     source: list[str] = compiled.code.src.splitlines()[line - 1 : line]
@@ -58,6 +93,7 @@ def note_failed_line(error: Exception, compiled: CompiledFunction | None, graph:
         note_failed_node(error, node, where)
     else:
         add_note(error, f"While running {where.removeprefix('in ')}")
+    return node
 
 
 def _line_in(error: Exception, compiled: CompiledFunction) -> int | None:

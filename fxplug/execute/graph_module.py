@@ -14,7 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.display import class_text
-from fxplug.execute.failures import note_failed_line
+from fxplug.execute.failures import caught_by_program, note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet, relies_on_state
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
@@ -253,7 +253,10 @@ class GraphModule(nn.Module):
         except Exception as error:
             if not is_dynamo_compiling():
                 state = self.__dict__
-                note_failed_line(error, state["_compiled"], state["_graph"], self._get_name())
+                node = note_failed_line(error, state["_compiled"], state["_graph"], self._get_name())
+                other = None if node is None else caught_by_program(error, node)
+                if other is not None:
+                    raise other from error
             raise
 
     def print_readable(

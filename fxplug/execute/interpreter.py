@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fxplug.codegen import last_uses
 from fxplug.errors import GraphError, InvalidArgumentError
-from fxplug.execute.failures import note_failed_node
+from fxplug.execute.failures import caught_by_program, note_failed_node
 from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Argument, Graph, Node, map_aggregate
@@ -115,6 +115,9 @@ class Interpreter:
         except Exception as error:
             if self.extra_traceback and node is not None:
                 note_failed_node(error, node)
+            other = None if node is None else caught_by_program(error, node)
+            if other is not None:
+                raise other from error
             raise
         return None
 

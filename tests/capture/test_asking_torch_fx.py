@@ -11,6 +11,7 @@ from torch import nn
 from torch.fx import _symbolic_trace as asked
 
 from fxplug.capture import Tracer
+from fxplug.errors import TraceError
 
 
 def answers():
@@ -116,7 +117,7 @@ def test_compiled_function_runs_in_another_thread_and_is_refused_inside_the_trac
     compiled = torch.compile(lambda x: x * 2, backend="eager", fullgraph=True)
     x = torch.ones(2)
     torch.testing.assert_close(trace_with(lambda: in_another_thread(lambda: compiled(x))), x * 2)
-    with pytest.raises(RuntimeError, match="FX to symbolically trace a dynamo-optimized function"):
+    with pytest.raises(TraceError, match="FX to symbolically trace a dynamo-optimized function"):
         Tracer().trace(lambda x: compiled(x) + 1)
     torch.testing.assert_close(compiled(x), x * 2)
     torch._dynamo.reset()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -74,6 +76,34 @@ def test_what_could_be_done_is_done_in_every_call(mode, program):
         assert torch.equal(module(FOUR), program(FOUR))
         with pytest.raises(RuntimeError, match="invalid for input of size 3"):
             module(THREE)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("program", [asks, asks_a_function, needs])
+def test_what_cannot_be_done_is_refused_with_the_line(mode, program):
+    captured = captured_in(mode, program)
+    for run in (captured, fxplug.Interpreter(captured).run, copy.deepcopy(captured), nn.Sequential(captured)):
+        with pytest.raises(GuardError) as refused:
+            run(THREE)
+        assert refused.value.code == "FXP-T060"
+        assert (
+            "view raises RuntimeError (shape '[2, -1]' is invalid for input of size 3), which the program catches"
+            in str(refused.value)
+        )
+        assert f"{__file__}:{program.__code__.co_firstlineno + 2}" in str(refused.value)
+        assert type(refused.value.__cause__) is RuntimeError
+
+
+def test_an_error_that_the_program_does_not_catch_is_its_own():
+    def program(x):
+        try:
+            return x.view(2, -1)
+        except (KeyError, ValueError):
+            return x
+
+    with pytest.raises(RuntimeError, match="invalid for input of size 3") as caught:
+        fxplug.symbolic_trace(program)(THREE)
+    assert type(caught.value) is RuntimeError
 
 
 @pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])

@@ -105,7 +105,7 @@ def test_keyword_only_parameter_that_is_given_by_position_is_an_error_as_in_eage
     module = fxplug.trace(program, (x,), example_kwargs={"scale": x}, mode=mode)
 
     for call in (program, module):
-        with pytest.raises(TypeError, match="takes .* positional argument"):
+        with pytest.raises(TypeError, match=r"takes .* positional argument"):
             call(x, x)
 
 

@@ -431,6 +431,14 @@ def test_a_policy_is_told_once_of_each_call_of_a_layer_and_of_each_weight(short_
     ]
 
 
+def test_a_policy_takes_wrappers_off_that_are_layers_of_torch():
+    root = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Sigmoid())
+    policy = TracePolicy(unwrap_module=lambda module: root[2] if module is root[1] else None)
+    graph = ExampleTracer((X,), {}, policy=policy).trace(root)
+
+    assert [node.target for node in graph.find_nodes(op="call_module")] == ["0", "2", "2"]
+
+
 class Wraps(nn.Module):
     """Is a wrapper or not, with one class and one forward."""
 

@@ -10,7 +10,7 @@ import random
 import sys
 import types
 import warnings
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -390,6 +390,8 @@ def judge(
             after(captured)
         told = " ".join(str(entry.message) for entry in caught if issubclass(entry.category, TraceWarning))
         found = _judge_calls(program, root, captured, told)
+        if found.kind == "stopped":
+            found = replace(found, kind="refused" if getattr(capture, "knows_no_inputs", False) else "failed")
     return Verdict(found.kind, found.code, found.detail, residue, found.message)
 
 
@@ -464,9 +466,10 @@ def _judge_call(program: Program, step: Step, ours: Outcome, theirs: Outcome) ->
         return None
     if ours.error is not None:
         code = getattr(ours.error, "code", "")
-        return Verdict(
-            "failed", str(code), f"{step.name}: {type(ours.error).__name__}: {_first_line(ours.error)}"
-        )
+        detail = f"{step.name}: {type(ours.error).__name__}: {_first_line(ours.error)}"
+        # What was captured without inputs may say, with a code and the line, that it is not for these.
+        kind = "stopped" if _is_guard_error(ours.error) else "failed"
+        return Verdict(kind, str(code), detail, message=str(ours.error))
     found = outcome_difference(ours, theirs)
     return Verdict("different", "", f"{step.name}: {found}") if found else None
 

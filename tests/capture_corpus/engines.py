@@ -19,6 +19,9 @@ def _symbolic(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return fxplug.symbolic_trace(root)
 
 
+_symbolic.knows_no_inputs = True  # type: ignore[attr-defined]
+
+
 def _with_examples(mode: str) -> Callable[..., Any]:
     def capture(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return fxplug.trace(root, args, example_kwargs=kwargs, mode=mode)

@@ -159,6 +159,23 @@ def test_a_guard_may_not_refuse_the_inputs_of_the_capture():
     assert judge(program(lambda: lambda x: x, one), capture).kind == "failed"
 
 
+def test_a_guard_may_refuse_inputs_that_the_capture_did_not_know():
+    def capture(root, args, kwargs):
+        def run(x):
+            raise GuardError("Other inputs.")
+
+        return run
+
+    capture.knows_no_inputs = True
+    verdict = judge(program(lambda: lambda x: x, one), capture)
+
+    assert (verdict.kind, verdict.code, verdict.message) == (
+        "refused",
+        "FXP-T060",
+        "Other inputs. [FXP-T060]",
+    )
+
+
 def test_a_refusal_has_the_code_of_its_error():
     def capture(root, args, kwargs):
         raise TraceError("No.", code="FXP-T001")

@@ -67,7 +67,9 @@ def verdicts_of_legal(mode) -> dict[str, Verdict]:
 
 def shows_the_program(verdict, program):
     """Return whether a refusal shows the line of the program, or names the program if it is about its result."""
-    return f"{program.theme}.py" in verdict.message or f"what {program.name!r} returns" in verdict.message
+    own = getattr(program.fresh(), "__code__", None)  # One of torch's own functions has its line in torch.
+    names = [f"{program.theme}.py", f"what {program.name!r} returns", *([own.co_filename] if own else [])]
+    return any(name in verdict.message for name in names)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,41 @@ def test_tensors_keep_dtype_shape_strides_and_bits(round_trip, tensor):
         )
 
 
+def test_tensors_of_one_shape_keep_each_what_is_its_own(round_trip):
+    tensors = {
+        "weight": nn.Parameter(torch.ones(2, 2)),
+        "frozen": nn.Parameter(torch.ones(2, 2), requires_grad=False),
+        "buffer": torch.ones(2, 2),
+        "leaf": torch.ones(2, 2, requires_grad=True),
+        "wide": torch.ones(2, 2, dtype=torch.float64),
+        "turned": torch.arange(4.0).reshape(2, 2).t(),
+        "column": torch.arange(8.0).reshape(2, 4)[:, 1:3],
+    }
+    graph = Graph()
+    graph.output([graph.get_attr(name) for name in tensors])
+    loaded = round_trip(GraphModule(tensors, graph))
+
+    for name, tensor in tensors.items():
+        found = getattr(loaded, name)
+        assert (type(found), found.requires_grad) == (type(tensor), tensor.requires_grad)
+        assert (found.dtype, found.stride()) == (tensor.dtype, tensor.stride())
+        assert torch.equal(found, tensor)
+
+
+@pytest.mark.parametrize("names", [("later", "first"), ("first", "later")])
+def test_overlapping_parts_of_one_tensor_stay_overlapping_whichever_is_stored_first(round_trip, names):
+    base = torch.arange(8.0)
+    parts = {"later": base[3:], "first": base[:4]}
+    graph = Graph()
+    graph.output([graph.get_attr(name) for name in names])
+    loaded = round_trip(GraphModule({name: parts[name] for name in names}, graph))
+
+    assert torch.equal(loaded.first, parts["first"])
+    assert torch.equal(loaded.later, parts["later"])
+    loaded.first[3] = 99
+    assert loaded.later.tolist() == [99, 4, 5, 6, 7]
+
+
 def test_overlapping_tensors_of_different_dtypes_stay_overlapping(round_trip):
     words = torch.arange(4, dtype=torch.int32)
     graph = Graph()

@@ -182,6 +182,18 @@ def test_a_tensor_of_an_unusual_kind(tmp_path, tensor, fault):
     assert message.endswith(f"{fault} [FXP-S014]")
 
 
+def test_a_sparse_weight_among_others(tmp_path):
+    weights = {name: nn.Parameter(torch.ones(2, 2)) for name in ("first", "odd", "last")}
+    weights["odd"] = nn.Parameter(torch.eye(2).to_sparse())
+    graph = Graph()
+    graph.output([graph.get_attr(name) for name in weights])
+
+    assert refusal(GraphModule(weights, graph), tmp_path) == (
+        "Cannot save to 'FILE': 'odd': the tensor cannot be stored: it is sparse, nested or quantized. Store its parts "
+        "as plain tensors. [FXP-S014]"
+    )
+
+
 @pytest.mark.parametrize("size", [0, 8])
 def test_a_weight_whose_memory_was_freed_or_shrunk(tmp_path, size):
     linear = nn.Linear(2, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -216,33 +215,3 @@ def test_parameters_that_are_plainly_changed(bytecode, body, expected):
     exec(f"def program(first, second):\n {body}", space)
 
     assert bytecode.changed_parameters(space["program"].__code__) == expected
-
-
-# -- errors that are caught
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ("return ask()", False),
-        ("try: return ask()\n except ValueError: return None", True),
-        ("try: return ask()\n except: return None", True),
-        ("try: found = ask()\n except (KeyError, ValueError) as error: return error\n return found", True),
-        ("try: found = ask()\n finally: given = 2\n return found", False),
-        ("try:\n  with given: found = ask()\n except ValueError: return None\n return found", True),
-        ("with given: found = ask()\n return found", False),
-        ("try: given = 2\n except ValueError: return None\n return ask()", False),
-        ("for _ in range(2):\n  try: found = ask()\n  except ValueError: continue\n return found", True),
-    ],
-)
-def test_whether_an_error_is_caught(bytecode, body, expected):
-    def ask():
-        frame = sys._getframe(1)
-        return bytecode.is_caught(frame.f_code, frame.f_lasti)
-
-    space = {"ask": ask}
-    exec(f"def program(given):\n {body}", space)
-
-    follows = sys.version_info < (3, 11) and body.startswith("try: given")
-
-    assert space["program"](contextlib.nullcontext()) is (expected or follows)

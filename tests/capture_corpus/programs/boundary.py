@@ -73,7 +73,7 @@ def sparse_of_traced_parts(indices, values):
     return torch.sparse_coo_tensor(indices, values, (2, 2))
 
 
-@alone(lambda: (torch.tensor([0, 1, 2]), torch.tensor([1, 0]), ramp(2)))
+@alone(lambda: (torch.tensor([0, 1, 2]), torch.tensor([1, 0]), ramp(2)), shape="FXP-T066")
 def sparse_rows_of_traced_parts(rows, columns, values):
     return torch.sparse_csr_tensor(rows, columns, values, (2, 2)).to_dense()
 
@@ -126,7 +126,7 @@ def padded_sequence(values):
     return nn.utils.rnn.pad_sequence(values, batch_first=True)
 
 
-@alone(lambda: ([ramp(3), ramp(2)],), shape="FXP-T063")
+@alone(lambda: ([ramp(3), ramp(2)],), symbolic="FXP-T068", shape="FXP-T063")
 def nested_tensor(values):
     return torch.nested.nested_tensor(values).to_padded_tensor(0.0)
 
@@ -167,7 +167,7 @@ class Meters(torch.Tensor):
         return self.as_subclass(torch.Tensor) * 3.28
 
 
-@alone(lambda: (ramp(2, 3).as_subclass(Meters),), symbolic="FXP-T040", value="FXP-T061")
+@alone(lambda: (ramp(2, 3).as_subclass(Meters),), symbolic="FXP-T040", shape="FXP-T066", value="FXP-T061")
 def subclass_of_the_user(x):
     return (x + 1).feet * isinstance(x * 2, Meters)
 

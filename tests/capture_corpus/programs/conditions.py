@@ -218,7 +218,7 @@ def swallowed_and_reported(x):
     return x * scale
 
 
-@program(two)
+@program(two, symbolic="FXP-T060")
 def an_error_of_eager_is_caught(x, y):
     try:
         z = x.matmul(y)

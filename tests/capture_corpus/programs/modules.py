@@ -123,7 +123,7 @@ class CompiledChild(nn.Module):
         return self.inner(x) * 2
 
 
-@program(one, factory=True, rows=(25,))
+@program(one, factory=True, rows=(25,), symbolic="FXP-T068")
 def compiled_function_inside():
     compiled = torch.compile(lambda x: x.relu() + 1, backend="eager")
     return lambda x: compiled(x) * 2
@@ -330,7 +330,7 @@ def names_that_are_no_identifiers():
     return Root()
 
 
-@program(tracked)
+@program(tracked, symbolic="FXP-T068")
 class PartsByPath(nn.Module):
     def __init__(self):
         super().__init__()

@@ -1,0 +1,108 @@
+"""Whether an ``except`` of a program catches an error, read off its bytecode."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+from bisect import bisect_left
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fxplug.ir.origins import Origin
+
+__all__ = ["catching_origin", "is_caught"]
+
+_TRANSPARENT = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN", "PRECALL", "PUSH_NULL"})
+_MATCHING = frozenset({"CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH"})
+_BEFORE_MATCH = frozenset({"BUILD_TUPLE", "COPY", "DUP_TOP", "PUSH_EXC_INFO"})
+
+
+def catching_origin(origin: Origin | None, error: BaseException | None = None) -> Origin | None:
+    """Return where a program catches an error of what was recorded at an origin; None where it does not.
+
+    Args:
+        origin: The frame in which it was recorded; those that called it are looked at, too.
+        error: What is raised; by default anything.
+    """
+    while origin is not None:
+        if isinstance(origin.code, CodeType) and is_caught(origin.code, origin.offset, error):
+            return origin
+        origin = origin.caller
+    return None
+
+
+def is_caught(code: CodeType, offset: int, error: BaseException | None = None) -> bool:
+    """Return whether an ``except`` of the same function may catch what the instruction at `offset` raises.
+
+    In Python 3.10 what follows the statement in its function may count, too.
+
+    Args:
+        code: Of the function.
+        offset: Of the instruction.
+        error: What it raises; by default anything. Classes that are not Python's own may match whatever it is.
+    """
+    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    offsets = [entry.offset for entry in entries]
+    # Later Pythons have a table of what Python 3.10 says by instructions.
+    table = getattr(dis.Bytecode(code), "exception_entries", ())
+    # What says where the error was raised is the end of a handler or of a ``with``, which raises it again.
+    ranges = [(entry.start, entry.end, entry.target, not entry.lasti) for entry in table]
+    ranges += [
+        (entry.offset, entry.argval, entry.argval, True)
+        for entry in entries
+        if entry.opname == "SETUP_FINALLY"
+    ]
+    waiting, seen = [offset], set[int]()
+    while waiting:
+        current = waiting.pop()
+        seen.add(current)
+        targets = {target: may for start, end, target, may in ranges if start <= current < end}
+        for target, may in targets.items():
+            handler = entries[bisect_left(offsets, target) :]
+            if may and _goes_on(handler) and (error is None or _may_match(handler, error)):
+                return True
+        waiting += [target for target in targets if target not in seen]
+    return False
+
+
+def _goes_on(handler: list[dis.Instruction]) -> bool:
+    """Return whether what runs behind an error may go on, and is no ``finally`` and no end of a ``with``."""
+    for entry in handler:
+        if entry.opname in {"CHECK_EG_MATCH", "POP_EXCEPT", *_MATCHING}:
+            return True
+        if entry.opname in {"RERAISE", "WITH_EXCEPT_START"}:
+            return False
+    return False
+
+
+def _may_match(handler: list[dis.Instruction], error: BaseException) -> bool:
+    """Return whether one of the clauses that begin with a handler may be for an error."""
+    names: list[str] = []
+    following = -1  # Where the next clause begins.
+    for entry in handler:
+        if entry.offset < following:
+            if entry.opname.startswith("POP_JUMP") and following == _HERE:
+                following = entry.argval
+            continue
+        if entry.opname == "RERAISE":
+            return False
+        if entry.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR")):
+            names.append(str(entry.argval))
+        elif entry.opname in _MATCHING:
+            if any(_is_for(name, error) for name in names):
+                return True
+            names = []
+            following = entry.argval if entry.opname == "JUMP_IF_NOT_EXC_MATCH" else _HERE
+        elif entry.opname not in _BEFORE_MATCH:
+            return True  # Without a class, or with one that is worked out.
+    return False
+
+
+_HERE = 1 << 62
+"""Stands for an instruction that is not known yet: that to which the next one jumps."""
+
+
+def _is_for(name: str, error: BaseException) -> bool:
+    kind: Any = getattr(builtins, name, None)
+    return not isinstance(kind, type) or isinstance(error, kind)
