@@ -103,10 +103,9 @@ def misunderstood(error: BaseException) -> TraceError | None:
     )
 
 
-# torch.finfo and iinfo do not say what they were given, and neither does a function that torch has compiled.
-_STAND_IN = re.compile(
-    r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires |^Detected that you are using FX to symbolically trace "
-)
+# torch.finfo and iinfo do not say what they were given.
+_STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires ")
+_COMPILED = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
 
 
 def _is_refused_by_python(error: BaseException) -> bool:
@@ -121,6 +120,8 @@ def _is_refused_by_python(error: BaseException) -> bool:
         return False
     frame = traceback.tb_frame
     name = frame.f_code.co_filename
+    if str(error).startswith(_COMPILED) and passes_calls_on(name):
+        return True
     # What stands for a tensor by its annotation is refused as a tensor is.
     is_of_torch = name == _NESTED or frame.f_code in _FINDING
     if not is_of_torch and (not is_standard(name) or _TENSOR.search(str(error))):

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fxplug.errors import FxplugError, GuardError
+from fxplug.errors import GuardError
 from fxplug.ir.handlers import catching_origin
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ def caught_by_program(error: Exception, node: Node) -> GuardError | None:
     place = None
     # Whatever goes wrong with finding it out, the error itself is what must be seen.
     with contextlib.suppress(Exception):
-        place = (
-            None if isinstance(error, FxplugError) else catching_origin(next(iter(node.origins), None), error)
-        )
+        origin = next(iter(node.origins), None)
+        # Errors of others are none of calls of torch, and nodes that were changed are none of the program.
+        if type(error).__module__ == "builtins" and origin is not None and not origin.history:
+            place = catching_origin(origin, error)
     if place is None:
         return None
     source, text = place.source(), str(error).partition("\n")[0]

@@ -254,7 +254,9 @@ class GraphModule(nn.Module):
             if not is_dynamo_compiling():
                 state = self.__dict__
                 node = note_failed_line(error, state["_compiled"], state["_graph"], self._get_name())
-                other = None if node is None else caught_by_program(error, node)
+                guards = self.guard_set
+                is_said = guards is None or guards.on_failure == "error"
+                other = caught_by_program(error, node) if node is not None and is_said else None
                 if other is not None:
                     raise other from error
             raise

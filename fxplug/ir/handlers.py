@@ -40,7 +40,8 @@ def is_caught(code: CodeType, offset: int, error: BaseException | None = None) -
     Args:
         code: Of the function.
         offset: Of the instruction.
-        error: What it raises; by default anything. Classes that are not Python's own may match whatever it is.
+        error: What it raises; by default anything. Only what is certain counts then: a clause for one of Python's own
+            classes, or for everything, that raises nothing itself.
     """
     entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
     offsets = [entry.offset for entry in entries]
@@ -77,32 +78,27 @@ def _goes_on(handler: list[dis.Instruction]) -> bool:
 
 
 def _may_match(handler: list[dis.Instruction], error: BaseException) -> bool:
-    """Return whether one of the clauses that begin with a handler may be for an error."""
+    """Return whether one of the clauses that begin with a handler is for an error, and does not raise one itself.
+
+    Where a clause names something else than classes of Python's own, or works its class out, it is taken not to be.
+    """
     names: list[str] = []
-    following = -1  # Where the next clause begins.
-    for entry in handler:
-        if entry.offset < following:
-            if entry.opname.startswith("POP_JUMP") and following == _HERE:
-                following = entry.argval
-            continue
-        if entry.opname == "RERAISE":
-            return False
-        if entry.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR")):
+    for number, entry in enumerate(handler):
+        if entry.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
             names.append(str(entry.argval))
         elif entry.opname in _MATCHING:
+            jump = entry if entry.opname == "JUMP_IF_NOT_EXC_MATCH" else handler[number + 1]
+            body = [one for one in handler[number + 1 :] if one.offset < jump.argval]
             if any(_is_for(name, error) for name in names):
-                return True
-            names = []
-            following = entry.argval if entry.opname == "JUMP_IF_NOT_EXC_MATCH" else _HERE
+                return not any(one.opname == "RAISE_VARARGS" for one in body)
+            return _may_match([one for one in handler if one.offset >= jump.argval], error)
+        elif entry.opname == "POP_TOP" and not names:  # A clause for everything.
+            return not any(one.opname == "RAISE_VARARGS" for one in handler)
         elif entry.opname not in _BEFORE_MATCH:
-            return True  # Without a class, or with one that is worked out.
+            return False
     return False
-
-
-_HERE = 1 << 62
-"""Stands for an instruction that is not known yet: that to which the next one jumps."""
 
 
 def _is_for(name: str, error: BaseException) -> bool:
     kind: Any = getattr(builtins, name, None)
-    return not isinstance(kind, type) or isinstance(error, kind)
+    return isinstance(kind, type) and isinstance(error, kind)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
+import stat
 import struct
 import sys
 import zipfile
@@ -101,10 +101,12 @@ def write_container(path: Path, contents: Mapping[str, Any], about: Mapping[str,
     # meet.
     temporary = path.parent / f".fxplug-{secrets.token_hex(8)}.tmp"
     try:
-        with temporary.open("xb") as stream:
-            # Before anything is in it: who may not read the old file cannot read the new one meanwhile.
-            with contextlib.suppress(OSError):  # There is none, or no permissions where it is.
-                shutil.copymode(path, temporary)
+        mode = _mode_of(path)
+        # Made with no more than its permissions: who may not read the old file cannot read the new one meanwhile.
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode & 0o666)) as stream:
+            if path.exists():
+                with contextlib.suppress(OSError):  # There are no permissions where it is.
+                    temporary.chmod(mode)
             _write_members(stream, contents, about)
             stream.flush()
             os.fsync(stream.fileno())
@@ -112,6 +114,14 @@ def write_container(path: Path, contents: Mapping[str, Any], about: Mapping[str,
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _mode_of(path: Path) -> int:
+    """Return the permissions of a file; those that a new one asks for where there is none."""
+    try:
+        return stat.S_IMODE(path.stat().st_mode) & 0o777
+    except OSError:
+        return 0o666
 
 
 def _write_members(stream: BinaryIO, contents: Mapping[str, Any], about: Mapping[str, Any]) -> None:

@@ -202,8 +202,8 @@ class TensorWriter:
             offset, rest = divmod(member.data_ptr() - block.start, member.dtype.itemsize)
             if rest:
                 raise Refusal(
-                    f"{self._keys[number]!r}: the tensor cannot be stored: it has memory in common with {block.key!r}, "
-                    f"and begins inside of one of its elements. Call clone()."
+                    f"{self._keys[number]!r}: the tensor cannot be stored: it has memory in common with others of "
+                    f"other storages, and does not begin at a multiple of its elements in it. Call clone()."
                 )
             places[number] = (block.key, None, 0) if alone else (block.key, member.stride(), offset)
         return _Weight(block, dtype, tuple(first.shape) if alone else shape, first)
@@ -236,7 +236,8 @@ class TensorWriter:
             start = alias.data_ptr()
             stop = start + form.size
             # What trains in shards frees the memory of weights meanwhile, and they still say how large they are.
-            if alias.untyped_storage().nbytes() < form.itemsize * alias.storage_offset() + form.size:
+            reach = form.itemsize * alias.storage_offset() + form.size
+            if form.size and alias.untyped_storage().nbytes() < reach:
                 raise Refusal(
                     f"{path!r}: the tensor cannot be stored: its memory was freed, or is smaller than it. Gather the "
                     f"weights of the module before saving."

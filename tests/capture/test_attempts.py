@@ -106,6 +106,43 @@ def test_an_error_that_the_program_does_not_catch_is_its_own():
     assert type(caught.value) is RuntimeError
 
 
+class OwnError(Exception):
+    pass
+
+
+def test_errors_that_are_none_of_the_call_are_their_own():
+    def program(x):
+        y = x.sin()
+        try:
+            return y.exp().cos()
+        except Exception:
+            return x
+
+    class Stops(fxplug.Interpreter):
+        def run_node(self, n):
+            if n.target == "cos":
+                raise OwnError
+            return super().run_node(n)
+
+    module = fxplug.symbolic_trace(program)
+    x = FOUR.clone().requires_grad_()
+    with pytest.raises(OwnError):
+        Stops(module).run(x)
+    torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False).sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+@pytest.mark.parametrize("policy", ["warn", "ignore", "eager", "recapture"])
+def test_whoever_wants_no_error_of_guards_gets_that_of_the_call(policy):
+    def program(x):
+        return needs(x) if x.shape[0] < 8 else x
+
+    captured = fxplug.trace(program, (FOUR,), on_guard_failure=policy)
+    with pytest.raises(RuntimeError, match="invalid for input of size 3") as caught:
+        captured(THREE)
+    assert type(caught.value) is RuntimeError
+
+
 @pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
 def test_it_is_listed(mode):
     line = asks.__code__.co_firstlineno + 2

@@ -81,9 +81,13 @@ def test_a_tensor_that_begins_inside_of_an_element_of_another_one(buffer, tmp_pa
         save(module, tmp_path / "module.fxplug")
 
     assert (
-        "'odd': the tensor cannot be stored: it has memory in common with 'halves', and begins inside of one of its "
-        "elements. Call clone()."
+        "'odd': the tensor cannot be stored: it has memory in common with others of other storages, and does not begin "
+        "at a multiple of its elements in it. Call clone()."
     ) in str(caught.value)
+
+
+def test_a_part_of_a_tensor_that_has_no_elements(tmp_path):
+    restored(tmp_path, torch.ones(4, 0)[3:], torch.empty(0).as_strided((0,), (1,), 5))
 
 
 WRITER = """

@@ -53,9 +53,18 @@ class OwnError(Exception):
         ("except KeyError: raise LookupError\n except ValueError as error: pass", ValueError(), True),
         ("except KeyError as error: given = [TypeError]\n except ValueError: pass", TypeError(), False),
         ("except KeyError: pass\n except: pass", TypeError(), True),
-        ("except OwnError: pass", KeyError(), True),
-        ("except own.OwnError: pass", KeyError(), True),
-        ("except given: pass", KeyError(), True),
+        ("except ValueError: raise", ValueError(), False),
+        ("except ValueError as error: raise LookupError from error", ValueError(), False),
+        ("except: raise", ValueError(), False),
+        ("except OwnError: pass", OwnError(), False),
+        ("except OwnError: pass", KeyError(), False),
+        ("except own.OwnError: pass", KeyError(), False),
+        ("except given: pass", KeyError(), False),
+        (
+            "finally:\n  for one in (1, 2):\n   try: int('a')\n   except ValueError: continue",
+            ValueError(),
+            False,
+        ),
     ],
 )
 def test_which_errors_are_caught(clauses, error, expected):

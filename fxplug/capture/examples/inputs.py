@@ -12,7 +12,7 @@ import torch
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
-from fxplug.capture.examples.kinds import ASKS_FOR_NONE, asks_for_identity, asks_for_kinds
+from fxplug.capture.examples.kinds import ASKS_FOR_NONE, UNHEARD, asks_for_identity, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
 from fxplug.capture.examples.structures import (
     Whole,
@@ -43,6 +43,28 @@ if TYPE_CHECKING:
 __all__ = ["InputReceiver"]
 
 
+_SURROUNDINGS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
+    *(
+        (function.__name__, function, ())
+        for function in (
+            torch.is_grad_enabled,
+            torch.is_inference_mode_enabled,
+            torch.is_autocast_enabled,
+            torch.is_anomaly_enabled,
+            torch.get_default_dtype,
+            torch.get_default_device,
+            torch.are_deterministic_algorithms_enabled,
+            torch.get_float32_matmul_precision,
+            torch.get_num_threads,
+        )
+    ),
+    # Without an argument it tells of CUDA.
+    ("is_autocast_enabled", torch.is_autocast_enabled, ("cpu",)),
+    ("is_autocast_cpu_enabled", torch.is_autocast_enabled, ("cpu",)),
+    ("get_autocast_dtype", torch.get_autocast_dtype, ("cpu",)),
+    ("get_autocast_dtype", torch.get_autocast_dtype, ("cuda",)),
+)
+"""(Name that a program asks by, function, arguments): what tells of modes, which nobody hears of."""
 _DEVICES = frozenset({"device", "is_cpu", "is_cuda", "is_meta", "get_device"})
 _MOST_COMPARED = 8
 
@@ -67,12 +89,22 @@ class InputReceiver(ValueKeeper):
         self._optional_inputs: list[Node] = []
         self._compared: Container[str] = ()
         self._compared_inputs: set[Node] = set()
+        self._around: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
+        """What the program may ask for by name: who tells, of what, and what was told before it ran."""
         self._wholes: list[tuple[Node, Any, Any]] = []
         self._defaults: dict[Node, str] = {}
         """The inputs that no example was given for, and the names of their parameters."""
         self._code: CodeType | None = None
         self._is_split = False
         self._hash_is_asked = False
+
+    def _look_around(self) -> None:
+        """Take note of the modes that are on around the program, and that it may ask for."""
+        self._around = [
+            (ask, arguments, ask(*arguments))
+            for name, ask, arguments in _SURROUNDINGS
+            if f"{UNHEARD}{name}" in self._names
+        ]
 
     def _how_given(self) -> Given:
         args, kwargs = self._examples
@@ -213,6 +245,7 @@ class InputReceiver(ValueKeeper):
                     self._guard_kind(node, kind)
             if self._tells_apart():
                 self._guard_identities()
+            self._guard_surroundings()
             asked = self._rank_asked
             for source, value in self._tensor_inputs if asked is not None else ():
                 rank = self._aside("call_method", "dim", (self._entry_node(source),))
@@ -302,6 +335,11 @@ class InputReceiver(ValueKeeper):
             )
             self.note_refusal(error)
             raise error
+
+    def _guard_surroundings(self) -> None:
+        """Guard the modes that are on around the program, and that it may ask for."""
+        for ask, arguments, found in self._around:
+            self._add_entry_guard(same_value, (self._aside("call_function", ask, arguments), found))
 
     def _entry_node(self, source: Node | Part) -> Node:
         """Return the node for an input or a part of one, which guards may ask."""

@@ -9,11 +9,13 @@ import operator
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.containers import PLAIN
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
+from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASKS_FOR_NONE",
     "COMPARES",
+    "UNHEARD",
     "asks_for_identity",
     "asks_for_kinds",
     "kind_may_differ",
@@ -44,6 +47,8 @@ COMPARES = "<is>"
 """Stands among the names for a comparison of two values by identity."""
 ASKS_FOR_NONE = "<is None>"
 """Stands among the names for a comparison of a value with None."""
+UNHEARD = "<unheard>"
+"""Stands in front of the name of a function that tells of a mode, where a program finds it elsewhere than in torch."""
 _WHOLE = frozenset(
     {"shape", "size", "ndim", "dim", "numel", "nelement", "stride", "storage_offset", "element_size"}
 )
@@ -129,6 +134,9 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     own = _names_in(function.__code__)
     names |= own
     found = function.__globals__
+    for holder, name in _modes_in(function.__code__):
+        if found.get(holder, torch if holder == _IMPORTED else None) is not torch:
+            names.add(f"{UNHEARD}{name}")
     if steps == 0:
         return
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
@@ -137,6 +145,31 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
         _add(getattr(value, "__func__", value), steps - 1, names, seen)
         for name in own & vars(value).keys() if hasattr(value, "__dict__") else ():
             _add(vars(value)[name], steps - 1, names, seen)
+
+
+_IMPORTED = "torch"
+"""What a variable is called into which a function imports torch."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _modes_in(code: CodeType) -> frozenset[tuple[str, str]]:
+    """Return the functions of torch that tell of modes and that a function names, with the global they are read from.
+
+    The latter is empty where it is none: an attribute of something else, or a name of its own.
+    """
+    if not MODES.keys() & _names_in(code):
+        return frozenset()
+    found: set[tuple[str, str]] = set()
+    former = ""
+    for entry in dis.get_instructions(code):
+        if entry.argval in MODES and entry.opname.startswith("LOAD_") and entry.opname != "LOAD_CONST":
+            is_of_global = entry.opname.startswith(("LOAD_ATTR", "LOAD_METHOD"))
+            found.add((former if is_of_global else "", entry.argval))
+        is_name = entry.opname == "LOAD_GLOBAL" or entry.argval == _IMPORTED
+        former = str(entry.argval) if is_name and entry.opname.startswith("LOAD_") else ""
+    return frozenset(found).union(
+        *(_modes_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    )
 
 
 def _is_filled(cell: Any) -> bool:

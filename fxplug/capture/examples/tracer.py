@@ -138,6 +138,7 @@ class ExampleTracer(LayerCaller):
             _refuse_lazy(root, modules)
         self.autowrap_functions = (*self.autowrap_functions, *KEPT)
         self._names = names_reached(root, modules)
+        self._look_around()
         if isinstance(root, nn.Module) and has_own_call(type(root)):
             self.traced_func_name = "__call__"
         graph = super()._trace(root, concrete_args)
