@@ -61,7 +61,7 @@ def is_caught(code: CodeType, offset: int, error: BaseException | None = None) -
         targets = {target: may for start, end, target, may in ranges if start <= current < end}
         for target, may in targets.items():
             handler = entries[bisect_left(offsets, target) :]
-            if may and _goes_on(handler) and (error is None or _may_match(handler, error)):
+            if may and (_goes_on(handler) if error is None else _matches(handler, error)):
                 return True
         waiting += [target for target in targets if target not in seen]
     return False
@@ -77,8 +77,8 @@ def _goes_on(handler: list[dis.Instruction]) -> bool:
     return False
 
 
-def _may_match(handler: list[dis.Instruction], error: BaseException) -> bool:
-    """Return whether one of the clauses that begin with a handler is for an error, and does not raise one itself.
+def _matches(handler: list[dis.Instruction], error: BaseException) -> bool:
+    """Return whether the first clause of a handler that is for an error raises none itself; False where none is for it.
 
     Where a clause names something else than classes of Python's own, or works its class out, it is taken not to be.
     """
@@ -91,7 +91,7 @@ def _may_match(handler: list[dis.Instruction], error: BaseException) -> bool:
             body = [one for one in handler[number + 1 :] if one.offset < jump.argval]
             if any(_is_for(name, error) for name in names):
                 return not any(one.opname == "RAISE_VARARGS" for one in body)
-            return _may_match([one for one in handler if one.offset >= jump.argval], error)
+            return _matches([one for one in handler if one.offset >= jump.argval], error)
         elif entry.opname == "POP_TOP" and not names:  # A clause for everything.
             return not any(one.opname == "RAISE_VARARGS" for one in handler)
         elif entry.opname not in _BEFORE_MATCH:

@@ -132,6 +132,24 @@ def test_errors_that_are_none_of_the_call_are_their_own():
     assert torch.isfinite(x.grad).all()
 
 
+@fxplug.wrap
+def fails(x):
+    raise KeyError("own")
+
+
+def test_errors_of_what_a_rewrite_put_there_are_their_own():
+    def program(x):
+        try:
+            return x.sin()
+        except KeyError:
+            return x
+
+    module = fxplug.symbolic_trace(program)
+    assert fxplug.replace_pattern(module, lambda x: x.sin(), lambda x: fails(x))  # noqa: PLW0108 - is traced
+    with pytest.raises(KeyError, match="own"):
+        module(FOUR)
+
+
 @pytest.mark.parametrize("policy", ["warn", "ignore", "eager", "recapture"])
 def test_whoever_wants_no_error_of_guards_gets_that_of_the_call(policy):
     def program(x):

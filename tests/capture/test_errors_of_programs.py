@@ -32,6 +32,18 @@ def traced(root, mode, *inputs, **options):
 # -- what the program raises itself
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_an_error_that_reads_like_one_of_torch_is_the_programs_own(mode):
+    text = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
+
+    def program(x):
+        raise RuntimeError(text)
+
+    with pytest.raises(RuntimeError) as caught:
+        traced(program, mode)
+    assert (type(caught.value), str(caught.value)) == (RuntimeError, text)
+
+
 class OwnError(Exception):
     def __init__(self, number, text):
         super().__init__(number, text)

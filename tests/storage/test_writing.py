@@ -105,7 +105,7 @@ def test_a_file_has_the_permissions_that_other_files_get(module, tmp_path):
 def test_a_file_keeps_the_permissions_of_the_one_that_it_replaces(trace, module, tmp_path, monkeypatch):
     path = tmp_path / "module.fxplug"
     save(module, path)
-    path.chmod(0o600)
+    path.chmod(0o4600)
     meanwhile = []
     original = container._write_members
 
@@ -117,7 +117,23 @@ def test_a_file_keeps_the_permissions_of_the_one_that_it_replaces(trace, module,
     save(trace(lambda x: x - 1), path)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert meanwhile == [0o600, 0o600]
+    assert sorted(meanwhile) == [0o600, 0o4600]
+    assert load(path)(torch.tensor(1)).item() == 0
+
+
+def test_a_file_is_never_readable_by_more_than_the_one_that_it_replaces(trace, module, tmp_path, monkeypatch):
+    path = tmp_path / "module.fxplug"
+    save(module, path)
+    path.chmod(0o600)
+
+    def refuse(*_args, **_kwargs):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    save(trace(lambda x: x - 1), path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert load(path)(torch.tensor(1)).item() == 0
 
 

@@ -47,9 +47,8 @@ class LayerCaller(CallListener):
 
     def _remember_modules(self, modules: Sequence[nn.Module]) -> None:
         super()._remember_modules(modules)
-        policy = self.policy
-        is_asked = policy.is_leaf_module is not None or "is_leaf_module" in self._replaced
-        is_asked = is_asked or policy.unwrap_module is not None
+        asks = (self.policy.is_leaf_module, self.policy.unwrap_module)
+        is_asked = any(ask is not None for ask in asks) or "is_leaf_module" in self._replaced
         if is_asked or not self._records_plainly or self.without_data is not None:
             return
         self._calls_forward = calls_forward(originals.call)
