@@ -179,7 +179,22 @@ class ConstantKeeper(RootReader):
         """Read or assign an attribute of a tensor that the graph does not hold."""
         if function.__name__ != "__get__" and not self._is_made(args[0]):
             return self._record_plain(function, args, kwargs)
+        if getattr(function.__self__, "__name__", "") in _GRADIENTS and self._may_get_gradient(args[0]):
+            raise unknown_value(
+                Proxy(self._lift_tensor(args[0]), self),
+                "a gradient is computed only when the captured program runs, and that of",
+                "Compute it as a value (torch.autograd.grad), or give example inputs: fxplug.trace(root, "
+                "example_inputs).",
+                "FXP-T045",
+            )
         return self._note_made(function(*args, **kwargs), function, args, kwargs)
+
+    def _may_get_gradient(self, tensor: torch.Tensor) -> bool:
+        """Return whether a recorded call reads tensors that lead gradients to this one, as far as anybody can see."""
+        made = self._constants.made
+        return tensor.requires_grad and any(
+            made[key].tensor.requires_grad for key in self._constants.reads if key in made
+        )
 
     def _note_question(self, function: Any, tensor: torch.Tensor) -> None:
         """Take note of what the program asks about a weight that it has found without reading an attribute."""
@@ -456,6 +471,7 @@ def _listed(value: Any) -> Any:
     return list(cast("deque[Any]", value)) if isinstance(value, deque) else value
 
 
+_GRADIENTS = frozenset({"_grad", "grad"})
 _QUESTIONS = frozenset({"__bool__", "__int__", "__float__", "__complex__", "__index__"})
 
 

@@ -411,3 +411,44 @@ def test_several_tensors_that_a_call_makes_of_no_input(make, mode):
     captured = fxplug.trace(program, (x,), mode=mode)
     for value in (x, x * 2):
         torch.testing.assert_close(captured(value), program(value), rtol=0, atol=0)
+
+
+def by_gradient_of_made(x):
+    weight = torch.ones(3, requires_grad=True)
+    (x * weight).sum().backward()
+    return x * 2 if weight.grad is None else x * 3
+
+
+def by_gradient_through_made(x):
+    weight = torch.ones(3, requires_grad=True)
+    (x * (weight * 2)).sum().backward()
+    return x * 2 if weight.grad is None else x * 3
+
+
+def by_gradient_of_a_weight_made_in_forward(x):
+    weight = nn.Parameter(torch.ones(3))
+    (x * weight).sum().backward()
+    return x * getattr(weight, "grad")  # noqa: B009 - how programs ask for what may be missing
+
+
+@pytest.mark.parametrize(
+    "program", [by_gradient_of_made, by_gradient_through_made, by_gradient_of_a_weight_made_in_forward]
+)
+def test_gradient_of_a_made_tensor_is_unknown_until_the_program_runs(program):
+    x = torch.arange(3.0)
+    with pytest.raises(TraceError, match=r"a gradient is computed only when .*example_inputs") as caught:
+        fxplug.trace(program)
+    assert caught.value.code == "FXP-T045"
+    for mode in ("value", "shape"):
+        assert torch.equal(fxplug.trace(program, (x,), mode=mode)(x + 1), program(x + 1))
+
+
+def test_gradient_of_a_made_tensor_that_no_call_reads_is_none():
+    def program(x):
+        weight = torch.ones(3, requires_grad=True)
+        if weight.grad is not None:
+            weight.grad.zero_()
+        other = torch.ones(3)
+        return x * weight if other.grad is None else x
+
+    assert torch.equal(fxplug.trace(program)(torch.arange(3.0)), torch.arange(3.0))

@@ -9,9 +9,7 @@ WRONG = "answered differently from eager"
 LEFT_BEHIND = "the capture leaves something behind"
 
 KNOWN_WRONG: dict[str, dict[str, str]] = {
-    "symbolic": {
-        "backward_inside": NO_CODE,
-    },
+    "symbolic": {},
     "shape": {
         "work_in_threads": UNRELIABLE,
         "class_attribute": ONLY_CHECKED,

@@ -121,7 +121,7 @@ def gradient_by_autograd(x):
     return gradient * x
 
 
-@program(one)
+@program(one, symbolic="FXP-T045")
 def backward_inside(x):
     weight = torch.ones(3, requires_grad=True)
     (x * weight).sum().backward()
