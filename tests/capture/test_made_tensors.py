@@ -428,7 +428,7 @@ def by_gradient_through_made(x):
 def by_gradient_of_a_weight_made_in_forward(x):
     weight = nn.Parameter(torch.ones(3))
     (x * weight).sum().backward()
-    return x * getattr(weight, "grad")  # noqa: B009 - how programs ask for what may be missing
+    return x * 2 if weight._grad is None else x * 3  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -449,6 +449,7 @@ def test_gradient_of_a_made_tensor_that_no_call_reads_is_none():
         if weight.grad is not None:
             weight.grad.zero_()
         other = torch.ones(3)
-        return x * weight if other.grad is None else x
+        y = x * weight
+        return y if other.grad is None else x
 
     assert torch.equal(fxplug.trace(program)(torch.arange(3.0)), torch.arange(3.0))
