@@ -179,7 +179,7 @@ class ConstantKeeper(RootReader):
         """Read or assign an attribute of a tensor that the graph does not hold."""
         if function.__name__ != "__get__" and not self._is_made(args[0]):
             return self._record_plain(function, args, kwargs)
-        if getattr(function.__self__, "__name__", "") in _GRADIENTS and self._may_get_gradient(args[0]):
+        if getattr(function.__self__, "__name__", "") == "grad" and self._may_get_gradient(args[0]):
             raise unknown_value(
                 Proxy(self._lift_tensor(args[0]), self),
                 "a gradient is computed only when the captured program runs, and that of",
@@ -471,7 +471,6 @@ def _listed(value: Any) -> Any:
     return list(cast("deque[Any]", value)) if isinstance(value, deque) else value
 
 
-_GRADIENTS = frozenset({"_grad", "grad"})
 _QUESTIONS = frozenset({"__bool__", "__int__", "__float__", "__complex__", "__index__"})
 
 
