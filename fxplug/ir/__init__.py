@@ -24,6 +24,7 @@ from fxplug.ir.data import NodeRef, graph_from_data, graph_to_data
 from fxplug.ir.description import argument_text
 from fxplug.ir.display import notebook_bundle, show_in_notebooks
 from fxplug.ir.effects import OUTSIDE, PURE, RANDOM, UNKNOWN, Effect, EffectRegistry, effects, writes
+from fxplug.ir.finding import register_path
 from fxplug.ir.graph import Graph
 from fxplug.ir.lifetimes import last_uses
 from fxplug.ir.lint import check_structure, find_structure_faults
@@ -125,6 +126,7 @@ __all__ = [
     "printable",
     "qualified_name",
     "register_namespace",
+    "register_path",
     "show_in_notebooks",
     "split_stars",
     "tensor_text",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from fxplug.errors import ForeignNodeError, GraphError, StorageError
 from fxplug.ir.arguments import EMPTY_DICT, Argument, map_aggregate
 from fxplug.ir.code import CodeTransformer, Transformation
+from fxplug.ir.finding import by_name
 from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node
 from fxplug.ir.notes import map_notes
@@ -306,7 +307,11 @@ def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         "_tracer_extras": graph._tracer_extras,
     }
     transformers = [entry.transformer for entry in graph._transformations]
-    return _restore_graph, (graph_to_data(graph), transformers), state
+    data = graph_to_data(graph)
+    for entry in data["nodes"]:
+        entry["target"] = by_name(entry["target"])
+        entry["args"], entry["kwargs"] = map_aggregate((entry["args"], entry["kwargs"]), by_name)
+    return _restore_graph, (data, transformers), state
 
 
 def _restore_graph(data: dict[str, Any], transformers: list[CodeTransformer | None]) -> Graph:

@@ -101,6 +101,7 @@ __all__ = [
     "global_hook_tables",
     "has_backward_hooks",
     "has_forward_hooks",
+    "has_gradient_hooks",
     "has_hooks",
     "has_only_weight_hooks",
     "hook_tables",
@@ -386,6 +387,11 @@ def as_parameter(tensor: torch.Tensor, requires_grad: bool) -> nn.Parameter:  # 
 def is_zero_tensor(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is zero everywhere and has no memory, as some gradients are."""
     return tensor._is_zerotensor()
+
+
+def has_gradient_hooks(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor calls functions when its gradient is computed."""
+    return bool(tensor._backward_hooks) or bool(tensor._post_accumulate_grad_hooks)
 
 
 def parameter_of(module: nn.Module, name: str) -> Any:

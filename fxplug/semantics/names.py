@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional
 
 from fxplug.codegen import register_named_type, register_root, register_value_type
-from fxplug.ir import register_namespace
-from fxplug.semantics.internals import OpOverload
+from fxplug.ir import register_namespace, register_path
+from fxplug.semantics.internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 __all__: list[str] = []
 
@@ -30,4 +30,7 @@ def _overload_path(operator: OpOverload) -> str:
 for _kind in (torch.dtype, torch.layout, torch.memory_format):
     register_named_type(_kind, str)
 register_named_type(OpOverload, _overload_path)
+register_path(OpOverload, lambda operator: ("torch", f"ops.{operator!s}"))
+register_path(OpOverloadPacket, lambda packet: ("torch", f"ops.{packet!s}"))
+register_path(HigherOrderOperator, lambda operator: ("torch", f"ops.higher_order.{operator.__name__}"))
 register_value_type(torch.device)

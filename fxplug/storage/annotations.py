@@ -29,12 +29,35 @@ _ORIGINS: dict[str, Any] = {
     },
 }
 _DEEPEST = 20
+_MOST = 50
+"""How many arguments a union may have: each is compared with all others."""
+_KEEP_TEXTS: tuple[Any, ...] = (list, tuple, dict, set)
+"""Origins that hold a text as it is; the typing module compiles it."""
 
 
 def _subscribe(origin: Any, args: tuple[Any, ...]) -> Any:
+    """Return what an origin makes of arguments.
+
+    Raises:
+        TypeError: It makes nothing of them, or would compile them, or they are too many.
+    """
+    if not any(origin is kind for kind in _KEEP_TEXTS) and any(
+        isinstance(argument, str) for argument in args
+    ):
+        raise TypeError("a text would be compiled")
+    if origin in _UNIONS and sum(map(_alternatives, args)) > _MOST:
+        raise TypeError(f"a union has more than {_MOST} arguments")
     if origin is types.UnionType:
         return functools.reduce(operator.or_, args)
     return origin[args]
+
+
+def _alternatives(argument: Any) -> int:
+    """Return how many arguments of a union an argument becomes."""
+    return len(typing.get_args(argument)) if typing.get_origin(argument) in _UNIONS else 1
+
+
+_UNIONS = (typing.Union, types.UnionType)
 
 
 def _matches(origin: Any, args: tuple[Any, ...], annotation: Any) -> bool:
@@ -91,9 +114,6 @@ def decode_annotation(data: Any, targets: TargetTable, depth: int = 0) -> Any:
         raise Refusal(f"an annotation is written as {str(data)[:80]!r}. The file is damaged.")
     elements = checked(parts[1], list, "The arguments of an annotation")
     args = tuple(decode_annotation(element, targets, depth + 1) for element in elements)
-    if parts[0].startswith("typing.") and any(isinstance(argument, str) for argument in args):
-        # typing would compile it.
-        raise Refusal(f"an annotation is written as {str(data)[:80]!r}. The file is damaged.")
     try:
         return _subscribe(origin, args)
     except TypeError as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from fxplug.ir.collector import paused_collection
 from fxplug.storage.checksums import CHECKSUM, checksum_of_version, crc32, new_checksum
-from fxplug.storage.documents import parse_json, to_json
+from fxplug.storage.documents import check_values, parse_json, to_json
 from fxplug.storage.faults import Codes, Refusal, checked
 from fxplug.storage.migrations import FORMAT_VERSION, migrate
 from fxplug.storage.weights import ALIGNMENT, Extent, Weights, read_weights
@@ -157,6 +157,7 @@ def _write_json(archive: zipfile.ZipFile, name: str, content: Any) -> dict[str, 
             f"parts of the module in files of their own.",
             Codes.TOO_LARGE,
         )
+    check_values(text, name)
     # Packing a short one takes longer than it saves: files are weights, mostly.
     suspicious = len(text) <= _SHORT or len(text) * 2 > len(zlib.compress(text, _LEVEL)) * LARGEST_RATIO
     # Of members that are opened by name; others are stored as they are.

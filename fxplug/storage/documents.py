@@ -8,7 +8,16 @@ from typing import Any
 
 from fxplug.storage.faults import Codes, Refusal
 
-__all__ = ["MOST_OBJECTS", "MOST_VALUES", "check_count", "count_values", "parse_json", "quoted", "to_json"]
+__all__ = [
+    "MOST_OBJECTS",
+    "MOST_VALUES",
+    "check_count",
+    "check_values",
+    "count_values",
+    "parse_json",
+    "quoted",
+    "to_json",
+]
 
 MOST_VALUES = 40_000_000
 """How many values one member may hold, lists and objects included: Python needs about 100 bytes for each."""
@@ -72,15 +81,23 @@ def parse_json(content: bytes, name: str) -> Any:
     Raises:
         Refusal: It is no JSON, has a key twice, is nested too deeply, or holds too many values.
     """
-    # Whatever the strings hold, there are no more values than this.
-    if len(content) > MOST_VALUES and sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
-        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.", Codes.TOO_LARGE)
+    check_values(content, name)
     try:
         return _DECODER.decode(content.decode("utf-8"))
     except RecursionError as error:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.", Codes.TOO_LARGE) from error
     except ValueError as error:
         raise Refusal(f"{name} is no valid JSON: {error}. The file is damaged.") from error
+
+
+def check_values(content: bytes, name: str) -> None:
+    """Refuse a JSON member of which it cannot be said at once that it holds no more values than it may.
+
+    Raises:
+        Refusal: There may be more; what separates values counts in texts, too.
+    """
+    if len(content) > MOST_VALUES and sum(content.count(sign) for sign in (b",", b"[", b"{")) > MOST_VALUES:
+        raise Refusal(f"{name} holds more than the {MOST_VALUES:,} values that are allowed.", Codes.TOO_LARGE)
 
 
 def quoted(text: str) -> str:

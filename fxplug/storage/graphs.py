@@ -4,13 +4,14 @@
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fxplug.codegen.signature import signature_of
 from fxplug.errors import FxplugError
 from fxplug.ir import OPCODES, PATH_OPCODES, NodeRef, RegionEntry, check_structure
 from fxplug.ir.data import FORMAT_VERSION, GraphBuilder, describe_nodes, node_reference
 from fxplug.ir.guards import StateGuard
+from fxplug.ir.origins import origins_in
 from fxplug.semantics.surroundings import is_known
 from fxplug.storage.annotations import decode_annotation, encode_annotation
 from fxplug.storage.faults import Codes, Refusal, checked, entry_fields
@@ -25,10 +26,19 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph, Node, Region
     from fxplug.ir.data import NodeData
+    from fxplug.ir.origins import StoredOrigin
     from fxplug.storage.targets import TargetTable
     from fxplug.storage.values import Decoder, Encoder
 
-__all__ = ["NODE_COLUMNS", "NODE_DEFAULTS", "GraphReader", "GraphWriter", "check_graph"]
+__all__ = [
+    "MODULE_STACK",
+    "NODE_COLUMNS",
+    "NODE_DEFAULTS",
+    "STACK_OF_ORIGIN",
+    "GraphReader",
+    "GraphWriter",
+    "check_graph",
+]
 
 _FIELDS = frozenset({"version", "nodes", "keyword_only", "lifted", *ORIGIN_TABLES})
 _OPTIONAL_FIELDS = frozenset({"captured_training", "state_guards", "structures"})
@@ -40,9 +50,11 @@ _MANY = 1 << 20
 """Numbers beyond this are not remembered: a file may write them with thousands of digits."""
 _USUAL = 5
 """How many parts most rows have: the others are left out."""
-NODE_DEFAULTS: list[Any] = [None, None, None, [], [], None, {}, {}, []]
+NODE_DEFAULTS: list[Any] = [None, None, None, [], [], None, {}, None, []]
 """What stands for a part that a row leaves out. Never changed."""
-_MODULE_STACK = "nn_module_stack"
+MODULE_STACK = "nn_module_stack"
+STACK_OF_ORIGIN: dict[str, Any] = {"$stack": None}
+"""What stands for a module stack that says what the first origin says. Never changed."""
 _CHECKED_CALLS = frozenset({"call_function", "call_method"})
 _ENDS = frozenset({"placeholder", "output"})
 _OPCODES = frozenset(OPCODES)
@@ -155,11 +167,11 @@ class GraphWriter:
         values = [[value.index] if type(value) is NodeRef else encode(value) for value in args]
         origins = self._origins.describe(origin)
         row: list[Any] = [op, name, target, values, origins]
-        if annotation is not None or kwargs or meta or region:
+        if annotation is not None or kwargs or meta is not None or region:
             row += (
                 None if annotation is None else self._annotation(name, annotation),
                 {key: encode(value) for key, value in kwargs.items()},
-                self._meta(name, meta, origins) if meta else {},
+                None if meta is None else self._meta(name, meta, origins),
                 self._region(region),
             )
         while row[-1] == NODE_DEFAULTS[len(row) - 1] and len(row) > _REQUIRED:
@@ -173,28 +185,27 @@ class GraphWriter:
             self._left_out(node, "type")
             return None
 
-    def _meta(self, node: str, meta: dict[str, Any], origins: int | list[int]) -> dict[str, Any]:
+    def _meta(self, node: str, meta: dict[str, Any], origins: int | list[int]) -> dict[str, Any] | None:
+        """Return the notes of a node; None where they are what it says without any, when it is first asked."""
+        stack = (
+            self._origins.modules(origins if isinstance(origins, int) else origins[0])
+            if origins != []
+            else []
+        )
+        if not meta:
+            return {} if stack else None
         notes: dict[str, Any] = {}
         for name, value in meta.items():
-            if name == _MODULE_STACK and self._is_view(value, origins):
+            if name == MODULE_STACK and stack and _is_view(value, stack):
+                if len(meta) == 1:
+                    return None
+                notes[name] = STACK_OF_ORIGIN
                 continue
             try:
                 notes[checked(name, str, "The name of a note")] = self._notes.encode(value)
             except Refusal:
                 self._left_out(node, f"meta[{name!r}]")
         return notes
-
-    def _is_view(self, stack: Any, origins: int | list[int]) -> bool:
-        """Return whether a module stack only repeats the first origin, as it does unless somebody edited it."""
-        if origins == [] or not isinstance(stack, dict):
-            return False
-        try:
-            return self._origins.modules(origins if isinstance(origins, int) else origins[0]) == [
-                [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
-                for path, kind in stack.values()
-            ]
-        except (TypeError, ValueError, AttributeError):
-            return False
 
     def _region(self, region: Region) -> list[Any]:
         return [
@@ -204,6 +215,20 @@ class GraphWriter:
             ]
             for entry in region
         ]
+
+
+def _is_view(stack: Any, modules: list[Any]) -> bool:
+    """Return whether a module stack only repeats what an origin says, as it does unless somebody edited it."""
+    if not isinstance(stack, dict):
+        return False
+    rows = cast("dict[Any, Any]", stack)
+    try:
+        return [*rows] == [path for path, _ in modules] and modules == [
+            [path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"]
+            for path, kind in rows.values()
+        ]
+    except (TypeError, ValueError, AttributeError):
+        return False
 
 
 # -- reading
@@ -273,7 +298,7 @@ class GraphReader:
         lifted = checked(fields["lifted"], dict, "The table of lifted values")
         graph.lifted = {path: self._decoder.decode(value) for path, value in lifted.items()}
         if "structures" in fields:
-            restore_structures(graph, fields["structures"], self._notes)
+            restore_structures(graph, fields["structures"], self._decoder)
         return graph
 
     def _node(self, data: Any) -> tuple[Any, ...]:
@@ -297,15 +322,16 @@ class GraphReader:
                 for value in checked(values, list, "args")
             ]
         )
-        annotation, kwargs, meta, region = _NO_PARTS if len(row) <= _USUAL else self._other_parts(row)
+        origin = self._origins.fetch(origins)
+        annotation, kwargs, meta, region = _NO_PARTS if len(row) <= _USUAL else self._other_parts(row, origin)
         if not (type(name) is type(target) is str):
             checked(name, str, "The name of a node")
             checked(target, str, "The target of a node")
         if op in _CHECKED_CALLS:
             target = self._target(op, target, args, kwargs)
-        return op, name, target, args, kwargs, annotation, meta, region, self._origins.fetch(origins)
+        return op, name, target, args, kwargs, annotation, meta, region, origin
 
-    def _other_parts(self, row: list[Any]) -> tuple[Any, ...]:
+    def _other_parts(self, row: list[Any], origin: StoredOrigin) -> tuple[Any, ...]:
         """Return annotation, keyword arguments, notes and region of a node."""
         decode = self._decoder.decode
         annotation, named, meta, region = (row + NODE_DEFAULTS[len(row) :])[_USUAL:]
@@ -313,11 +339,20 @@ class GraphReader:
             None if annotation is None else decode_annotation(annotation, self._targets),
             {key: decode(value) for key, value in checked(named, dict, "kwargs").items()},
             # Without notes the node shows its module stack, a view of its origin, when it is first asked.
-            {key: self._notes.decode(value) for key, value in checked(meta, dict, "meta").items()}
-            if meta != {}
-            else None,
+            None if meta is None else self._meta(meta, origin),
             self._region(region) if region != [] else (),
         )
+
+    def _meta(self, data: Any, origin: StoredOrigin) -> dict[str, Any]:
+        notes: dict[str, Any] = {}
+        for name, value in checked(data, dict, "meta").items():
+            if name != MODULE_STACK or value != STACK_OF_ORIGIN:
+                notes[name] = self._notes.decode(value)
+                continue
+            scope = next((one.module for one in origins_in(origin)), None)
+            if scope is not None:
+                notes[name] = scope.stack()
+        return notes
 
     def _target(self, op: str, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         resolved: Any = target
@@ -334,8 +369,7 @@ class GraphReader:
         for entry in checked(data, list, "A region"):
             name, values = (*checked(entry, list, "An entry of a region"), None, None)[:2]
             context = self._targets.resolve_context(name)
-            arguments = checked(values, list, "The arguments of a region")
-            entries.append(RegionEntry(context, tuple(self._decoder.decode(value) for value in arguments)))
+            entries.append(RegionEntry(context, tuple(self._decoder.decode_plain(values))))
         return tuple(entries)
 
 

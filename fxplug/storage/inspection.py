@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fxplug.errors import StorageError
 from fxplug.ir import printable
 from fxplug.storage.container import read_container
-from fxplug.storage.faults import Codes, Refusal, checked
+from fxplug.storage.faults import Codes, Refusal, checked, places
 from fxplug.storage.graphs import NODE_COLUMNS, NODE_DEFAULTS
 from fxplug.storage.modules import GRAPH_MODULE
 from fxplug.storage.targets import look_up
@@ -114,7 +115,7 @@ def _summarize(path: Path) -> FileSummary:
     rows = checked(modules["modules"], list, "The table of modules")
     classes = [str(modules["module_kinds"][row[0]]["class"]) for row in rows]
     entries = [row[3] for row, name in zip(rows, classes, strict=True) if name == GRAPH_MODULE]
-    owners = {entry["graph"]: str(entry["class_name"]) for entry in entries}
+    owners = {entry["graph"]: printable(str(entry["class_name"])) for entry in entries}
     read = [
         FileGraph(owners.get(number, ""), tuple(_nodes(graph)))
         for number, graph in enumerate(checked(graphs["graphs"], list, "The list of graphs"))
@@ -157,10 +158,8 @@ def _engine_text(entry: Any) -> str:
 
 
 def _elements(shape: list[int]) -> int:
-    found = 1
-    for size in shape:
-        found *= checked(size, int, "The size of a tensor")
-    return found
+    # As a file may be loaded with them: others may have thousands of digits, which Python refuses to write.
+    return math.prod([places(size, 2**62, "The size of a tensor") for size in shape])
 
 
 def _rows(graph: Any) -> list[dict[str, Any]]:

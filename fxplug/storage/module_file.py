@@ -55,8 +55,8 @@ def save(
     ties, strides and gradient flags; training flags; and submodules of the classes that `torch.nn` ships, or that
     ``onednn-fuse`` puts in their place. Entries of ``node.meta`` and ``module.meta`` are kept when they consist of
     plain values, torch's constants, functions that a file may name, and `fxplug.analyze.TensorMetadata`; what is left
-    out is listed in the file's manifest under ``"left_out_meta"``. Not kept are gradients, Python attributes of
-    tensors, and devices: tensors come back on the CPU, except those on the meta device.
+    out is listed in the file's manifest under ``"left_out_meta"``. Not kept are ``node.meta["val"]``, gradients,
+    Python attributes of tensors, and devices: tensors come back on the CPU, except those on the meta device.
 
     Origins name the source files and lines that the program came from, so a file tells them to whoever reads
     it.

@@ -359,6 +359,12 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
         except RuntimeError as error:
             raise Refusal(f"it does not give its state away: {error}") from error
         state = found if isinstance(found, dict) else state
+        missing = _TABLES - state.keys()
+        if missing:
+            raise Refusal(
+                f"its class {type(module).__qualname__} gives a state away that lacks {min(missing)!r}, so a file "
+                f"cannot rebuild it. Trace through it instead of keeping it as a leaf."
+            )
     if _COMPILED in state:
         return {name: value for name, value in state.items() if name != _COMPILED}
     return state

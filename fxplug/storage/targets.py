@@ -405,7 +405,14 @@ class TargetTable:
         """
         if isinstance(name, str) and name.startswith("torch:") and name.removeprefix("torch:") in _CONTEXTS:
             return vars(torch)[name.removeprefix("torch:")]
-        return self.resolve(name)
+        # The functions of the table are no contexts, and a call of one here would be no call that is checked.
+        if isinstance(name, str) and (name in self._allowed or self.provision.is_name(name)):
+            return self.resolve(name)
+        raise Refusal(
+            f"{str(name)[:80]!r} is not among the contexts that a file may enter. If you know what it does and trust "
+            f"the file, allow it: load(..., allow=[{str(name)[:80]!r}]).",
+            Codes.NOT_ALLOWED,
+        )
 
     def context_name(self, context: Any) -> str:
         """Return the name from which `resolve_context` finds `context` again.
@@ -416,6 +423,8 @@ class TargetTable:
         for name in _CONTEXTS:
             if vars(torch).get(name) is context:
                 return f"torch:{name}"
+        if _closed_name(context) is not None:
+            raise Refusal(f"a region enters {_closed_name(context)!r}, which is no context. Take it away.")
         return self.name_of(context)
 
     def check_method(self, name: Any) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from fxplug.semantics import internals
 from fxplug.storage.documents import MOST_OBJECTS, check_count, quoted
 from fxplug.storage.faults import Codes, Refusal, checked, have_forms, places
-from fxplug.storage.weights import ALIGNMENT, MOST_DIMENSIONS, NATIVE, bytes_at, memory_of
+from fxplug.storage.weights import ALIGNMENT, LARGEST_HEADER, MOST_DIMENSIONS, NATIVE, bytes_at, memory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -318,9 +318,9 @@ def _check_storable(tensor: torch.Tensor) -> None:
         and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
         and not internals.is_zero_tensor(tensor)
         and tensor.dim() <= MOST_DIMENSIONS
+        and not internals.has_gradient_hooks(tensor)
     ):
         return  # Almost always.
-    fault = ""
     if type(tensor) not in _PLAIN_CLASSES:
         fault = (
             f"it is a {type(tensor).__module__}.{type(tensor).__qualname__}. Use a plain tensor or parameter"
@@ -335,8 +335,12 @@ def _check_storable(tensor: torch.Tensor) -> None:
         fault = f"it has more than {MOST_DIMENSIONS} dimensions. Flatten it"
     elif tensor.grad_fn is not None:
         fault = "it is the result of a computation that gradients flow through. Call detach()"
-    if fault:
-        raise Refusal(f"the tensor cannot be stored: {fault}.")
+    else:
+        fault = (
+            "it has hooks, and a file cannot hold the functions they call. Remove them before saving, and register "
+            "them again after loading"
+        )
+    raise Refusal(f"the tensor cannot be stored: {fault}.")
 
 
 def _bytes_of(tensor: torch.Tensor, block: _Block) -> torch.Tensor:
@@ -361,6 +365,12 @@ def _alignment(weight: _Weight) -> int:
 def _write_weights(weights: list[_Weight], sink: Callable[[Any], Any], progress: Progress | None) -> None:
     text, total = _header(weights)
     text += b" " * (-(len(text) + 8) % ALIGNMENT)
+    if len(text) > LARGEST_HEADER:
+        raise Refusal(
+            f"the names of its weights are too long: together they take more than the {LARGEST_HEADER:,} bytes that "
+            f"are allowed. Rename some, or keep parts of the module in files of their own.",
+            Codes.TOO_LARGE,
+        )
     sink(len(text).to_bytes(8, "little") + text)
     done = 0
     for piece in _pieces(weights):

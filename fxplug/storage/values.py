@@ -31,6 +31,7 @@ import base64
 import binascii
 import dataclasses
 import enum
+import functools
 import math
 import struct
 import types
@@ -75,6 +76,13 @@ def _fields_of(kind: Any) -> tuple[str, ...] | None:
     if issubclass(kind, tuple):
         return getattr(kind, "_fields", None)
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _slots_of(kind: type[Any]) -> frozenset[str]:
+    """Return the names for whose values instances of a class have a place of their own."""
+    members = [(name, member) for cls in kind.__mro__ for name, member in vars(cls).items()]
+    return frozenset(name for name, member in members if isinstance(member, types.MemberDescriptorType))
 
 
 def _float_bits(value: float) -> str:
@@ -165,11 +173,15 @@ class Encoder:
         if names is None or self._is_in_constant:
             return None
         class_name = self.targets.annotation_name(kind)
-        unknown = getattr(value, "__dict__", {}).keys() - set(names)
+        slots = {name for name in _slots_of(kind) if hasattr(value, name)}
+        unknown = (getattr(value, "__dict__", {}).keys() | slots) - set(names)
         if unknown:
             raise Refusal(
                 f"a {kind.__qualname__} has {min(unknown)!r}, which is no field of the class. Make it a field."
             )
+        missing = [name for name in names if not hasattr(value, name)]
+        if missing:
+            raise Refusal(f"the field {missing[0]!r} of a {kind.__qualname__} was never set. Set it.")
         pairs = [[name, *self._all([getattr(value, name)], depth)] for name in names]
         if not isinstance(value, dict):
             return {"$fields": [class_name, pairs]}
@@ -267,6 +279,18 @@ class Decoder:
             f"a value is written as {str(data)[:80]!r}, which no rule explains. The file is damaged."
         )
 
+    def decode_plain(self, data: Any, depth: int = 0) -> list[Any]:
+        """Return the values that a list stands for, which hold no nodes and no functions.
+
+        Raises:
+            Refusal: `data` is no list of what `Encoder` writes, or a value stands for something else.
+        """
+        is_outermost, self._is_in_constant = not self._is_in_constant, True
+        try:
+            return self._all(data, depth)
+        finally:
+            self._is_in_constant = not is_outermost
+
     def _all(self, data: Any, depth: int) -> list[Any]:
         if depth >= MAXIMAL_DEPTH:
             raise Refusal(
@@ -319,7 +343,10 @@ class Decoder:
     def _check_not_in_constant(self, what: str) -> None:
         # What decodes a constant is a plugin's, and was promised plain values.
         if self._is_in_constant:
-            raise Refusal(f"a constant is made of {what}, and not of plain values. The file is damaged.")
+            raise Refusal(
+                f"a constant, or an argument of a region, is made of {what}, and not of plain values. The file is "
+                "damaged."
+            )
 
     def _tensor(self, data: Any, _: int) -> torch.Tensor:
         if self._fetch_tensor is None:
@@ -396,11 +423,7 @@ class Decoder:
             raise Refusal("a constant is not what one can be, or not where one can be. The file is damaged.")
         name, number = checked(parts[0], str, "The name of a constant"), checked(parts[1], int, "Its number")
         if number not in self._constants:
-            is_outermost, self._is_in_constant = not self._is_in_constant, True
-            try:
-                content = self._all(parts[2:], depth)[0]
-            finally:
-                self._is_in_constant = not is_outermost
+            (content,) = self.decode_plain(parts[2:], depth)
             self._constants[number] = name, self.targets.provision.decode(name, content)
         known, value = self._constants[number]
         if known != name:

@@ -794,3 +794,34 @@ def test_unused_values_are_freed_at_once():
         graph.call_function(lambda: seen.append(seen[0]() is None), ())
     GraphModule(tracer.root, graph)(X)
     assert seen[1] is True
+
+
+class Pooled(nn.Module):
+    def forward(self, x):
+        pooled = F.max_pool2d(torch.ops.aten.relu.default(x), 2)
+        values, counts = torch.unique(torch.ops.aten.neg(pooled), return_counts=True)
+        return F.adaptive_max_pool2d(pooled, 1), values, counts
+
+
+def test_functions_that_pickle_does_not_find_by_themselves():
+    tracer = Tracer()
+    graph = tracer.trace(Pooled())
+    graph.find_nodes(op="output")[0].args = ((*graph.find_nodes(op="output")[0].args[0], F.max_pool1d),)
+    module = GraphModule(tracer.root, graph)
+    loaded = pickle.loads(pickle.dumps(module))
+    x = torch.randn(1, 2, 4, 4)
+
+    assert loaded.code == module.code
+    assert [node.target for node in loaded.graph.nodes] == [node.target for node in graph.nodes]
+    for one, other in zip(loaded(x), module(x), strict=True):
+        assert one is other if callable(other) and not torch.is_tensor(other) else torch.equal(one, other)
+
+
+def test_a_function_that_nobody_finds_is_said_to_be_one():
+    def local(x):
+        return x
+
+    graph = Graph()
+    graph.output(graph.call_function(local, (graph.placeholder("x"),)))
+    with pytest.raises((AttributeError, pickle.PicklingError), match="local"):
+        pickle.dumps(GraphModule(nn.Module(), graph))

@@ -746,3 +746,21 @@ def test_exporting_changes_nothing_in_the_module(tmp_path):
     fxplug.export_python(module, tmp_path / "out")
 
     assert (module.code, module.graph.version, [node.type for node in module.graph.nodes]) == before
+
+
+def test_attributes_of_weights_are_no_part_of_a_package(exported):
+    module = fxplug.symbolic_trace(nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
+    first, second = module.get_submodule("0"), module.get_submodule("1")
+    second.weight = first.weight
+    first.weight.loader = lambda: None
+    first.bias.requires_grad_(False).note = "a text"
+    package, _ = exported(module)
+    loaded = package.load()
+
+    assert torch.equal(loaded(X), module(X))
+    weights = dict(loaded.named_parameters(remove_duplicate=False))
+    assert [vars(weight) for weight in weights.values()] == [{}] * 4
+    assert [weight.requires_grad for weight in weights.values()] == [True, False, True, True]
+    assert weights["0.weight"] is weights["1.weight"]
+    assert type(weights["0.weight"]) is nn.Parameter
+    assert first.weight.loader() is None

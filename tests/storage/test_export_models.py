@@ -166,6 +166,27 @@ def test_long_texts_are_written_as_ruff_wants_them(text, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "arguments", [("format", "--check"), ("check",), ("check", "--select", "E,F,RUF")], ids=" ".join
+)
+def test_ruff_finds_nothing_where_a_parameter_has_a_name_that_looks_like_a_number(arguments, tmp_path):
+    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
+    if ruff is None:
+        pytest.skip("ruff is not installed; the environment 'template' has it")
+    graph = fxplug.Graph()
+    graph.output(graph.placeholder("l"))
+    fxplug.export_python(fxplug.GraphModule({}, graph), tmp_path / "exported_name")
+    result = subprocess.run(
+        [ruff, *arguments, "--isolated", "--no-cache", str(tmp_path / "exported_name")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
     "arguments", [("format", "--check"), ("check",), ("check", "--select", "E,F,I,UP")], ids=" ".join
 )
 def test_ruff_finds_nothing(exported, arguments, tmp_path):

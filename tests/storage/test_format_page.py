@@ -10,6 +10,7 @@ from pathlib import Path
 from fxplug.ir import OPCODES
 from fxplug.storage import (
     FORMAT_VERSION,
+    annotations,
     container,
     documents,
     graphs,
@@ -82,11 +83,12 @@ def test_the_limits():
         *(f"| size of `{name}`, unpacked | {size:,} bytes |" for name, size in container.LARGEST.items()),
         f"| header of the weights | {weights.LARGEST_HEADER:,} bytes |",
         f"packed size | {container.LARGEST_RATIO} |",
-        f"| values in one JSON document | {documents.MOST_VALUES:,} |",
+        f"| values in one JSON document, commas and brackets in its texts included | {documents.MOST_VALUES:,} |",
         f"| modules in a file, and tensors | {documents.MOST_OBJECTS:,} each |",
         f"| values in the attributes of all modules | {documents.MOST_VALUES:,} |",
         f"| nesting of containers in a value | {values.MAXIMAL_DEPTH} |",
         f"| dimensions of a tensor | {weights.MOST_DIMENSIONS} |",
+        f"| alternatives of a union in an annotation | {annotations._MOST} |",
         f"| callers, and modules, around a node | {origins.LARGEST_DEPTH:,} |",
         f"is packed if it is longer than {container._SHORT // 1024} KiB",
     ]

@@ -95,7 +95,12 @@ def test_an_allowed_function_is_found(stored):
 
 
 @pytest.mark.parametrize(
-    "method", ["__class__", "__reduce__", "__subclasses__", "tofile", "register_hook", "apply_"]
+    "method",
+    [
+        *("__class__", "__reduce__", "__subclasses__", "tofile"),
+        *("apply_", "as_subclass", "map2_", "map_", "module_load", "register_hook"),
+        *("register_post_accumulate_grad_hook", "reinforce", "share_memory_", "storage_type"),
+    ],
 )
 def test_methods_outside_the_table_are_refused(stored, method):
     stored.node("relu", op="call_method", target=method)
@@ -214,7 +219,29 @@ def test_only_submodules_are_called(stored, path):
 def test_a_region_names_only_contexts(stored):
     stored.node("relu", region=[["os:system", ["true"]]])
 
-    assert "node 'relu': 'os:system' is not among the functions that a file may name" in stored.refusal()
+    assert "node 'relu': 'os:system' is not among the contexts that a file may enter" in stored.refusal()
+
+
+@pytest.mark.parametrize("name", ["builtins:getattr", "torch:relu", "torch.nn.functional:softmax", 3, None])
+def test_functions_of_the_table_are_no_contexts(stored, name):
+    stored.node("relu", region=[[name, [{"$name": "torch.nn.functional:softmax"}, "__globals__"]]])
+
+    assert "is not among the contexts that a file may enter" in stored.refusal()
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ([3], "a node"),
+        ({"$list": [[0]]}, "a node"),
+        ({"$name": "torch:relu"}, "a function"),
+        ({"$dict": [["key", {"$tuple": [[1]]}]]}, "a node"),
+    ],
+)
+def test_arguments_of_a_region_are_plain(stored, value, what):
+    stored.node("relu", region=[["torch:no_grad", [value]]])
+
+    assert f"an argument of a region, is made of {what}" in stored.refusal()
 
 
 # -- the structure of graphs

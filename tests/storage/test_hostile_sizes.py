@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
 import sys
 import threading
 import time
+import types
 import typing
+from contextlib import contextmanager
 from dataclasses import astuple
 
 import pytest
@@ -17,7 +20,7 @@ from torch import nn
 
 import fxplug
 from fxplug.errors import StorageError
-from fxplug.storage import StoredEngine, load, summarize
+from fxplug.storage import StoredEngine, load, save, summarize
 from fxplug.storage.faults import Refusal
 from fxplug.storage.graphs import NODE_DEFAULTS
 
@@ -32,12 +35,20 @@ def refused_at_once(path, match):
     assert time.monotonic() - started < _QUICK
 
 
+def freed():
+    """Return a row of bytes whose memory is gone."""
+    found = torch.zeros(1000, dtype=torch.uint8)
+    found.untyped_storage().resize_(0)
+    return found
+
+
 @pytest.mark.parametrize(
     "kept",
     [
         torch.empty(1000, dtype=torch.uint8, device="meta"),
         torch.zeros(1, dtype=torch.uint8).expand(3_000_000_000),
         torch.zeros(4, dtype=torch.uint8)[::2],
+        freed(),
     ],
 )
 def test_an_engine_is_a_row_of_bytes_that_are_there(kept):
@@ -80,16 +91,91 @@ def test_keys_that_were_chosen_to_have_one_hash_are_refused(stored):
     refused_at_once(stored.path, "the same hash")
 
 
-@pytest.mark.parametrize("text", ["import os", "-" * 100_000 + "1", "Missing"])
-@pytest.mark.parametrize("generic", ["typing.List", "typing.Dict"])
-def test_a_text_in_an_annotation_is_not_compiled(stored, text, generic):
+def annotate(stored, annotation):
     def change(data):
         row = data["graphs"][0]["nodes"][0]
         row += NODE_DEFAULTS[len(row) : 5]
-        row.append({"$generic": [generic, [text] * (2 if generic == "typing.Dict" else 1)]})
+        row.append(annotation)
 
     stored.edit("graph.json", change)
-    refused_at_once(stored.path, "an annotation is written as")
+
+
+INTEGER = {"$name": "builtins:int"}
+INTEGERS = {"$generic": ["typing.List", [INTEGER]]}
+
+
+@pytest.mark.parametrize("text", ["import os", "1 +", "-" * 100_000 + "1", "Missing"])
+@pytest.mark.parametrize(
+    ("generic", "others"),
+    [("typing.List", []), ("typing.Dict", [INTEGER]), ("Optional", []), ("|", [INTEGERS]), ("|", [INTEGER])],
+)
+def test_a_text_in_an_annotation_is_not_compiled(stored, text, generic, others):
+    annotate(stored, {"$generic": [generic, [*others, text]]})
+
+    with compilations() as compiled:
+        refused_at_once(stored.path, "an annotation cannot be made: a text would be compiled")
+    assert not compiled
+
+
+def test_compilations_are_heard_of():
+    with compilations() as compiled:
+        typing.ForwardRef("1 + 1")
+    assert compiled == ["compile"]
+
+
+_listeners: list[list[str]] = []
+
+
+@functools.lru_cache(maxsize=1)
+def _listen():
+    # Audit hooks stay for ever.
+    sys.addaudithook(
+        lambda event, _: _listeners[-1].append(event) if event == "compile" and _listeners else None
+    )
+
+
+@contextmanager
+def compilations():
+    _listen()
+    _listeners.append([])
+    try:
+        yield _listeners[-1]
+    finally:
+        _listeners.pop()
+
+
+def test_a_text_in_an_annotation_is_not_compiled_when_it_is_saved(trace, tmp_path):
+    class Holder(typing.Generic[typing.TypeVar("T")]): ...
+
+    module = trace(nn.ReLU())
+    node = next(iter(module.graph.nodes))
+    node.type = types.GenericAlias(Holder, ("1 +",))
+    save(module, tmp_path / "module.fxplug")
+
+    assert next(iter(load(tmp_path / "module.fxplug").graph.nodes)).type is None
+
+
+def test_a_union_has_few_alternatives(stored):
+    def tuples(first, count):
+        return [{"$generic": ["tuple", [INTEGER] * number]} for number in range(first, first + count)]
+
+    annotate(stored, {"$generic": ["|", tuples(1, 51)]})
+    refused_at_once(stored.path, "a union has more than 50 arguments")
+
+    nested = [{"$generic": ["|", tuples(1 + 30 * number, 30)]} for number in range(2)]
+    stored.edit("graph.json", lambda data: data["graphs"][0]["nodes"][0].pop())
+    annotate(stored, {"$generic": ["|", nested]})
+    refused_at_once(stored.path, "a union has more than 50 arguments")
+
+
+def test_an_annotation_with_many_alternatives_is_left_out(trace, tmp_path):
+    module = trace(nn.ReLU())
+    node = next(iter(module.graph.nodes))
+    node.type = typing.Union[tuple(tuple[(int,) * number] for number in range(1, 60))]  # noqa: UP007
+    save(module, tmp_path / "module.fxplug")
+
+    assert next(iter(load(tmp_path / "module.fxplug").graph.nodes)).type is None
+    assert len(summarize(tmp_path / "module.fxplug").left_out) == 1
 
 
 def test_a_text_in_a_plain_generic_stays_one(trace, round_trip):
@@ -105,14 +191,31 @@ def test_a_summary_holds_nothing_that_a_terminal_obeys(stored):
     def change(data):
         for row in data["graphs"][0]["nodes"]:
             row[1] += "\x1b]0;title\x07\u202e"
+            if row[0] == "call_module":
+                row[2] += "\x1b[2J"
+
+    def rename(data):
+        data["modules"][-1][3]["class_name"] = "\x1b]0;title\x07\nplugins none needed"
 
     stored.edit("graph.json", change)
+    stored.edit("modules.json", rename)
     shown = summarize(stored.path)
 
     assert repr(shown).isprintable()
     assert all(
         str(part).isprintable() for graph in shown.graphs for node in graph.nodes for part in astuple(node)
     )
+    assert [graph.owner.isprintable() for graph in shown.graphs] == [True]
+
+
+def test_a_summary_of_sizes_with_thousands_of_digits_is_refused(stored):
+    def change(data):
+        data["tensor_kinds"].append(["parameter", "torch.float32", [10**4000, 10**4000], True])
+        data["tensors"].append([len(data["tensor_kinds"]) - 1])
+
+    stored.edit("modules.json", change)
+    with pytest.raises(StorageError, match="The size of a tensor is"):
+        summarize(stored.path)
 
 
 SCRIPT = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import os
 import weakref
@@ -13,7 +14,7 @@ from torch import nn
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, RegionEntry
-from fxplug.storage import save
+from fxplug.storage import documents, save, tensors
 
 
 class Custom(nn.Module):
@@ -30,6 +31,10 @@ def one_call(target, *args, op="call_function", root=None, **kwargs) -> GraphMod
     x = graph.placeholder("x")
     graph.output(graph.create_node(op, target, (x, *args), kwargs, "call"))
     return GraphModule(root if root is not None else nn.Module(), graph)
+
+
+def holding(module) -> GraphModule:
+    return one_call("part", op="call_module", root={"part": module})
 
 
 def refusal(module, tmp_path, **options) -> str:
@@ -272,3 +277,102 @@ def test_an_allowed_name_that_does_not_exist(tmp_path):
         "Cannot save to 'FILE': node 'call': allow names 'package_that_is_missing:function', which cannot "
         "be found: No module named 'package_that_is_missing'. Install it, or correct the name. [FXP-S014]"
     )
+
+
+def test_hooks_of_the_second_of_two_like_modules(tmp_path):
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    second.register_forward_hook(lambda *_: None)
+
+    assert "submodule 'part.1': it has hooks (_forward_hooks)" in refusal(
+        holding(nn.Sequential(first, second)), tmp_path
+    )
+
+
+@pytest.mark.parametrize("is_buffer", [False, True])
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_weight_with_hooks(tmp_path, is_buffer, register):
+    linear = nn.Linear(2, 2)
+    if is_buffer:
+        linear.register_buffer("scale", torch.ones(2, requires_grad=True))
+    handle = getattr(linear.scale if is_buffer else linear.weight, register)(lambda _: None)
+    message = refusal(holding(linear), tmp_path)
+
+    name = "scale" if is_buffer else "weight"
+    assert (
+        f"'part.{name}': the tensor cannot be stored: it has hooks, and a file cannot hold the functions"
+        in message
+    )
+    handle.remove()
+    save(holding(linear), tmp_path / "module.fxplug")
+
+
+def test_a_region_of_something_that_is_no_context(tmp_path):
+    graph = Graph()
+    node = graph.call_function(torch.relu, (graph.placeholder("x"),))
+    node.region = (RegionEntry(torch.relu),)
+    graph.output(node)
+
+    assert "a region enters 'torch:relu', which is no context" in refusal(
+        GraphModule(nn.Module(), graph), tmp_path
+    )
+
+
+@dataclasses.dataclass
+class Unset:
+    one: int
+    other: int = dataclasses.field(init=False)
+
+
+class Slotted:
+    __slots__ = ("hidden",)
+
+
+@dataclasses.dataclass
+class InSlots(Slotted):
+    one: int
+
+
+def with_argument(value):
+    graph = Graph()
+    graph.output((graph.placeholder("x"), value))
+    return GraphModule(nn.Module(), graph)
+
+
+def test_a_field_that_was_never_set(tmp_path):
+    message = refusal(with_argument(Unset(1)), tmp_path, allow=[f"{__name__}:Unset"])
+    assert "the field 'other' of a Unset was never set" in message
+
+
+def test_a_slot_that_is_no_field(tmp_path):
+    value = InSlots(1)
+    value.hidden = 2
+    message = refusal(with_argument(value), tmp_path, allow=[f"{__name__}:InSlots"])
+    assert "a InSlots has 'hidden', which is no field of the class" in message
+    del value.hidden
+    save(with_argument(value), tmp_path / "module.fxplug", allow=[f"{__name__}:InSlots"])
+
+
+class Packed(nn.Module):
+    def __getstate__(self):
+        return {"configuration": 1}
+
+
+def test_a_class_that_gives_another_state_away(tmp_path):
+    message = refusal(holding(Packed()), tmp_path, allow=[f"{__name__}:Packed"])
+    assert "its class Packed gives a state away that lacks '_buffers'" in message
+
+
+def test_more_values_than_a_file_may_hold(tmp_path, monkeypatch):
+    module = with_argument(1)
+    module.meta["text"] = "," * 1000
+    monkeypatch.setattr(documents, "MOST_VALUES", 900)
+
+    assert "modules.json holds more than the 900 values" in refusal(module, tmp_path)
+
+
+def test_names_that_are_longer_than_a_header_may_be(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensors, "LARGEST_HEADER", 300)
+    long = nn.Module()
+    long.add_module("n" * 300, nn.Linear(2, 2))
+
+    assert "the names of its weights are too long" in refusal(holding(long), tmp_path)

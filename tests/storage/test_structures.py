@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils import _pytree
 
 import fxplug
-from fxplug.codegen import PyTreeCodeGen
+from fxplug.capture.pytrees import LEAF, InputTrees
+from fxplug.codegen import PyTreeCodeGen, TreeParameter
 from fxplug.errors import StorageError
 from fxplug.storage import load, save
 
@@ -244,7 +246,7 @@ DAMAGES = {
     "a value": (set_input("rest", {"$tuple": [0, 1]}), "holds values"),
     "true": (set_input("rest", {"$tuple": [0, False]}), "holds values"),
     "a node": (set_input("rest", {"$tuple": [0, [0]]}), "holds values"),
-    "a tensor": (set_input("rest", {"$tuple": [0, {"$tensor": 0}]}), "a tensor stands where none may be"),
+    "a tensor": (set_input("rest", {"$tuple": [0, {"$tensor": 0}]}), "The number of a tensor is 0"),
     "another input": (set_input("other", 0), "nested in another way"),
     "a result of values": (set_field("output", {"$list": ["text"]}), "holds values"),
     "a class": (set_field("output", {"$fields": ["os:stat_result", []]}), "'os:stat_result' is not among"),
@@ -304,3 +306,16 @@ def test_guards_for_the_modes_around_a_program_are_kept(tmp_path):
     assert loaded(torch.zeros(2)).tolist() == [1, 1]
     with torch.inference_mode(), pytest.raises(fxplug.GuardError, match="is_inference_mode_enabled"):
         loaded(torch.zeros(2))
+
+
+def test_a_tensor_as_a_default_comes_back(tmp_path):
+    graph = fxplug.Graph()
+    first = graph.placeholder("x_0")
+    graph.placeholder("x_1")
+    graph.output(first)
+    default = (torch.arange(3.0), 2)
+    parameters = [TreeParameter("x", leaves=2, default=default)]
+    graph.set_codegen(PyTreeCodeGen(parameters, InputTrees.of({"x": (LEAF, LEAF)})))
+    loaded = stored(fxplug.GraphModule(nn.Module(), graph), tmp_path)
+
+    assert torch.equal(loaded(), default[0])

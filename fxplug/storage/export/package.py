@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torch
+from torch import nn
 
 from fxplug.codegen import as_identifier
 from fxplug.codegen.formatting import FixedName, format_statements
@@ -151,11 +152,25 @@ def _write(target: Path, files: dict[str, str], tensors: dict[str, torch.Tensor]
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_text(text, encoding="utf-8", newline="\n")
         try:
-            torch.save(tensors, place / _WEIGHTS)
+            torch.save(_without_attributes(tensors), place / _WEIGHTS)
         except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
             raise ExportError(
                 f"Cannot export to {str(target)!r}: the weights cannot be saved: {error}. Use plain tensors."
             ) from error
+
+
+def _without_attributes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return tensors with the same memory, and without what else Python holds in them: no file of weights has that."""
+    new: dict[int, torch.Tensor] = {}
+    for tensor in tensors.values():
+        if vars(tensor) and id(tensor) not in new:
+            bare = tensor.detach()
+            new[id(tensor)] = (
+                nn.Parameter(bare, tensor.requires_grad)
+                if isinstance(tensor, nn.Parameter)
+                else bare.requires_grad_(tensor.requires_grad)
+            )
+    return {path: new.get(id(tensor), tensor) for path, tensor in tensors.items()}
 
 
 class _Package:
