@@ -25,6 +25,15 @@ _LIMIT = 20_000
 _FOREIGN = ("builtins", "fxplug", "numpy", "torch")
 
 
+def _is_layer(kind: type) -> bool:
+    """Return whether a class is one of torch's modules, whose attributes are settings."""
+    return (
+        issubclass(kind, nn.Module)
+        and kind is not nn.Module
+        and kind.__module__.startswith("torch.nn.modules.")
+    )
+
+
 class Likenesses:
     """Numbers objects: two have the same number if code finds the same functions through each of them.
 
@@ -34,15 +43,25 @@ class Likenesses:
     def __init__(self) -> None:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._known: dict[int, tuple[Any, int]] = {}  # With the objects, so that no two have the same id.
+        self._layers: dict[type, int] = {}
+        """Class -> the number of its instances that have nothing of their own that leads to code; 0 for others."""
 
     def of(self, value: Any, steps: int = _DEEPEST) -> int:
         """Return the number of an object."""
+        kind = type(value)
+        number = self._layers.get(kind)
+        if number is None:
+            number = self._layers[kind] = self._number_of((kind,)) if _is_layer(kind) else 0
+        if number:
+            own = value.__dict__.get
+            # A model has hundreds of them.
+            if not (own("_modules") or own("_forward_pre_hooks") or own("_forward_hooks") or own("forward")):
+                return number
         known = self._known.get(id(value))
         if known is not None:
             return known[1]
         self._known[id(value)] = (value, 0)  # Stands for an object in what it holds itself.
-        key = (type(value), *self._parts(value, steps))
-        number = self._numbers.setdefault(key, len(self._numbers) + 1)
+        number = self._number_of((kind, *self._parts(value, steps)))
         self._known[id(value)] = (value, number)
         return number
 
@@ -50,46 +69,47 @@ class Likenesses:
         """Look at all objects again, since one of them holds something else."""
         self._known.clear()
 
-    def _parts(self, value: Any, steps: int) -> Iterable[Any]:
+    def _number_of(self, key: tuple[Any, ...]) -> int:
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+    def _parts(self, value: Any, steps: int) -> list[Any]:
         if isinstance(value, nn.Module):
-            yield from self._parts_of_module(value)
-        elif isinstance(value, FunctionType):
-            yield id(value)
-        elif isinstance(value, MethodType):
-            yield id(value.__func__)
-            if steps:
-                yield self.of(value.__self__, steps - 1)
-        elif steps and len(self._known) < _LIMIT:
-            yield from self._held_by(value, steps - 1)
+            return self._parts_of_module(value)
+        if isinstance(value, FunctionType):
+            return [id(value)]
+        if isinstance(value, MethodType):
+            function = id(value.__func__)
+            return [function, self.of(value.__self__, steps - 1)] if steps else [function]
+        return self._held_by(value, steps - 1) if steps and len(self._known) < _LIMIT else []
 
-    def _parts_of_module(self, module: nn.Module) -> Iterable[Any]:
+    def _parts_of_module(self, module: nn.Module) -> list[Any]:
+        parts: list[Any] = []
+        of = self.of
         for name, child in modules_of(module).items():
-            yield name
-            yield None if child is None else self.of(child)
-        yield from map(id, hooks_around_forward(module))
-        kind = type(module)
-        if kind is nn.Module or not kind.__module__.startswith("torch.nn.modules."):
-            yield from self._attributes(vars(module), _DEEPEST - 1)
+            parts += (name, None if child is None else of(child))
+        parts += map(id, hooks_around_forward(module))
+        if not _is_layer(type(module)):
+            parts += self._attributes(vars(module), _DEEPEST - 1)
         elif "forward" in vars(module):
-            yield id(vars(module)["forward"])
+            parts.append(id(vars(module)["forward"]))
+        return parts
 
-    def _held_by(self, value: Any, steps: int) -> Iterable[Any]:
+    def _held_by(self, value: Any, steps: int) -> list[Any]:
         if isinstance(value, partial):
-            yield from self._elements((value.func, *value.args, *value.keywords.values()), steps)
-        elif isinstance(value, _CONTAINERS):
+            return self._elements((value.func, *value.args, *value.keywords.values()), steps)
+        if isinstance(value, _CONTAINERS):
             held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value
-            if len(held) <= _MOST:
-                yield from self._elements(held, steps)
-        elif not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
-            yield from self._attributes(getattr(value, "__dict__", {}), steps)
-        elif callable(value):
-            yield id(value)
+            return self._elements(held, steps) if len(held) <= _MOST else []
+        if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
+            return self._attributes(getattr(value, "__dict__", {}), steps)
+        return [id(value)] if callable(value) else []
 
-    def _elements(self, values: Iterable[Any], steps: int) -> Iterable[Any]:
+    def _elements(self, values: Iterable[Any], steps: int) -> list[Any]:
         return [type(value) if type(value) in PLAIN else self.of(value, steps) for value in values]
 
-    def _attributes(self, own: dict[str, Any], steps: int) -> Iterable[Any]:
+    def _attributes(self, own: dict[str, Any], steps: int) -> list[Any]:
+        parts: list[Any] = []
         for name, value in own.items():
             if type(value) not in PLAIN and name not in OWN_TABLES:
-                yield name
-                yield self.of(value, steps)
+                parts += (name, self.of(value, steps))
+        return parts
