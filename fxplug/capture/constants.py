@@ -191,9 +191,10 @@ class ConstantKeeper(RootReader):
 
     def _may_get_gradient(self, tensor: torch.Tensor) -> bool:
         """Return whether a recorded call reads tensors that lead gradients to this one, as far as anybody can see."""
-        made = self._constants.made
-        return tensor.requires_grad and any(
-            made[key].tensor.requires_grad for key in self._constants.reads if key in made
+        made, reads = self._constants.made, self._constants.reads
+        read = [made[key].tensor for key in reads if key in made]
+        return tensor.requires_grad and (
+            id(tensor) in reads or any(one.requires_grad and not one.is_leaf for one in read)
         )
 
     def _note_question(self, function: Any, tensor: torch.Tensor) -> None:

@@ -53,9 +53,12 @@ class Likenesses:
         if number is None:
             number = self._layers[kind] = self._number_of((kind,)) if _is_layer(kind) else 0
         if number:
-            own = value.__dict__.get
+            held = value.__dict__
+            own = held.get
             # A model has hundreds of them.
-            if not (own("_modules") or own("_forward_pre_hooks") or own("_forward_hooks") or own("forward")):
+            if "forward" not in held and not (
+                own("_modules") or own("_forward_pre_hooks") or own("_forward_hooks")
+            ):
                 return number
         known = self._known.get(id(value))
         if known is not None:

@@ -22,7 +22,7 @@ from fxplug.ir.graph import Graph
 from fxplug.ir.node import Node
 from fxplug.ir.notes import map_notes
 from fxplug.ir.origins import Origin, origins_in
-from fxplug.ir.regions import PLAIN, Region
+from fxplug.ir.regions import PLAIN, Region, RegionEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -301,7 +301,7 @@ def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     # A tracer defined inside a function cannot be found again; how a graph was made is no part of what it does.
     findable = kind is not None and "<locals>" not in kind.__qualname__
     state = {
-        "lifted": graph.lifted,
+        "lifted": {path: by_name(value) for path, value in graph.lifted.items()},
         "_codegen": graph._codegen,
         "_tracer_cls": kind if findable else None,
         "_tracer_extras": graph._tracer_extras,
@@ -311,6 +311,8 @@ def _reduce_graph(graph: Graph) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     for entry in data["nodes"]:
         entry["target"] = by_name(entry["target"])
         entry["args"], entry["kwargs"] = map_aggregate((entry["args"], entry["kwargs"]), by_name)
+        entry["meta"] = None if entry["meta"] is None else map_notes(entry["meta"], by_name)
+        entry["region"] = tuple([RegionEntry(by_name(one.context), one.arguments) for one in entry["region"]])
     return _restore_graph, (data, transformers), state
 
 

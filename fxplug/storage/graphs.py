@@ -208,13 +208,20 @@ class GraphWriter:
         return notes
 
     def _region(self, region: Region) -> list[Any]:
-        return [
-            [
-                self._targets.context_name(entry.context),
-                [self._encoder.encode(value) for value in entry.arguments],
-            ]
-            for entry in region
-        ]
+        rows: list[Any] = []
+        for entry in region:
+            values = [self._encoder.encode(value) for value in entry.arguments]
+            if _names_function(values):
+                raise Refusal("an argument of a region is a function or a class. Pass plain values.")
+            rows.append([self._targets.context_name(entry.context), values])
+        return rows
+
+
+def _names_function(data: Any) -> bool:
+    """Return whether a function stands somewhere in a value in JSON."""
+    if isinstance(data, dict):
+        return "$name" in data or any(map(_names_function, cast("dict[str, Any]", data).values()))
+    return isinstance(data, list) and any(map(_names_function, cast("list[Any]", data)))
 
 
 def _is_view(stack: Any, modules: list[Any]) -> bool:

@@ -281,6 +281,8 @@ def _restore(contents: Contents, targets: TargetTable) -> GraphModule:
             raise Refusal("its outermost module has no graph. The file is damaged.")
         for part in reader.graph_modules():
             check_graph(part.graph, part, is_built=True)
+            if part.guard_set is not None and part.guard_set.graph is not None:
+                check_graph(part.guard_set.graph, part, is_built=True)
     except (FxplugError, LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise Refusal(f"its content does not fit together: {error}. The file is damaged.") from error
     return module

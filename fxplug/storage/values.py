@@ -78,6 +78,19 @@ def _fields_of(kind: Any) -> tuple[str, ...] | None:
     return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else None
 
 
+_HOLDING = (list, set, frozenset, bytearray, bytes, str, int, float, complex)
+"""What else a value may be, and hold something that is in none of its fields."""
+
+
+def _holds(value: Any, name: str) -> bool:
+    """Return whether a value has an attribute, without asking a ``__getattr__`` of its class."""
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
+
+
 @functools.lru_cache(maxsize=256)
 def _slots_of(kind: type[Any]) -> frozenset[str]:
     """Return the names for whose values instances of a class have a place of their own."""
@@ -173,13 +186,15 @@ class Encoder:
         if names is None or self._is_in_constant:
             return None
         class_name = self.targets.annotation_name(kind)
-        slots = {name for name in _slots_of(kind) if hasattr(value, name)}
+        if not issubclass(kind, tuple) and issubclass(kind, _HOLDING):
+            return None
+        slots = {name for name in _slots_of(kind) if _holds(value, name)}
         unknown = (getattr(value, "__dict__", {}).keys() | slots) - set(names)
         if unknown:
             raise Refusal(
                 f"a {kind.__qualname__} has {min(unknown)!r}, which is no field of the class. Make it a field."
             )
-        missing = [name for name in names if not hasattr(value, name)]
+        missing = [name for name in names if not _holds(value, name)]
         if missing:
             raise Refusal(f"the field {missing[0]!r} of a {kind.__qualname__} was never set. Set it.")
         pairs = [[name, *self._all([getattr(value, name)], depth)] for name in names]

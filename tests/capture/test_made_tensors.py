@@ -453,3 +453,13 @@ def test_gradient_of_a_made_tensor_that_no_call_reads_is_none():
         return y if other.grad is None else x
 
     assert torch.equal(fxplug.trace(program)(torch.arange(3.0)), torch.arange(3.0))
+
+
+def test_gradient_of_a_made_tensor_that_no_call_reads_yet_is_none():
+    def program(x):
+        weight = torch.ones(3, requires_grad=True)
+        y = x * weight
+        other = torch.zeros(3, requires_grad=True)
+        return y * other if other.grad is None else y
+
+    assert torch.equal(fxplug.trace(program)(torch.arange(3.0)), torch.zeros(3))

@@ -807,9 +807,12 @@ def test_functions_that_pickle_does_not_find_by_themselves():
     tracer = Tracer()
     graph = tracer.trace(Pooled())
     graph.find_nodes(op="output")[0].args = ((*graph.find_nodes(op="output")[0].args[0], F.max_pool1d),)
+    for node in graph.nodes:
+        node.meta["made_of"] = (torch.ops.aten.relu.default, [F.max_pool2d])
     module = GraphModule(tracer.root, graph)
     loaded = pickle.loads(pickle.dumps(module))
     x = torch.randn(1, 2, 4, 4)
+    assert next(iter(loaded.graph.nodes)).meta["made_of"] == (torch.ops.aten.relu.default, [F.max_pool2d])
 
     assert loaded.code == module.code
     assert [node.target for node in loaded.graph.nodes] == [node.target for node in graph.nodes]

@@ -764,3 +764,21 @@ def test_attributes_of_weights_are_no_part_of_a_package(exported):
     assert weights["0.weight"] is weights["1.weight"]
     assert type(weights["0.weight"]) is nn.Parameter
     assert first.weight.loader() is None
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_weights_are_refused(tmp_path, register):
+    module = fxplug.symbolic_trace(nn.Sequential(nn.Linear(3, 3)))
+    getattr(module.get_submodule("0").weight, register)(lambda _: None)
+
+    assert "'0.weight' has hooks" in refused(module, tmp_path / "out")
+
+
+def test_attributes_of_weights_made_in_inference_mode(exported):
+    with torch.inference_mode():
+        linear = nn.Linear(3, 3)
+    linear.weight.note = 1
+    module = fxplug.symbolic_trace(nn.Sequential(linear))
+    package, _ = exported(module)
+
+    assert torch.equal(package.load()(X), module(X))

@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 
-from fxplug.storage import load
+import fxplug
+from fxplug.storage import load, save
 from fxplug.storage.modules import MODULE_COLUMNS
 
 
@@ -558,3 +559,24 @@ def test_a_weight_that_no_tensor_uses(stored):
     stored.tensor("scale", weight=None)
 
     assert stored.refusal() == damaged("the weight 'scale' belongs to no tensor.", "FXP-S007")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda rows: rows[0].__setitem__(2, ""), "parameter"),
+        (lambda rows: rows.insert(0, ["get_attr", "there", "no.such.thing"]), "no.such.thing"),
+    ],
+)
+def test_the_graph_of_guards_is_looked_at_as_others_are(tmp_path, opened, change, text):
+    module = fxplug.trace(lambda x: x * 2 if x.shape[0] > 1 else x, (torch.ones(2, 2),))
+    save(module, tmp_path / "module.fxplug")
+    file = opened(tmp_path / "module.fxplug")
+    assert file.members
+
+    def edit(data):
+        assert len(data["graphs"]) == 2
+        change(data["graphs"][1]["nodes"])
+
+    file.edit("graph.json", edit)
+    assert text in file.refusal()

@@ -376,3 +376,39 @@ def test_names_that_are_longer_than_a_header_may_be(tmp_path, monkeypatch):
     long.add_module("n" * 300, nn.Linear(2, 2))
 
     assert "the names of its weights are too long" in refusal(holding(long), tmp_path)
+
+
+@pytest.mark.parametrize("value", [torch.relu, torch.Tensor, [torch.relu], {"key": (torch.relu,)}])
+def test_a_function_as_an_argument_of_a_region(tmp_path, value):
+    graph = Graph()
+    node = graph.call_function(torch.relu, (graph.placeholder("x"),))
+    node.region = (RegionEntry(torch.no_grad, (value,)),)
+    graph.output(node)
+
+    assert "an argument of a region is a function or a class" in refusal(
+        GraphModule(nn.Module(), graph), tmp_path
+    )
+
+
+@dataclasses.dataclass
+class Listed(list):
+    one: int = 1
+
+
+@dataclasses.dataclass
+class Asking:
+    one: int
+    other: int = dataclasses.field(init=False)
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_a_dataclass_that_is_a_list_or_asks_for_what_is_missing(tmp_path):
+    linear = nn.Linear(2, 2)
+    linear.setting = Listed()
+    assert "attribute 'setting' of submodule 'part'" in refusal(
+        holding(linear), tmp_path, allow=[f"{__name__}:Listed"]
+    )
+    message = refusal(with_argument(Asking(1)), tmp_path, allow=[f"{__name__}:Asking"])
+    assert "the field 'other' of a Asking was never set" in message

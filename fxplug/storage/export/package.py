@@ -164,12 +164,13 @@ def _without_attributes(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Ten
     new: dict[int, torch.Tensor] = {}
     for tensor in tensors.values():
         if vars(tensor) and id(tensor) not in new:
-            bare = tensor.detach()
-            new[id(tensor)] = (
-                nn.Parameter(bare, tensor.requires_grad)
-                if isinstance(tensor, nn.Parameter)
-                else bare.requires_grad_(tensor.requires_grad)
-            )
+            with torch.inference_mode(tensor.is_inference()):
+                bare = tensor.detach()
+                new[id(tensor)] = (
+                    nn.Parameter(bare, tensor.requires_grad)
+                    if isinstance(tensor, nn.Parameter)
+                    else bare.requires_grad_(tensor.requires_grad)
+                )
     return {path: new.get(id(tensor), tensor) for path, tensor in tensors.items()}
 
 

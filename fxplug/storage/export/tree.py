@@ -13,7 +13,7 @@ from fxplug.codegen.formatting import FixedName, dotted
 from fxplug.execute import GraphModule
 from fxplug.execute.folder import given_state
 from fxplug.ir import is_plain_name
-from fxplug.semantics.internals import buffers_of, modules_of, parameters_of, persists
+from fxplug.semantics.internals import buffers_of, has_gradient_hooks, modules_of, parameters_of, persists
 from fxplug.storage.export.constructors import construct, own_attributes
 from fxplug.storage.export.fused_layers import plain_layer
 from fxplug.storage.export.names import Names, UnreachableError
@@ -71,6 +71,10 @@ def held_tensors(root: nn.Module) -> dict[str, torch.Tensor]:
             if type(tensor) not in _TENSORS:
                 raise Refusal(
                     f"{where!r} is a {type(tensor).__name__}. Make it a plain tensor or a torch.nn.Parameter."
+                )
+            if has_gradient_hooks(tensor):
+                raise Refusal(
+                    f"{where!r} has hooks, which Python code cannot hold. Remove them before exporting."
                 )
             found[where] = tensor
     return found
