@@ -145,61 +145,49 @@ TEXTS = [
 ]
 
 
+def ruff_finds_nothing(arguments, place, *paths):
+    """Run ruff on what was exported, as somebody without a configuration does; skip where it is not installed."""
+    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
+    if ruff is None:
+        pytest.skip("ruff is not installed; the environment 'template' has it")
+    result = subprocess.run(
+        [ruff, *arguments, "--isolated", "--no-cache", *map(str, paths)],
+        cwd=place,  # What lies in the working directory counts as part of the project.
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_long_texts_are_written_as_ruff_wants_them(text, tmp_path):
     graph = fxplug.Graph()
     graph.output((graph.placeholder("x"), text))
     fxplug.export_python(fxplug.GraphModule({}, graph), tmp_path / "exported_text")
-    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
-    for arguments in [("format", "--check"), ("check",)] if ruff is not None else []:
-        result = subprocess.run(
-            [ruff, *arguments, "--isolated", "--no-cache", str(tmp_path / "exported_text")],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
     written = (tmp_path / "exported_text" / "model.py").read_text(encoding="utf-8")
 
     assert '""' not in written.replace('"""', "")
+    for arguments in [("format", "--check"), ("check",)]:
+        ruff_finds_nothing(arguments, tmp_path, tmp_path / "exported_text")
 
 
 @pytest.mark.parametrize(
     "arguments", [("format", "--check"), ("check",), ("check", "--select", "E,F,RUF")], ids=" ".join
 )
 def test_ruff_finds_nothing_where_a_parameter_has_a_name_that_looks_like_a_number(arguments, tmp_path):
-    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
-    if ruff is None:
-        pytest.skip("ruff is not installed; the environment 'template' has it")
     graph = fxplug.Graph()
     graph.output(graph.placeholder("l"))
     fxplug.export_python(fxplug.GraphModule({}, graph), tmp_path / "exported_name")
-    result = subprocess.run(
-        [ruff, *arguments, "--isolated", "--no-cache", str(tmp_path / "exported_name")],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
-    assert result.returncode == 0, result.stdout + result.stderr
+    ruff_finds_nothing(arguments, tmp_path, tmp_path / "exported_name")
 
 
 @pytest.mark.parametrize(
     "arguments", [("format", "--check"), ("check",), ("check", "--select", "E,F,I,UP")], ids=" ".join
 )
 def test_ruff_finds_nothing(exported, arguments, tmp_path):
-    ruff = shutil.which("ruff", path=str(Path(sys.executable).parent)) or shutil.which("ruff")
-    if ruff is None:
-        pytest.skip("ruff is not installed; the environment 'template' has it")
     folder, names = exported
-    result = subprocess.run(
-        [ruff, *arguments, "--isolated", "--no-cache", *(str(folder / name) for name in names)],
-        cwd=tmp_path,  # What lies in the working directory counts as part of the project.
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
-    assert result.returncode == 0, result.stdout + result.stderr
+    ruff_finds_nothing(arguments, tmp_path, *(folder / name for name in names))
