@@ -42,6 +42,7 @@ __all__ = ["ConstantKeeper", "Constants"]
 
 _SETTINGS = frozenset({SET_GRAD_ENABLED})
 """Calls by which torch's contexts take effect: they draw nothing, whatever other threads draw meanwhile."""
+_HOOKING = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 
 
 class Made:
@@ -85,8 +86,15 @@ class Constants:
         """Ids of the tensors in lists and dicts that the root holds, once somebody has asked."""
         self.draws: list[Node] = []
         """Calls that draw random numbers into tensors that the program has made."""
+        self.hooked: str | None = None
+        """Where the program has first given a tensor that it has made a function to be called with its gradient."""
         self.is_busy = False
         """Whether torch is called by the tracer, and not by the program."""
+
+    def note_hooking(self, function: Any) -> None:
+        """Hear that a function is called; if it is one that hangs hooks on tensors, remember where the first one is."""
+        if function in _HOOKING and self.hooked is None:
+            self.hooked = place_in_program()
 
 
 class ConstantKeeper(RootReader):
@@ -156,7 +164,8 @@ class ConstantKeeper(RootReader):
             return function(*args, **kwargs)
         if isinstance(function, MethodWrapperType):
             return self._plain_attribute(function, args, kwargs)
-        if function in _SETTINGS:
+        if function in _SETTINGS or function in _HOOKING:
+            self._constants.note_hooking(function)
             return function(*args, **kwargs)
         effect = call_effect(function, args, kwargs)
         if effect.random:
@@ -188,6 +197,22 @@ class ConstantKeeper(RootReader):
                 "FXP-T045",
             )
         return self._note_made(function(*args, **kwargs), function, args, kwargs)
+
+    def refuse_hooks_on_constants(self) -> None:
+        """Look, when the program has ended, whether its gradients go through functions that it has hung on constants.
+
+        Raises:
+            TraceError: They do: torch calls these when the captured program runs, and what they change is not heard of.
+        """
+        place = self._constants.hooked
+        if place is not None and any(_computes_gradients(node) for node in self.graph.nodes):
+            raise TraceError(
+                f"Cannot trace a hook on a tensor that the program has made{place}: the program computes gradients "
+                "itself, and what the hook does to anything but its gradient is not recorded. Compute the gradient as "
+                "a value (torch.autograd.grad) and go on from there, or give example inputs: fxplug.trace(root, "
+                "example_inputs).",
+                code="FXP-T010",
+            )
 
     def _may_get_gradient(self, tensor: torch.Tensor) -> bool:
         """Return whether a recorded call reads tensors that lead gradients to this one, as far as anybody can see."""
@@ -473,6 +498,11 @@ def _listed(value: Any) -> Any:
 
 
 _QUESTIONS = frozenset({"__bool__", "__int__", "__float__", "__complex__", "__index__"})
+
+
+def _computes_gradients(node: Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.op in {"call_function", "call_method"} and name in {"backward", "grad"}
 
 
 def _written_nodes(node: Node) -> list[Any]:

@@ -300,6 +300,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         if self.new_constants:
             self.renew_results(output)
         self.drop_unread_draws()
+        self.refuse_hooks_on_constants()
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         return self.graph

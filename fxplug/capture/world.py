@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 __all__ = [
+    "MODES_IN_C",
     "CallsPatch",
     "PartialPatch",
     "asked_of_world",
@@ -91,6 +92,12 @@ _asked: dict[int, tuple[str, str]] = {
 """Id of a function -> (what it asks for, how messages call it)."""
 _modes = {id(getattr(torch, name)): name for name in sorted(_MODE_NAMES)}
 """Id of a function that tells of a mode -> the name that torch has for it."""
+MODES_IN_C = {
+    name: function
+    for name in sorted(_MODE_NAMES)
+    if not isinstance(function := getattr(torch, name), FunctionType)
+}
+"""Those of these functions that are not written in Python, by name."""
 _MODULES = frozenset(map(id, (time, *_ENTROPY)))
 _NAMES = frozenset({"getattr", "times", *_CLOCKS, *(name for names in _ENTROPY.values() for name in names)})
 

@@ -27,6 +27,7 @@ from fxplug.capture.shims import call_leaf, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
 from fxplug.capture.world import (
+    MODES_IN_C,
     CallsPatch,
     PartialPatch,
     asked_of_world,
@@ -168,19 +169,19 @@ def hold_modes(patches: Patches, holder: object) -> None:
 
 
 def _modes_patch(module: ModuleType) -> NamespacePatch:
-    functions = [(name, value) for name, value in modes_named() if not isinstance(value, FunctionType)]
-    found = {name: value for name, value in functions if original_of(vars(module).get(name)) is value}
-    known = _lasting_modes.get(module)
-    if known is None or known[0] != found:
-        lent = {name: (value, shim_for(value, always=False)) for name, value in found.items()}
+    patch = _lasting_modes.get(module)
+    if patch is None:
+        # Where somebody has put another function, it is left alone for as long.
+        own = [(name, value) for name, value in MODES_IN_C.items() if name in vars(module)]
+        lent = {name: (value, shim_for(value, always=False)) for name, value in own}
         for value, shim in lent.values():
             stands_in_for_scripts(shim, value)
-        known = _lasting_modes[module] = found, NamespacePatch(vars(module), lent)
-    return known[1]
+        patch = _lasting_modes[module] = NamespacePatch(vars(module), lent)
+    return patch
 
 
-_lasting_modes: dict[ModuleType, tuple[dict[str, Any], NamespacePatch]] = {}
-"""Module -> what was found in it the last time, and what hears of it: kept for the next trace."""
+_lasting_modes: dict[ModuleType, NamespacePatch] = {}
+"""Module -> what hears of what is asked of it: made when a trace first needs it."""
 
 
 def _resolve(namespace: Mapping[str, Any], name: str) -> Any:

@@ -19,6 +19,7 @@ from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet, relies_on_state
 from fxplug.execute.paths import Holders, delete_path, has_path, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
+from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import root_being_traced, runs_outside_dynamo, skip_frame
@@ -232,7 +233,9 @@ class GraphModule(nn.Module):
     def _compile(self) -> CompiledFunction:
         state = self.__dict__
         graph: Graph = state["_graph"]
-        compiled = compile_code(graph.python_code("self"), name=state["_class_name"], version=graph.version)
+        with paused_collection():
+            code = graph.python_code("self")
+            compiled = compile_code(code, name=state["_class_name"], version=graph.version)
         state["_compiled"] = compiled
         return compiled
 

@@ -463,3 +463,58 @@ def test_gradient_of_a_made_tensor_that_no_call_reads_yet_is_none():
         return y * other if other.grad is None else y
 
     assert torch.equal(fxplug.trace(program)(torch.arange(3.0)), torch.zeros(3))
+
+
+_HEARD: list[float] = []
+
+
+def with_hook(x):
+    weight = torch.ones(3, requires_grad=True)
+    weight.register_hook(lambda gradient: _HEARD.append(1.0))
+    (x * weight).sum().backward()
+    return x + len(_HEARD)
+
+
+def with_hook_that_is_taken_away(x):
+    weight = torch.ones(3, requires_grad=True)
+    handle = weight.register_post_accumulate_grad_hook(lambda gradient: _HEARD.append(1.0))
+    (x * (weight * 2)).sum().backward()
+    handle.remove()
+    return x + len(_HEARD)
+
+
+def with_hook_and_gradients_as_values(x):
+    weight = torch.ones(3, requires_grad=True)
+    weight.register_hook(lambda gradient: _HEARD.append(1.0))
+    torch.autograd.grad((x * weight).sum(), weight)
+    return x + len(_HEARD)
+
+
+@pytest.mark.parametrize(
+    "program", [with_hook, with_hook_that_is_taken_away, with_hook_and_gradients_as_values]
+)
+def test_hook_of_a_made_tensor_is_refused_where_the_program_computes_gradients(program):
+    _HEARD.clear()
+    with pytest.raises(
+        TraceError, match=rf"a hook on a tensor that the program has made at .* in {program.__name__}"
+    ) as caught:
+        fxplug.trace(program)
+    assert caught.value.code == "FXP-T010"
+    assert _HEARD == []
+
+
+def test_hook_of_a_made_tensor_stays_where_others_compute_gradients():
+    """Torch calls it for the captured program as it does for the program."""
+
+    def program(x):
+        weight = torch.ones(3, requires_grad=True)
+        weight.register_hook(lambda gradient: gradient * 5)
+        return x * (weight * x)
+
+    module = fxplug.trace(program)
+    gradients = []
+    for run in (program, module):
+        x = torch.arange(3.0, requires_grad=True)
+        run(x).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
