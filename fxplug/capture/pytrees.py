@@ -303,8 +303,7 @@ class NestedCall:
                 self._check_unchanged(entry, value, leaves)
         refuse_cycles(result, "what the program returns")
         outputs, spec = flatten_tree(result)
-        parameters = [self._parameter(entry) for entry in self._call.inputs]
-        self._graph.set_codegen(PyTreeCodeGen(parameters, InputTrees(self._specs), OutputTree(spec)))
+        self._graph.set_codegen(PyTreeCodeGen(self._parameters(), InputTrees(self._specs), OutputTree(spec)))
         return outputs
 
     @staticmethod
@@ -323,8 +322,7 @@ class NestedCall:
         if any(entry.name == "self" for entry in call.inputs):
             return result  # The first parameter of the generated function has that name.
         outputs, spec = flatten_tree(result)
-        nested = NestedCall(call, 0, {}, graph)
-        parameters = [nested._parameter(entry) for entry in call.inputs]
+        parameters = NestedCall(call, 0, {}, graph)._parameters()
         graph.set_codegen(PyTreeCodeGen(parameters, InputTrees({}), OutputTree(spec)))
         return outputs
 
@@ -354,10 +352,16 @@ class NestedCall:
             code="FXP-T032",
         )
 
+    def _parameters(self) -> list[TreeParameter]:
+        return [
+            self._parameter(entry) for entry in self._call.inputs if entry.name not in self._call.constants
+        ]
+
     def _parameter(self, entry: Input) -> TreeParameter:
         spec = self._specs.get(entry.name)
         leaves = None if spec is None else spec.num_leaves
-        return TreeParameter(entry.name, entry.stars, leaves, entry.default, entry.keyword_only)
+        is_named = entry.keyword_only or entry.name in self._call.must_name
+        return TreeParameter(entry.name, entry.stars, leaves, entry.default, is_named)
 
 
 def _is_same(one: object, other: object) -> bool:

@@ -100,12 +100,23 @@ class RootCall:
         given: Given | None = None,
     ) -> None:
         self.inputs = inputs
+        self.constants: set[str] = set()
+        """The names of the parameters that the graph has no input for: they stay what they are by default."""
         self._given = given
         self._skipped = 0 if root is None else 1
         self._source = signature_source(function, root)
         self._with_hooks: Callable[..., Any] | None = None
         if isinstance(function, Unbound) and function.run is not function.like:
             self._with_hooks = function.run
+
+    @property
+    def must_name(self) -> frozenset[str]:
+        """The names of the parameters that callers of the captured program must name, behind one that it has not."""
+        if not self.constants:
+            return frozenset()
+        first = next(index for index, entry in enumerate(self.inputs) if entry.name in self.constants)
+        behind = self.inputs[first:]
+        return frozenset(entry.name for entry in behind if not entry.stars) - self.constants
 
     def __call__(self, *args: Any) -> Any:
         """Run it.

@@ -462,22 +462,22 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         plan = InputPlan(inputs, given, named_by_path=self._names_inputs_by_path)
         values: list[Any] = [] if root is None else [root]
         checks: list[tuple[str, Proxy, Any]] = []
+        run = RootCall(root_fn, root, inputs, self._how_given())
         for entry in plan.entries:
             value, proxy = self._receive(entry)
             values.append(value)
             if proxy is None:
+                run.constants.add(entry.input.name)
                 continue
             if value is not proxy:
                 checks.append((entry.path, proxy, value))
             elif entry.input.name in given or entry.path != entry.input.name:
                 self.given.add(proxy.node)
-        self.graph.keyword_only = frozenset(
-            entry.input.name for entry in plan.entries if entry.input.keyword_only
-        )
+        by_name = frozenset(entry.input.name for entry in plan.entries if entry.input.keyword_only)
+        self.graph.keyword_only = by_name | run.must_name if run.constants else by_name
         # Behind all inputs, so that these stand together.
         for path, proxy, value in checks:
             self._check_input(path, proxy, value)
-        run = RootCall(root_fn, root, inputs, self._how_given())
         if not plan.specs:
             return run, values
         return NestedCall(run, len(values) - len(plan.entries), plan.specs, self.graph), values

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import fxplug
 from fxplug.analyze.comparison import compare
@@ -480,6 +481,56 @@ def test_tensor_as_a_default_is_a_constant() -> None:
     captured = fxplug.trace(weighted, (ROWS + 1,))
 
     assert torch.equal(captured(ROWS + 1), weighted(ROWS + 1))
+    with pytest.raises(TypeError):
+        captured(ROWS, ROWS)
+
+
+def _shifted(x: torch.Tensor, weight: torch.Tensor = ROWS, shift: float = 1.0) -> torch.Tensor:
+    return x * weight + shift
+
+
+def _shifted_part(parts: dict[str, torch.Tensor], weight: torch.Tensor = ROWS, shift: float = 1.0) -> Any:
+    return {"shifted": parts["x"] * weight + shift}
+
+
+class _Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+def _paired(x: torch.Tensor, weight: torch.Tensor = ROWS, shift: float = 1.0) -> _Pair:
+    return _Pair(x * weight + shift, x)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("program", "example"), [(_shifted, ROWS), (_shifted_part, {"x": ROWS}), (_paired, ROWS)]
+)
+def test_parameters_behind_one_that_is_a_constant_are_given_by_name(
+    program: Callable[..., Any], example: Any, mode: str, *, check: bool
+) -> None:
+    """By its place, a value would be taken for that of another parameter than the program takes it for."""
+    captured = fxplug.trace(program, (copy.deepcopy(example),), mode=mode, check=check)
+
+    for given in ({}, {"shift": 3.0}):
+        found, expected = captured(example, **given), program(example, **given)
+        assert all(map(torch.equal, pytree.tree_leaves(found), pytree.tree_leaves(expected)))
+    with pytest.raises(TypeError):
+        captured(example, ROWS + 1)
+    with pytest.raises(TypeError):
+        captured(example, weight=ROWS + 1)
+
+
+@pytest.mark.parametrize(("program", "example"), [(_shifted, ROWS), (_shifted_part, {"x": ROWS})])
+def test_example_that_is_the_default_of_another_parameter_is_refused(
+    program: Callable[..., Any], example: Any
+) -> None:
+    with pytest.raises(
+        TraceError, match=r"is the very tensor that the parameter 'weight' has by default"
+    ) as caught:
+        fxplug.trace(program, (example,))
+    assert caught.value.code == "FXP-T012"
 
 
 class Unsized(nn.Module):

@@ -94,6 +94,8 @@ class InputReceiver(ValueKeeper):
         self._wholes: list[tuple[Node, Any, Any]] = []
         self._defaults: dict[Node, str] = {}
         """The inputs that no example was given for, and the names of their parameters."""
+        self._constant_defaults: dict[int, str] = {}
+        """Id of a tensor that is the default of a parameter without an example -> the name of the parameter."""
         self._code: CodeType | None = None
         self._is_split = False
         self._hash_is_asked = False
@@ -120,6 +122,8 @@ class InputReceiver(ValueKeeper):
             self._compared = {name for name, test in scan_of(code).tests.items() if not test.is_indirect}
         for entry in inputs:
             value = given[entry.name]
+            if isinstance(entry.default, torch.Tensor) and value is entry.default:
+                self._constant_defaults[id(value)] = entry.name
             stays = self.keeps_structures and not entry.stars and isinstance(value, (dict, tuple, list))
             if stays or (isinstance(value, (dict, tuple, list)) and not can_be_rebuilt(value)):
                 given[entry.name] = Whole(value)
@@ -137,6 +141,7 @@ class InputReceiver(ValueKeeper):
         if entry.input.name in self._compared:
             self._compared_inputs.add(node)
         if isinstance(value, torch.Tensor):
+            self._refuse_default(value, entry.path)
             if id(value) in self._known and not self._tells_apart():
                 value = value.view_as(value)  # Given twice: in the graph they are two.
                 self._is_split = True
@@ -160,6 +165,20 @@ class InputReceiver(ValueKeeper):
                 if original is entry.input.default:
                     self._defaults[node] = entry.input.name
         return value, proxy
+
+    def _refuse_default(self, value: torch.Tensor, path: str) -> None:
+        """Refuse an example that is the constant which another parameter stands for.
+
+        Raises:
+            TraceError: It is.
+        """
+        name = self._constant_defaults.get(id(value))
+        if name is not None:
+            raise TraceError(
+                f"Cannot trace with the input {path!r}: it is the very tensor that the parameter {name!r} has by "
+                "default, and other calls give another one. Give a copy of it (clone()).",
+                code="FXP-T012",
+            )
 
     def _receive_attributes(self, value: torch.Tensor, node: Node, path: str) -> None:
         """Let tensors that the caller has set on an input be known as parts of it."""
@@ -207,6 +226,7 @@ class InputReceiver(ValueKeeper):
             TraceError: The input is of a kind whose parts are not known.
         """
         if isinstance(value, torch.Tensor):
+            self._refuse_default(value, path)
             self._known.setdefault(id(value), (value, source))
             self._snapshots.add(value)
             self._tensor_inputs.append((source, value))
