@@ -862,3 +862,84 @@ def test_no_warning_is_left_over() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fxplug.trace(branching, (ROWS,))
+
+
+class _Holding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(4.0))
+        self.register_buffer("mean", torch.arange(4.0))
+        self.listed = [torch.arange(4.0)]
+
+
+class _WithWeight(_Holding):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class _WithMean(_Holding):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.mean
+
+
+class _WithListed(_Holding):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.listed[0]
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("kind", [_WithWeight, _WithMean])
+def test_example_may_be_a_tensor_of_the_root(kind: type[nn.Module], mode: str, *, check: bool) -> None:
+    root: Any = kind()
+    captured = fxplug.trace(
+        root, (root.weight if kind is _WithWeight else root.mean,), mode=mode, check=check
+    )
+
+    assert torch.equal(captured(torch.full((4,), 5.0)), root(torch.full((4,), 5.0)))
+
+
+def _by_global(x: torch.Tensor) -> torch.Tensor:
+    return x * ROWS
+
+
+_CYCLE: list[Any] = [ROWS]
+_CYCLE.append(_CYCLE)
+
+
+def _by_part_of_global(x: torch.Tensor) -> torch.Tensor:
+    return x * _CYCLE[0]
+
+
+def _by_attribute_of_that_name(x: Any) -> torch.Tensor:
+    return x.ROWS * 2
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_example_that_the_program_finds_by_itself_is_refused(*, check: bool) -> None:
+    root = _WithListed()
+    closed_over = torch.arange(4.0)
+    found: list[tuple[Any, torch.Tensor]] = [
+        (_by_global, ROWS),
+        (_by_part_of_global, ROWS),
+        (root, root.listed[0]),
+        (lambda x: x * closed_over, closed_over),
+    ]
+    for program, example in found:
+        with pytest.raises(
+            TraceError, match=r"that the program finds by itself, too: .* Give a copy"
+        ) as caught:
+            fxplug.trace(program, (example,), check=check)
+        assert caught.value.code == "FXP-T061"
+        captured = fxplug.trace(program, (example.clone(),), check=check)
+        assert torch.equal(captured(example + 1), program(example + 1))
+
+
+def test_example_in_a_global_that_has_the_name_of_an_attribute() -> None:
+    @dataclasses.dataclass
+    class Batch:
+        ROWS: torch.Tensor
+
+    captured = fxplug.trace(_by_attribute_of_that_name, (Batch(ROWS),))
+
+    assert torch.equal(captured(Batch(ROWS + 1)), (ROWS + 1) * 2)

@@ -8,9 +8,11 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
+from fxplug.capture.examples.finding import found_by, holds_one_of, is_found
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
 from fxplug.capture.examples.kinds import ASKS_FOR_NONE, UNHEARD, asks_for_identity, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
@@ -31,7 +33,7 @@ from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import are_distinct, class_of, same_value
-from fxplug.semantics.internals import can_be_rebuilt
+from fxplug.semantics.internals import buffers_of, can_be_rebuilt, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -142,8 +144,9 @@ class InputReceiver(ValueKeeper):
             self._compared_inputs.add(node)
         if isinstance(value, torch.Tensor):
             self._refuse_default(value, entry.path)
-            if id(value) in self._known and not self._tells_apart():
-                value = value.view_as(value)  # Given twice: in the graph they are two.
+            is_twice = id(value) in self._known and not self._tells_apart()
+            if is_twice or self._is_of_root(value):
+                value = value.view_as(value)  # In the graph they are two.
                 self._is_split = True
             self._known.setdefault(id(value), (value, node))
             self._snapshots.add(value)
@@ -165,6 +168,32 @@ class InputReceiver(ValueKeeper):
                 if original is entry.input.default:
                     self._defaults[node] = entry.input.name
         return value, proxy
+
+    def _is_of_root(self, value: torch.Tensor) -> bool:
+        """Return whether an example is a parameter or buffer of what is traced, which other calls give another one."""
+        tables = parameters_of if isinstance(value, nn.Parameter) else buffers_of
+        return any(any(value is one for one in tables(module).values()) for module in self._below)
+
+    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
+        """Hear of a function that the program may call (see `StateKeeper.on_function_reached`).
+
+        Raises:
+            TraceError: It finds an example elsewhere than among what it is given.
+        """
+        super().on_function_reached(function, code, names, owner)
+        if self.without_data is not None or not self._tensor_inputs:
+            return
+        given = {id(value) for _, value in self._tensor_inputs}
+        for where, name, value in found_by(function, names, owner):
+            if holds_one_of(value, given) and is_found(code, where, name):
+                error = TraceError(
+                    f"Cannot trace with an example that the program finds by itself, too: it is in the {where} "
+                    f"{name!r}, which {code.co_name} names ({code.co_filename}:{code.co_firstlineno}). Other "
+                    "calls give another one. Give a copy of it (clone()).",
+                    code="FXP-T061",
+                )
+                self.note_refusal(error)
+                raise error
 
     def _refuse_default(self, value: torch.Tensor, path: str) -> None:
         """Refuse an example that is the constant which another parameter stands for.

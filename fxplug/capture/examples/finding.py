@@ -1,0 +1,68 @@
+"""What a function of a program finds by itself, other than among what it is called with."""
+
+from __future__ import annotations
+
+import dis
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.capture.writes import with_inner
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
+    from types import CodeType
+
+__all__ = ["found_by", "holds_one_of", "is_found"]
+
+_GLOBAL = "global"
+_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
+_DEEPEST, _MOST = 3, 100
+"""Containers are looked into that have at most so many elements, and so many of them in one another."""
+_LIBRARIES = ("fxplug", "numpy", "torch")
+
+
+def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield what a function finds: what kind of place it is in, its name there, and the value.
+
+    Args:
+        function: The function.
+        names: Those of globals and attributes in it.
+        owner: The object whose method it is; None for a function.
+    """
+    namespace = function.__globals__
+    for name in namespace.keys() & names:
+        value = namespace[name]
+        if not isinstance(value, ModuleType):
+            yield _GLOBAL, name, value
+        elif not value.__name__.startswith(_LIBRARIES):
+            held = vars(value)
+            yield from (("attribute", f"{name}.{inner}", held[inner]) for inner in held.keys() & names)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            yield "variable", name, cell.cell_contents
+        except ValueError:  # It has no value yet.
+            continue
+    own: dict[str, Any] = getattr(owner, "__dict__", {})
+    yield from (("attribute", name, own[name]) for name in own.keys() & names)
+
+
+def holds_one_of(value: Any, ids: Container[int], steps: int = _DEEPEST) -> bool:
+    """Return whether a value, or something in it if it is a list, tuple or dict, has one of some ids."""
+    if isinstance(value, (list, tuple, dict)):
+        held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+        return steps > 0 and len(held) <= _MOST and any(holds_one_of(part, ids, steps - 1) for part in held)
+    return id(value) in ids
+
+
+def is_found(code: CodeType, where: str, name: str) -> bool:
+    """Return whether a function looks for a name where it was found by `found_by`, and does not only have it.
+
+    Args:
+        code: Of the function.
+        where: What kind of place it is.
+        name: The name: a global may be called as an attribute is that the function names.
+    """
+    if where != _GLOBAL:
+        return True
+    entries = (entry for part in with_inner(code) for entry in dis.get_instructions(part))
+    return any(entry.opname in _LOADS and entry.argval == name for entry in entries)
