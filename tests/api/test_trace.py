@@ -907,6 +907,14 @@ _CYCLE: list[Any] = [ROWS]
 _CYCLE.append(_CYCLE)
 
 
+def _by_helper(x: torch.Tensor) -> torch.Tensor:
+    return _by_global(x) + 1
+
+
+def _by_branch_not_taken(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] > 1 else ROWS
+
+
 def _by_part_of_global(x: torch.Tensor) -> torch.Tensor:
     return x * _CYCLE[0]
 
@@ -922,17 +930,22 @@ def test_example_that_the_program_finds_by_itself_is_refused(*, check: bool) -> 
     found: list[tuple[Any, torch.Tensor]] = [
         (_by_global, ROWS),
         (_by_part_of_global, ROWS),
+        (_by_helper, ROWS),
         (root, root.listed[0]),
         (lambda x: x * closed_over, closed_over),
     ]
     for program, example in found:
-        with pytest.raises(
-            TraceError, match=r"that the program finds by itself, too: .* Give a copy"
-        ) as caught:
+        with pytest.raises(TraceError, match=r"finds? (it )?by itself.* [Gg]ive a copy of it") as caught:
             fxplug.trace(program, (example,), check=check)
         assert caught.value.code == "FXP-T061"
         captured = fxplug.trace(program, (example.clone(),), check=check)
         assert torch.equal(captured(example + 1), program(example + 1))
+
+
+def test_example_that_the_program_names_and_does_not_come_to() -> None:
+    captured = fxplug.trace(_by_branch_not_taken, (ROWS,))
+
+    assert torch.equal(captured(ROWS + 1), (ROWS + 1) * 2)
 
 
 def test_example_in_a_global_that_has_the_name_of_an_attribute() -> None:

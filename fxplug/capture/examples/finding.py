@@ -6,13 +6,15 @@ import dis
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
 from fxplug.capture.writes import with_inner
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
     from types import CodeType
 
-__all__ = ["found_by", "holds_one_of", "is_found"]
+__all__ = ["found_by", "holds_one_of", "ids_found_by", "is_found"]
 
 _GLOBAL = "global"
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -46,12 +48,25 @@ def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Itera
     yield from (("attribute", name, own[name]) for name in own.keys() & names)
 
 
-def holds_one_of(value: Any, ids: Container[int], steps: int = _DEEPEST) -> bool:
+def ids_found_by(function: FunctionType, names: frozenset[str], owner: Any) -> set[int]:
+    """Return the ids of the tensors in what `found_by` yields."""
+    found = found_by(function, names, owner)
+    return {id(part) for _, _, value in found for part in _parts_of(value) if isinstance(part, torch.Tensor)}
+
+
+def holds_one_of(value: Any, ids: Container[int]) -> bool:
     """Return whether a value, or something in it if it is a list, tuple or dict, has one of some ids."""
-    if isinstance(value, (list, tuple, dict)):
-        held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
-        return steps > 0 and len(held) <= _MOST and any(holds_one_of(part, ids, steps - 1) for part in held)
-    return id(value) in ids
+    return any(id(part) in ids for part in _parts_of(value))
+
+
+def _parts_of(value: Any, steps: int = _DEEPEST) -> Iterator[Any]:
+    if not isinstance(value, (list, tuple, dict)):
+        yield value
+        return
+    held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+    if steps > 0 and len(held) <= _MOST:
+        for part in held:
+            yield from _parts_of(part, steps - 1)
 
 
 def is_found(code: CodeType, where: str, name: str) -> bool:

@@ -12,7 +12,7 @@ from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
-from fxplug.capture.examples.finding import found_by, holds_one_of, is_found
+from fxplug.capture.examples.finding import found_by, holds_one_of, ids_found_by, is_found
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
 from fxplug.capture.examples.kinds import ASKS_FOR_NONE, UNHEARD, asks_for_identity, asks_for_kinds
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
@@ -25,7 +25,7 @@ from fxplug.capture.examples.structures import (
     is_field,
     parts_of,
 )
-from fxplug.capture.examples.values import ValueKeeper
+from fxplug.capture.examples.values import ValueKeeper, another
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.inputs import Given
 from fxplug.capture.sources import passes_calls_on, place_in_program
@@ -99,6 +99,8 @@ class InputReceiver(ValueKeeper):
         self._constant_defaults: dict[int, str] = {}
         """Id of a tensor that is the default of a parameter without an example -> the name of the parameter."""
         self._code: CodeType | None = None
+        self._found: Container[int] = ()
+        """The ids of tensors that the root finds by itself."""
         self._is_split = False
         self._hash_is_asked = False
 
@@ -118,9 +120,11 @@ class InputReceiver(ValueKeeper):
         self, source: Callable[..., Any], inputs: list[Input], concrete_args: Any
     ) -> dict[str, Any]:
         given = bound_examples(source, inputs, *self._examples)
-        code = getattr(getattr(source, "__func__", source), "__code__", None)
+        plain = getattr(source, "__func__", source)
+        code = getattr(plain, "__code__", None)
         if isinstance(code, CodeType):
             self._code = code
+            self._found = ids_found_by(plain, scan_of(code).names, getattr(source, "__self__", None))
             self._compared = {name for name, test in scan_of(code).tests.items() if not test.is_indirect}
         for entry in inputs:
             value = given[entry.name]
@@ -145,8 +149,8 @@ class InputReceiver(ValueKeeper):
         if isinstance(value, torch.Tensor):
             self._refuse_default(value, entry.path)
             is_twice = id(value) in self._known and not self._tells_apart()
-            if is_twice or self._is_of_root(value):
-                value = value.view_as(value)  # In the graph they are two.
+            if is_twice or id(value) in self._found or self._is_of_root(value):
+                value = another(value)  # In the graph they are two.
                 self._is_split = True
             self._known.setdefault(id(value), (value, node))
             self._snapshots.add(value)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Argument, Origin
 
-__all__ = ["PLAIN", "ValueKeeper", "node_behind"]
+__all__ = ["PLAIN", "ValueKeeper", "another", "node_behind"]
 
 PLAIN = frozenset(
     {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device}
@@ -49,7 +49,7 @@ def node_behind(source: Node | Part) -> Node:
     return source
 
 
-def _another(tensor: torch.Tensor) -> torch.Tensor:
+def another(tensor: torch.Tensor) -> torch.Tensor:
     """Return another tensor with the same memory; of a layout that has no views, with a copy of it."""
     has_views = tensor.layout is torch.strided and not tensor.is_nested
     return tensor.view_as(tensor) if has_views else tensor.clone()
@@ -200,7 +200,7 @@ class ValueKeeper(Answerer):
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
-            value = self._aloof(_another, value)
+            value = self._aloof(another, value)
         self._known.add_result(value, storage_of(value), source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1
@@ -282,7 +282,7 @@ class ValueKeeper(Answerer):
             elif path is not None:
                 node = self.create_node("get_attr", path, (), {})
             elif self._is_made_here(tensor) or not is_in_reach(tensor):
-                raise self._unheard_of()
+                raise self._unheard_of(tensor)
             else:
                 node = super()._lift_tensor(tensor)
             self._snapshots.add(tensor)
@@ -291,15 +291,29 @@ class ValueKeeper(Answerer):
         self._known[id(tensor)] = (tensor, node)
         return node
 
-    def _unheard_of(self) -> TraceError:
-        error = TraceError(
+    def _unheard_of(self, tensor: torch.Tensor) -> TraceError:
+        message = (
             f"Cannot record a tensor that comes from somewhere{place_in_program()} that torch does not tell of: "
             "another thread, the memory of something else (frombuffer, from_numpy), or another class (as_subclass). "
-            "Compute it in this thread with functions of torch, or keep the function as a call (fxplug.wrap).",
-            code="FXP-T061",
+            "Compute it in this thread with functions of torch, or keep the function as a call (fxplug.wrap)."
         )
+        if self._is_of_input(tensor):
+            message = (
+                f"Cannot record a tensor{place_in_program()} that has the memory of an example and is another tensor: "
+                "other calls give another one. If the program finds it by itself, in a global, a closure or an "
+                "attribute, give a copy of it as the example (clone()). If it makes it from the input in a way that "
+                "torch does not tell of (as_subclass), use functions of torch, or keep the function as a call "
+                "(fxplug.wrap)."
+            )
+        error = TraceError(message, code="FXP-T061")
         self.note_refusal(error)
         return error
+
+    def _is_of_input(self, tensor: torch.Tensor) -> bool:
+        """Return whether an input has the memory of a tensor."""
+        memory = storage_of(tensor)
+        inputs = (known for known, source in self._known.living() if node_behind(source).op == "placeholder")
+        return memory is not None and any(storage_of(known) == memory for known in inputs)
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         return self._known.have_had(storage_of(tensor))
