@@ -43,6 +43,7 @@ __all__ = ["ConstantKeeper", "Constants"]
 _SETTINGS = frozenset({SET_GRAD_ENABLED})
 """Calls by which torch's contexts take effect: they draw nothing, whatever other threads draw meanwhile."""
 _HOOKING = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
+"""Calls that let torch call a function of the program with a gradient."""
 
 
 class Made:

@@ -34,14 +34,6 @@ def _is_layer(kind: type) -> bool:
     )
 
 
-def _is_as_its_class(own: dict[str, Any]) -> bool:
-    """Return whether one of torch's modules, whose attributes are given, has no code but that of its class."""
-    held = own.get
-    return "forward" not in own and not (
-        held("_modules") or held("_forward_pre_hooks") or held("_forward_hooks")
-    )
-
-
 class Likenesses:
     """Numbers objects: two have the same number if code finds the same functions through each of them.
 
@@ -60,8 +52,14 @@ class Likenesses:
         number = self._layers.get(kind)
         if number is None:
             number = self._layers[kind] = self._number_of((kind,)) if _is_layer(kind) else 0
-        if number and _is_as_its_class(value.__dict__):
-            return number
+        if number:
+            held = value.__dict__
+            own = held.get
+            # A model has hundreds of them.
+            if "forward" not in held and not (
+                own("_modules") or own("_forward_pre_hooks") or own("_forward_hooks")
+            ):
+                return number
         known = self._known.get(id(value))
         if known is not None:
             return known[1]
@@ -89,21 +87,14 @@ class Likenesses:
 
     def _parts_of_module(self, module: nn.Module) -> list[Any]:
         parts: list[Any] = []
-        of, layers, own = self.of, self._layers, module.__dict__
+        of = self.of
         for name, child in modules_of(module).items():
-            # Most are layers of torch, and told apart by their classes (see `of`).
-            number = layers.get(child.__class__)
-            if number and _is_as_its_class(child.__dict__):
-                parts += (name, number)
-            else:
-                parts += (name, None if child is None else of(child))
+            parts += (name, None if child is None else of(child))
         parts += map(id, hooks_around_forward(module))
         if not _is_layer(type(module)):
-            further = own.keys() - OWN_TABLES
-            if further:
-                parts += self._attributes({name: own[name] for name in sorted(further)}, _DEEPEST - 1)
-        elif "forward" in own:
-            parts.append(id(own["forward"]))
+            parts += self._attributes(vars(module), _DEEPEST - 1)
+        elif "forward" in vars(module):
+            parts.append(id(vars(module)["forward"]))
         return parts
 
     def _held_by(self, value: Any, steps: int) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.containers import is_foreign
 from fxplug.capture.writes import with_inner
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _GLOBAL = "global"
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _DEEPEST, _MOST = 3, 100
 """Containers are looked into that have at most so many elements, and so many of them in one another."""
-_LIBRARIES = ("fxplug", "numpy", "torch")
 
 
 def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Iterator[tuple[str, str, Any]]:
@@ -36,7 +36,7 @@ def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Itera
         value = namespace[name]
         if not isinstance(value, ModuleType):
             yield _GLOBAL, name, value
-        elif not value.__name__.startswith(_LIBRARIES):
+        elif not is_foreign(str(vars(value).get("__name__"))):
             held = vars(value)
             yield from (("attribute", f"{name}.{inner}", held[inner]) for inner in held.keys() & names)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
@@ -49,9 +49,13 @@ def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Itera
 
 
 def ids_found_by(function: FunctionType, names: frozenset[str], owner: Any) -> set[int]:
-    """Return the ids of the tensors in what `found_by` yields."""
-    found = found_by(function, names, owner)
-    return {id(part) for _, _, value in found for part in _parts_of(value) if isinstance(part, torch.Tensor)}
+    """Return the ids of the tensors in what a function finds."""
+    found: set[int] = set()
+    for where, name, value in found_by(function, names, owner):
+        ids = {id(part) for part in _parts_of(value) if isinstance(part, torch.Tensor)}
+        if ids and is_found(function.__code__, where, name):
+            found |= ids
+    return found
 
 
 def holds_one_of(value: Any, ids: Container[int]) -> bool:

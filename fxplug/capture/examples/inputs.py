@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import operator
 import sys
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.examples.binding import bound_examples
@@ -33,7 +32,7 @@ from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import are_distinct, class_of, same_value
-from fxplug.semantics.internals import buffers_of, can_be_rebuilt, parameters_of
+from fxplug.semantics.internals import can_be_rebuilt, own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -101,6 +100,8 @@ class InputReceiver(ValueKeeper):
         self._code: CodeType | None = None
         self._found: Container[int] = ()
         """The ids of tensors that the root finds by itself."""
+        self._own: set[int] | None = None
+        """The ids of the parameters and buffers below the root, once an example may be one."""
         self._is_split = False
         self._hash_is_asked = False
 
@@ -124,7 +125,8 @@ class InputReceiver(ValueKeeper):
         code = getattr(plain, "__code__", None)
         if isinstance(code, CodeType):
             self._code = code
-            self._found = ids_found_by(plain, scan_of(code).names, getattr(source, "__self__", None))
+            if isinstance(plain, FunctionType) and self.without_data is None:
+                self._found = ids_found_by(plain, scan_of(code).names, getattr(source, "__self__", None))
             self._compared = {name for name, test in scan_of(code).tests.items() if not test.is_indirect}
         for entry in inputs:
             value = given[entry.name]
@@ -175,8 +177,12 @@ class InputReceiver(ValueKeeper):
 
     def _is_of_root(self, value: torch.Tensor) -> bool:
         """Return whether an example is a parameter or buffer of what is traced, which other calls give another one."""
-        tables = parameters_of if isinstance(value, nn.Parameter) else buffers_of
-        return any(any(value is one for one in tables(module).values()) for module in self._below)
+        if self.without_data is not None:
+            return False
+        if self._own is None:
+            tables = (table for module in self._below for table in own_tables(module)[:2])
+            self._own = {id(tensor) for table in tables for tensor in table.values()}
+        return id(value) in self._own
 
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call (see `StateKeeper.on_function_reached`).
