@@ -507,23 +507,10 @@ def entering(function: Callable[..., Any]) -> Callable[..., Any]:
     return body_of(_patches, function)
 
 
-_sequential = nn.Sequential.forward
-
-
-def _only_calls_parts(module: nn.Module) -> bool:
-    """Return whether all that a module does is to call those in it."""
-    return (
-        type(module) is nn.Sequential
-        and nn.Sequential.forward is _sequential
-        and "forward" not in module.__dict__
-        and not hooks_around_forward(module)
-    )
-
-
 def entering_module(module: nn.Module) -> None:
     """Hear that the forward of a module is about to be traced."""
     session = active.get()
-    if session is None or _only_calls_parts(module):
+    if session is None:
         return
     likeness = session.likenesses.of(module)
     if likeness in session.entered:

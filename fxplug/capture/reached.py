@@ -52,12 +52,10 @@ def flags_read_by(module: nn.Module) -> frozenset[str | None]:
     if isinstance(module, GraphModule):
         return _OWN_FLAG if module.graph.captured_training is not None else _NO_FLAGS
     kind = type(module)
-    if "forward" in module.__dict__:
+    if "forward" in vars(module):
         return _flags_in(_reached_by(module.forward, kind))
     key = id(kind)
     known = _known.get(key)
-    if known is not None and known[1] is kind.__dict__.get("forward", known):
-        return known[2]  # Most classes have a forward of their own.
     forward = next((vars(base)["forward"] for base in kind.__mro__ if "forward" in vars(base)), None)
     if known is None or known[1] is not forward:
         answer = _flags_in(_reached_by(forward, kind))

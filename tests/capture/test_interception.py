@@ -20,6 +20,7 @@ import torch.fx
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.capture import Tracer, interception, is_tracing
 from fxplug.capture.examples import ExampleTracer
 from fxplug.errors import TraceError, TraceWarning
@@ -509,3 +510,19 @@ def test_garbage_collector_is_as_before():
     with pytest.raises(TraceError):
         Tracer().trace(lambda x: x if x else -x)
     assert gc.isenabled()
+
+
+def test_a_mode_is_heard_of_again_where_its_function_was_another_one_for_a_while(monkeypatch):
+    def program(x):
+        return x * 2 if torch.is_grad_enabled() else x * 3
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "is_grad_enabled", lambda: False)
+        replaced = fxplug.symbolic_trace(program)
+        assert replaced.graph.state_guards == ()
+    own = torch.is_grad_enabled
+    module = fxplug.symbolic_trace(program)
+
+    assert torch.is_grad_enabled is own
+    assert torch.equal(replaced(torch.ones(1)), torch.tensor([3.0]))
+    assert [guard.asked for guard in module.graph.state_guards] == ["torch.is_grad_enabled"]
