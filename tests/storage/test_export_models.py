@@ -190,4 +190,24 @@ def test_ruff_finds_nothing_where_a_parameter_has_a_name_that_looks_like_a_numbe
 def test_ruff_finds_nothing(exported, arguments, tmp_path):
     folder, names = exported
 
-    ruff_finds_nothing(arguments, tmp_path, *(folder / name for name in names))
+    for place in (tmp_path, folder):
+        ruff_finds_nothing(arguments, place, *(folder / name for name in names))
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_ruff_finds_nothing_wherever_the_modules_lie_that_a_package_imports(number, tmp_path):
+    graph = fxplug.Graph()
+    value = graph.call_function(torch.relu, (graph.placeholder("x"),))
+    for index, folder in enumerate((tmp_path / "project", tmp_path / "elsewhere")[:number]):
+        folder.mkdir()
+        name = f"exported_helper_{index}"
+        (folder / f"{name}.py").write_text("def halved(x):\n    return x / 2\n", encoding="utf-8")
+        value = graph.call_function(load(folder / f"{name}.py", name).halved, (value,))
+    graph.output(value)
+    package = tmp_path / "package"
+    fxplug.export_python(fxplug.GraphModule({}, graph), package)
+
+    assert (package / "model.py").read_text(encoding="utf-8").count("import exported_helper") == number
+    for place in (tmp_path, tmp_path / "project"):
+        ruff_finds_nothing(("check", "--select", "E,F,I,UP"), place, package)
+        ruff_finds_nothing(("format", "--check"), place, package)

@@ -147,21 +147,21 @@ class Names:
         Args:
             used: The names that the file uses.
         """
-        groups: dict[int, list[str]] = {0: [], 1: [], 2: []}
-        for statement, name in self._imports.items():
-            if name not in used:
-                continue
-            module = statement.split()[1].partition(".")[0]
-            groups[0 if module in sys.stdlib_module_names else 1].append(statement)
-        groups[2] += self._relative_lines(used)
-        ordered = [
-            sorted(group, key=_import_order) if number < 2 else group
-            for number, group in groups.items()
-            if group
-        ]
+        standard: list[str] = []
+        further: dict[str, list[str]] = {}
+        for statement, name in sorted(self._imports.items(), key=lambda item: _import_order(item[0])):
+            if name in used:
+                module = statement.split()[1].partition(".")[0]
+                place = standard if module in sys.stdlib_module_names else further.setdefault(module, [])
+                place.append(statement)
+        groups = [standard, further.pop("torch", []), *(further[module] for module in sorted(further))]
         lines: list[str] = []
-        for group in ordered:
-            lines += [*([""] if lines else []), *group]
+        for number, group in enumerate([*groups, self._relative_lines(used)]):
+            if group:
+                # Formatters sort the modules of a project behind others, and which ones are its own hangs on the folder
+                # in which they run.
+                is_split = 2 <= number < len(groups) and any(groups[1:number])
+                lines += [*([""] if lines else []), *(["# isort: split"] if is_split else []), *group]
         return lines
 
     def _relative_lines(self, used: set[str]) -> list[str]:
