@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["attribute_asked", "call_effect", "call_form", "is_query", "node_effect", "written_arguments"]
+__all__ = [
+    "attribute_asked",
+    "call_effect",
+    "call_form",
+    "is_query",
+    "node_effect",
+    "tells_sizes_apart",
+    "written_arguments",
+]
 
 _is_method = lru_cache(maxsize=4096)(torch.overrides.is_tensor_method_or_property)
 
@@ -86,6 +94,19 @@ def call_form(function: Any, args: tuple[Any, ...]) -> tuple[str, Any, tuple[Any
             return "call_function", _ITEM_CALLS[function.__name__], args
         return "call_method", function.__name__, args
     return "call_function", function, args
+
+
+def tells_sizes_apart(kind: str, target: Any) -> bool:
+    """Return whether a call may do something else with a ``torch.Size`` than with a tuple of the same numbers.
+
+    Torch's own functions and methods do not, but for ``Tensor.new``: it takes a size for one, and a tuple for values.
+    """
+    if kind == "call_function":
+        return str(getattr(target, "__module__", "")).partition(".")[0] not in _LIBRARIES
+    return kind == "call_module" or (kind == "call_method" and target == "new")
+
+
+_LIBRARIES = frozenset({"_operator", "torch"})
 
 
 def call_effect(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effect:

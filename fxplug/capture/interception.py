@@ -23,6 +23,7 @@ The list:
 - Functions that tell the time or have the system make random numbers, where a program finds them (see
   `fxplug.capture.world`).
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
+- How ``torch.distributions.Distribution`` puts together the sizes of samples, some of which may hang on the inputs.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
 - Functions of torch that tell of its modes, such as ``torch.is_grad_enabled``: what a program goes on with is guarded.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
@@ -278,6 +279,15 @@ def _hash(self: Any) -> int:
     return original(self)
 
 
+def _extended_shape(self: Any, *args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is None or (interceptor := session.interceptor) is None:
+        return original(self, *args, **kwargs)
+    return interceptor.on_extended_shape(original, self, args, kwargs)
+
+
 def _trace(*args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     outside: Any = "<outside>"
@@ -360,6 +370,8 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
         )
         for name in names
     ),
+    # It makes a ``torch.Size``, which takes nothing that stands for a number.
+    (torch.distributions.Distribution, "_extended_shape", _extended_shape, _CONSTANTS),
     # What TorchScript has compiled takes no traced value.
     (torch.jit.ScriptFunction, "__call__", _scripted, {**_CONSTANTS, "<bound>": partial}),
 )

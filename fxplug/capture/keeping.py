@@ -21,6 +21,7 @@ from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.internals import modules_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FunctionType
 
     from fxplug.capture.outside import OutsideState
@@ -212,6 +213,12 @@ class StateKeeper:
 
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""
+
+    def on_extended_shape(
+        self, original: Callable[..., Any], distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the sizes of samples of a distribution of torch: as it says itself, where none stands for a number."""
+        return original(distribution, *args, **kwargs)
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that a program must not swallow."""

@@ -34,6 +34,7 @@ from fxplug.capture.arguments import (
     own_container,
 )
 from fxplug.capture.bytecode import find_assertion, unpacked_count
+from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.callsites import asks_for_length_of_pattern, called_by, expects_sizes
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.originals import original_of
@@ -414,12 +415,16 @@ class TracerBase:
         proxy_factory_fn: Callable[[Node], Proxy] | None = None,
     ) -> Proxy:
         """Record one node from arguments that may hold proxies, and return the proxy that stands for it."""
+        former = self.keeps_sizes
+        self.keeps_sizes = former or tells_sizes_apart(kind, target)
         try:
             node_args = cast("tuple[Argument, ...]", self.create_arg(args))
             node_kwargs = cast("dict[str, Argument]", self.create_arg(kwargs))
         except RecursionError:
             refuse_cycles((args, kwargs))
             raise
+        finally:
+            self.keeps_sizes = former
         node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
         return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
 

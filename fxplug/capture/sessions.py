@@ -108,6 +108,12 @@ class ModuleInterceptor(Protocol):
         """Hear that the program asks a tensor for its hash."""
         ...
 
+    def on_extended_shape(
+        self, original: Callable[..., Any], distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the sizes of samples of a distribution of torch."""
+        ...
+
     def on_context_enter(self, enter: Callable[[Any], Any], context: Any) -> Any:
         """Enter a context of torch, and return what its ``__enter__`` returns."""
         ...

@@ -8,6 +8,7 @@ import math
 import time
 from contextvars import copy_context
 from functools import partial
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from fxplug.capture.answers import MIXINS
 from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
 from fxplug.capture.arguments import is_constant, iterate_parts
 from fxplug.capture.attempts import keep_attempts
+from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
@@ -581,6 +583,14 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         """
         if self._ended:
             raise _trace_is_over(kind, target)
+        former = None
+        # Written out as far as it decides about most calls.
+        if (
+            target.__class__ is not BuiltinFunctionType
+            and (kind != "call_method" or target == "new")
+            and tells_sizes_apart(kind, target)
+        ):
+            former, self.keeps_sizes = self.keeps_sizes, True
         try:
             if self._converts_plainly:
                 node_args = self._plain_arguments(args)
@@ -592,6 +602,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         except RecursionError:
             refuse_cycles((args, kwargs))
             raise
+        finally:
+            if former is not None:
+                self.keeps_sizes = former
         if not self._records_plainly:
             node = self.create_node(kind, target, node_args, node_kwargs, name, type_expr)
             return proxy_factory_fn(node) if proxy_factory_fn is not None else self.proxy(node)
@@ -619,11 +632,14 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         )
 
     def _checked_arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
+        self.keeps_sizes = True
         try:
             return self._plain_arguments(args)
         except RecursionError:
             refuse_cycles(args)
             raise
+        finally:
+            self.keeps_sizes = False
 
     def proxy(self, node: Node) -> Proxy:
         """Return a new proxy that stands for `node`."""

@@ -94,6 +94,7 @@ __all__ = [
     "dispatch_modes",
     "empty_module",
     "every_module",
+    "extended_sizes",
     "flatten_tree",
     "flatten_tree_with_paths",
     "from_functional",
@@ -408,6 +409,13 @@ def buffers_of(module: nn.Module) -> MutableMapping[str, Any]:
 def modules_of(module: nn.Module) -> MutableMapping[str, Any]:
     """Return the module's own table of submodules."""
     return module._modules
+
+
+def extended_sizes(distribution: torch.distributions.Distribution, wanted: Any) -> tuple[Any, ...]:
+    """Return the sizes of samples of a distribution; nothing where `wanted`, how many there are to be, is no tuple."""
+    if not isinstance(wanted, (tuple, list)):
+        return ()
+    return (*wanted, *distribution._batch_shape, *distribution._event_shape)
 
 
 def empty_module() -> nn.Module:

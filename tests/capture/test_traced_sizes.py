@@ -11,8 +11,10 @@ import torch.fx
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+import fxplug
 from fxplug.capture import Tracer
 from fxplug.errors import TraceError
+from fxplug.plugins import Config, PluginManager, TraceConfig
 
 TABLE = torch.arange(8.0).view(2, 4)
 ROW = torch.arange(4.0).view(1, 4)
@@ -242,3 +244,79 @@ def test_calls_without_a_traced_value_are_made():
 def test_limits_of_an_unknown_dtype_are_refused_with_a_code():
     with pytest.raises(TraceError, match=r"torch\.finfo\(\) requires a floating point.*\[FXP-T068\]$"):
         Tracer().trace(lambda x: x * torch.finfo(x.dtype).min)
+
+
+# -- a size is not a tuple
+
+
+@fxplug.wrap
+def flat(x, size):
+    return x.reshape(size.numel())
+
+
+@fxplug.wrap
+def flat_by_first(x, sizes):
+    return x.reshape(sizes[0].numel())
+
+
+class Flat(torch.nn.Module):
+    def forward(self, x, size):
+        return x.reshape(size.numel())
+
+
+class FlatByLeaf(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.leaf = Flat()
+        self.size = size
+
+    def forward(self, x):
+        return self.leaf(x, self.size)
+
+
+WHOLE = torch.Size([4, 8])
+WITH_SIZES = {
+    "new_of_a_size": lambda x: x.new(torch.Size([4, 3])).zero_(),
+    "new_of_no_size": lambda x: x.new(torch.Size(())).zero_() + x,
+    "new_of_a_tuple": lambda x: x.new((4, 3)) + x.sum(),
+    "new_of_sizes_of_x": lambda x: x.new(x.size()).zero_(),
+    "new_of_a_slice": lambda x: x.new(x.shape[:1]).zero_() + x.sum(),
+    "new_of_a_sum": lambda x: x.new(x.shape[:1] + torch.Size([2])).zero_() + x.sum(),
+    "wrapped_function": lambda x: flat(x, WHOLE),
+    "wrapped_function_by_name": lambda x: flat(x, size=WHOLE),
+    "wrapped_function_of_a_list": lambda x: flat_by_first(x, [WHOLE]),
+    "wrapped_function_of_sizes_of_x": lambda x: flat(x, x.shape[:1] + x.shape[1:]),
+}
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+@pytest.mark.parametrize("name", WITH_SIZES)
+def test_a_size_stays_one_where_a_call_tells_it_from_a_tuple(name, mode):
+    program, x = WITH_SIZES[name], torch.rand(4, 8)
+
+    captured = fxplug.trace(program, (x,) if mode != "symbolic" else None, mode=mode, check=False)
+
+    torch.testing.assert_close(captured(x), program(x))
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+def test_a_leaf_module_gets_a_size(mode):
+    manager = PluginManager(
+        config=Config(trace=TraceConfig(leaf_modules=(f"{Flat.__module__}.Flat",))), candidates=()
+    )
+    model, x = FlatByLeaf(WHOLE), torch.rand(4, 8)
+
+    captured = fxplug.trace(
+        model, (x,) if mode != "symbolic" else None, mode=mode, check=False, manager=manager
+    )
+
+    assert [node.target for node in captured.graph.nodes if node.op == "call_module"] == ["leaf"]
+    torch.testing.assert_close(captured(x), model(x))
+
+
+def test_torch_is_given_tuples_for_sizes():
+    graph = fxplug.symbolic_trace(lambda x: x.view(torch.Size([2, 2])) + torch.ones(torch.Size([2, 2]))).graph
+
+    assert [
+        node.target for node in graph.nodes if node.op == "call_function" and node.target is torch.Size
+    ] == []

@@ -12,6 +12,7 @@ from torch import nn
 from fxplug.capture.closures import Closure, ClosureCall, opened
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
+from fxplug.capture.examples.parts import numbers_in
 from fxplug.capture.examples.recording import CallRecorder
 from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
@@ -21,6 +22,7 @@ from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node
 from fxplug.semantics.internals import (
     beneath,
+    extended_sizes,
     rank_of,
     with_data,
 )
@@ -35,6 +37,7 @@ KEPT = (
     # These read the memory of a tensor, or its values, which is not heard; that they are called is.
     *(copy.copy, copy.deepcopy, torch.from_dlpack, torch.get_rng_state, nn.Parameter.__new__),
     *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
+    torch.broadcast_shapes,  # It needs the very numbers, which would be all that it can be called with then.
 )
 """Functions that stay calls."""
 _TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian})
@@ -245,6 +248,16 @@ class CallListener(CallRecorder):
             if node.target is torch.set_rng_state
             else self.exact(self._stand_in(torch.initial_seed(), node, writes=False))
         )
+
+    def on_extended_shape(
+        self, original: Callable[..., Any], distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Return the sizes of samples of a distribution of torch, in which numbers of the program stay."""
+        wanted: Any = args[0] if args else kwargs.get("sample_shape", ())
+        sizes = extended_sizes(distribution, wanted)
+        if not any(True for _ in numbers_in(sizes)):
+            return original(distribution, *args, **kwargs)
+        return SizeProxy(sizes)
 
     def on_opaque_call(self, call: OpaqueCall) -> Any:
         """Hear of a call that stays whole.

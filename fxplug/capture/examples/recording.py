@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of
@@ -78,12 +79,16 @@ class CallRecorder(InputReceiver):
         """Record a call that is about to be made."""
         if self._read_numbers:
             self._settle_reads("")
+        former = self.keeps_sizes
+        self.keeps_sizes = former or tells_sizes_apart(kind, target)
         try:
             node_args = cast("tuple[Argument, ...]", self.create_arg(args))
             node_kwargs = cast("dict[str, Argument]", self.create_arg(kwargs)) if kwargs else {}
         except RecursionError:
             refuse_cycles((args, kwargs))
             raise
+        finally:
+            self.keeps_sizes = former
         return self.create_node(kind, target, node_args, node_kwargs)
 
     def _make(
