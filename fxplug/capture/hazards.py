@@ -44,6 +44,8 @@ _OF_SEQUENCES = {
 }
 ASKED_BY_NAME = frozenset({"callable", "getattr", "hasattr", "id", "type"})
 """Functions of Python whose calls no traced value hears."""
+_HEARD_BY_NAME = ASKED_BY_NAME | {"len"}
+"""Those to be heard of by their names: where a tensor answers, Python takes nothing for its length but a number."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Scan:
     names: frozenset[str]
     """The names of globals and attributes that it, or a function in it, uses, by texts too."""
     asks: frozenset[str]
-    """Those of `ASKED_BY_NAME` among them."""
+    """Those of `ASKED_BY_NAME` among them, and ``len``."""
     tests: Mapping[str, Test]
     """Parameter -> the comparison of it with a constant."""
     pairs: tuple[Pair, ...]
@@ -75,7 +77,7 @@ def scan_of(code: CodeType) -> Scan:
         own = names_in_texts(code).union(code.co_names)
         names = own.union(*(scan_of(part).names for part in inner))
         forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
-        scan = Scan(names, names & ASKED_BY_NAME, tests_in(code), pairs_in(code), forwards)
+        scan = Scan(names, names & _HEARD_BY_NAME, tests_in(code), pairs_in(code), forwards)
         known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
     return known[1]
 

@@ -22,7 +22,7 @@ from fxplug.capture.proxy import Proxy
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.sources import is_asked_by_program
 from fxplug.capture.world import asked_of_world, mode_asked
-from fxplug.semantics.internals import DYNAMO_INLINE, is_fake
+from fxplug.semantics.internals import DYNAMO_INLINE, is_fake, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +58,8 @@ def call_leaf(
         found = _class_stood_for(args[0])
         if found is not None:
             return found
+    if target is len and len(args) == 1 and not kwargs and _is_example(interceptor, args[0]):
+        return args[0].size(0)
     answer = ANSWERS.get(id(target))
     if answer is not None and args and not kwargs and isinstance(args[0], Proxy):
         return answer(original, *args)
@@ -79,6 +81,16 @@ def _class_stood_for(value: Any) -> type | None:
     if is_fake(value):
         return nn.Parameter if isinstance(value, nn.Parameter) else torch.Tensor
     return None
+
+
+def _is_example(interceptor: ModuleInterceptor | None, value: Any) -> bool:
+    """Return whether a value is a tensor with a length, in a trace that runs on examples: its size hangs on them."""
+    if getattr(interceptor, "mode", "symbolic") == "symbolic" or not isinstance(value, torch.Tensor):
+        return False
+    return (type(value) in _PLAIN_TENSORS or is_fake(value)) and rank_of(value) > 0
+
+
+_PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
 
 def hear_of_mode(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from fxplug.capture.comparisons import check_comparisons
-from fxplug.capture.hazards import reachable
+from fxplug.capture.hazards import ASKED_BY_NAME, reachable
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, shim_for, traced_value
@@ -408,8 +408,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         if session.interceptor is not None:
             code = body_of(patches, found).__code__
             session.interceptor.on_function_reached(found, code, scan.names, owner)
-        # Examples answer all questions but that for the class of a number, which stands for one.
-        for name in scan.asks & {"type"} if runs_on_examples else scan.asks:
+        # Examples answer all questions but those for the class of a number, which stands for one, and for a length.
+        for name in scan.asks & _ASKED_OF_EXAMPLES if runs_on_examples else scan.asks & ASKED_BY_NAME:
             value = getattr(builtins, name)
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
@@ -419,6 +419,9 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
+
+
+_ASKED_OF_EXAMPLES = frozenset({"len", "type"})
 
 
 def _hear_of_world(

@@ -78,7 +78,7 @@ def test_sizes_of_samples_that_are_no_tuple_are_refused_as_in_eager():
 
 def test_what_a_distribution_checks_about_its_arguments_is_guarded():
     def program(mean, scale):
-        return D.Normal(mean, scale).log_prob(mean + 1)
+        return D.Normal(mean, scale, validate_args=True).log_prob(mean + 1)
 
     captured = fxplug.trace(program, (torch.zeros(3), torch.ones(3)))
 
