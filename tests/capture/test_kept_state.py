@@ -375,3 +375,40 @@ def test_a_buffer_that_is_written_with_a_gradient_has_none_afterwards(mode, chec
     assert not model.cache.any()
     with torch.no_grad():
         torch.testing.assert_close(captured(x), model(x))
+
+
+class _ByRows(nn.Module):
+    """Keeps a table for each number of rows."""
+
+    def __init__(self, key):
+        super().__init__()
+        self.tables = {}
+        self.key = key
+
+    def forward(self, x):
+        key = self.key(x)
+        if key not in self.tables:
+            self.tables[key] = torch.arange(x.shape[0]).float()
+        return x + self.tables[key]
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("key", [lambda x: x.shape[0], lambda x: tuple(x.shape)], ids=["size", "sizes"])
+def test_a_cache_by_size_is_refused_until_it_is_filled(key, mode):
+    model, x = _ByRows(key), torch.rand(3)
+    with pytest.raises(TraceError, match=r"'tables' of _ByRows.*call the program before") as refused:
+        fxplug.trace(model, (x,), mode=mode)
+    assert refused.value.code == "FXP-T055"
+    assert model.tables == {}
+
+    model(x)
+    model(torch.rand(5))
+    captured = fxplug.trace(model, (x,), mode=mode)
+
+    torch.testing.assert_close(captured(x), model(x))
+    with pytest.raises(fxplug.GuardError, match=r"x\.shape"):
+        captured(torch.rand(5))
+    assert sorted(model.tables, key=str) == sorted([key(x), key(torch.rand(5))], key=str)
+    assert all(
+        type(part) is int for kept in model.tables for part in (kept if type(kept) is tuple else (kept,))
+    )

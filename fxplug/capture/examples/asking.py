@@ -132,12 +132,15 @@ class Answerer(Tracer):
         """Take it that a number, or what a function makes of it, is what it is now."""
         if self._ended and not number.is_fixed:
             raise self._is_over("a number")
-        if self.paused or self._ended:
+        # A dict that the program has left is filled anew when its trace ends, and hashes its keys.
+        if self.paused or self._ended or (number.is_exact and not self.is_tracing_here()):
             return
         self.check_thread()
         number.is_fixed = True
         node, value = number.node, number.value
-        if function is not None:
+        if function is None:
+            number.is_exact = True
+        else:
             node, value = self._aside_of("call_function", function, (node,)), function(value)
         self._fix_value(node, value)
 

@@ -75,7 +75,7 @@ class NumberProxy:
         value: What it is for the example inputs.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "is_fixed", "recorder", "source", "value")
+    __slots__ = ("__dict__", "__weakref__", "is_exact", "is_fixed", "recorder", "source", "value")
 
     stands_for_number = True
     """Tells those who are asked for its class to give that of the number."""
@@ -84,8 +84,8 @@ class NumberProxy:
         self.source = source
         self.recorder = recorder
         self.value = value
-        self.is_fixed = False
-        """Whether a guard says that it is what it is."""
+        self.is_fixed = self.is_exact = False
+        """Whether a guard says that it, or what a function makes of it, is what it is; and whether that is it itself."""
 
     @property
     def node(self) -> Node:
