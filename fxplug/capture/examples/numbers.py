@@ -85,7 +85,7 @@ class NumberProxy:
         self.recorder = recorder
         self.value = value
         self.is_fixed = self.is_exact = False
-        """Whether a guard says that it, or what a function makes of it, is what it is; and whether that is it itself."""
+        """Whether a guard says that it, or what a function makes of it, is what it is; whether it itself is."""
 
     @property
     def node(self) -> Node:
