@@ -597,7 +597,7 @@ def carried_over_error(change: ModuleChange, codes: Sequence[CodeType]) -> Trace
     return TraceError(
         f"Cannot trace: {kept} {verb}. The graph has no place for it, and would answer every call as the first one. "
         "Keep tensors in buffers that are updated in place, pass the state as an input and return the new one, or make "
-        "the enclosing module a leaf. If it is only filled once, as a cache is, call the program before you capture it.",
+        "the enclosing module a leaf. If it is only filled once, like a cache, call the program before you capture it.",
         code="FXP-T055",
     )
 
