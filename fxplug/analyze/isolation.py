@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -34,18 +35,21 @@ ValueT = TypeVar("ValueT")
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples, dicts, and objects of classes of which torch knows the parts."""
+def tensors_in(value: Any, _around: tuple[int, ...] = ()) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples, dicts, dataclasses, and objects of which torch knows the parts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
         for element in value.values():
-            yield from tensors_in(element)
+            yield from tensors_in(element, _around)
     elif isinstance(value, (list, tuple)):
         for element in value:
-            yield from tensors_in(element)
+            yield from tensors_in(element, _around)
     elif is_registered(value):
-        yield from tensors_in(flatten_tree(value)[0])
+        yield from tensors_in(flatten_tree(value)[0], _around)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and id(value) not in _around:
+        for field in dataclasses.fields(value):  # One may hold what holds it.
+            yield from tensors_in(getattr(value, field.name, None), (*_around, id(value)))
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 import fxplug
 from fxplug.analyze.comparison import compare
+from fxplug.analyze.isolation import tensors_in
 from fxplug.api import MismatchError, Tolerance
 from fxplug.errors import GuardError, GuardWarning, TraceError, TraceWarning
 
@@ -277,7 +278,10 @@ def test_recapture_keeps_its_captures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recapture_keeps_at_most_eight() -> None:
-    captured = fxplug.trace(lambda x: x * len(x), (ROWS,), on_guard_failure="recapture", check=False)
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * len(range(len(x)))
+
+    captured = fxplug.trace(program, (ROWS,), on_guard_failure="recapture", check=False)
 
     for size in range(3, 20):
         assert torch.equal(captured(torch.ones(size)), torch.full((size,), float(size)))
@@ -358,6 +362,50 @@ def test_fields_of_a_dataclass_are_inputs_and_not_constants() -> None:
     captured = fxplug.trace(lambda batch: batch.image * 2, (Batch(ROWS),))
 
     assert torch.equal(captured(Batch(ROWS + 5)), (ROWS + 5) * 2)
+
+
+class _Answering(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.linear(x)
+        return [Batch(y, 3.0)], {"sum": Batch(y.sum(0))}
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_results_in_dataclasses_may_need_gradients(check: bool) -> None:
+    model = _Answering()
+
+    captured = fxplug.trace(model, (torch.rand(2, 3),), check=check)
+
+    x = torch.rand(4, 3)
+    ([expected], named), ([actual], same) = model(x), captured(x)
+    assert (type(actual), actual.scale, type(same["sum"])) == (Batch, 3.0, Batch)
+    assert torch.equal(actual.image, expected.image)
+    assert torch.equal(same["sum"].image, named["sum"].image)
+    actual.image.sum().backward()
+    assert torch.equal(captured.linear.weight.grad, x.sum(0).expand(3, 3))
+
+
+def test_tensors_in_dataclasses_are_found_once_each_way() -> None:
+    batch: Any = Batch(ROWS)
+    batch.scale = [batch, ROWS + 1]
+
+    assert [tensor is ROWS for tensor in tensors_in((batch, {"again": batch}))] == [True, False, True, False]
+
+
+def test_the_check_changes_the_values_in_dataclasses_too() -> None:
+    made: list[torch.Tensor] = []
+
+    def program(batch: Batch) -> torch.Tensor:
+        made.append(batch.image.detach().clone())
+        return batch.image * 2
+
+    fxplug.trace(program, (Batch(torch.ones(3)),))
+
+    assert any(not torch.equal(image, torch.ones(3)) for image in made)
 
 
 def test_keyword_inputs() -> None:
