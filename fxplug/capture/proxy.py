@@ -51,7 +51,7 @@ from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError
 from fxplug.execute.paths import set_path
 from fxplug.semantics.internals import ScriptMethod, assert_function
-from fxplug.semantics.kinds import TENSOR_NAMES
+from fxplug.semantics.kinds import TENSOR_METHODS, TENSOR_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,6 +92,14 @@ class ProxyFactory(Protocol):
 
     def keys(self, obj: Proxy) -> Any:
         """Answer a call of ``keys`` on a value that is unpacked with two stars."""
+        ...
+
+    def note_read(self, read: Attribute) -> None:
+        """Hear that an attribute was read that is no method of tensors."""
+        ...
+
+    def use_read(self, read: Attribute) -> None:
+        """Hear that an attribute is about to be recorded."""
         ...
 
 
@@ -160,9 +168,13 @@ class Proxy:
         return self.tracer.to_bool(self)
 
     def __getattr__(self, name: str) -> Attribute:
+        if name in TENSOR_METHODS:
+            return Attribute(self, name)
         if name not in TENSOR_NAMES:
             missing_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return Attribute(self, name)
+        read = Attribute(self, name)
+        self.tracer.note_read(read)
+        return read
 
     def __dir__(self) -> Any:
         names = answer_for_directory(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -288,6 +300,7 @@ class Attribute(Proxy):
         """The node that reads the attribute, made when it is first asked for."""
         known = self._node
         if known is None:
+            self.tracer.use_read(self)
             read: Proxy = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
             known = self.__dict__["_node"] = read.node
         return known
@@ -297,6 +310,11 @@ class Attribute(Proxy):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the method that the attribute names."""
+        known = self._node
+        if known is not None and known.users == {}:
+            # It was taken for a value when something was written in between.
+            cast("Graph", known.graph).erase_node(known)
+            self.__dict__["_node"] = None
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
 
 
@@ -571,6 +589,12 @@ class TracerBase:
         """Answer a request for keys by recording it."""
         return Attribute(obj, "keys")()
 
+    def note_read(self, read: Attribute) -> None:
+        """Hear that an attribute was read that is no method of tensors. By default it is recorded where it is used."""
+
+    def use_read(self, read: Attribute) -> None:
+        """Hear that an attribute is about to be recorded."""
+
 
 _MOST_PROBLEMS = 100
 """A loop whose condition is guessed must end."""
@@ -656,7 +680,9 @@ def _unary(function: Any) -> Callable[[Proxy], Any]:
 def _compared_attribute(name: str) -> Callable[[Proxy], Attribute]:
     def read(self: Proxy) -> Attribute:
         check_compared_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return Attribute(self, name)
+        attribute = Attribute(self, name)
+        self.tracer.note_read(attribute)
+        return attribute
 
     return read
 

@@ -169,6 +169,7 @@ class RegionKeeper:
             stack.busy = False
 
     def _set_region(self) -> None:
+        self.settle_computed()
         stack = self._regions
         entries = [entry for _, entry in stack.entered]
         self.graph.current_region = tuple(entries if stack.standing is None else [stack.standing, *entries])
@@ -225,6 +226,9 @@ class RegionKeeper:
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that a program must not swallow."""
+
+    def settle_computed(self) -> None:
+        """Record what was read, and would be read differently in another region (see `fxplug.capture.late`)."""
 
 
 _WITH_MODES = frozenset({"fxplug", "torch"})

@@ -23,6 +23,7 @@ from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.kinds import declare, fails_on_none
+from fxplug.capture.late import ReadKeeper
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
@@ -76,7 +77,7 @@ _MODULES = (math,)
 _NO_POLICY = TracePolicy()
 
 
-class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
+class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
     """Captures a module or function as a graph.
 
     Subclasses may override every public method, as in torch.fx; a `policy` customises a trace without a
@@ -165,6 +166,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self._outside: OutsideState | None = None
         self._outside_changes: list[OutsideChange] = []
         self._module_changes: list[ModuleChange] = []
+        self._reads = []
         self._is_repeated = False
         self._left = None
         self._ended = False
@@ -242,6 +244,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             self._states.release()
             self._module_changes = []
             self._ended = True
+            self.forget_reads()
             self.graph.observers = [
                 observer for observer in self.graph.observers if observer != self._refuse_writes
             ]
