@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import PLAIN, RegionEntry
-from fxplug.semantics.internals import autocast_arguments
+from fxplug.semantics.internals import TorchDispatchMode, autocast_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,7 @@ class RegionKeeper:
     """A tracer that gives each node the region in which it is made."""
 
     graph: Graph
+    mode: str
     paused: int = 0
     _regions: RegionStack
 
@@ -136,7 +137,12 @@ class RegionKeeper:
 
     def on_calls_taken_over(self, mode: Any) -> None:
         """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
-        if not self.paused and type(mode).__module__.partition(".")[0] not in _WITH_MODES:
+        if self.paused:
+            return
+        owner = type(mode).__module__.partition(".")[0]
+        # Torch's own leave results as they are, but what they tell of operators (FlopCounterMode) needs operators to run.
+        is_deaf = owner == "torch" and self.mode == "symbolic" and isinstance(mode, TorchDispatchMode)
+        if is_deaf or owner not in _WITH_MODES:
             self._take_over(mode)
 
     def _take_over(self, mode: Any) -> None:

@@ -13,6 +13,7 @@ from torch import is_grad_enabled as are_gradients_computed
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import fxplug
 from fxplug import GuardError
@@ -830,6 +831,18 @@ def test_mode_of_the_program_in_which_nothing_is_recorded_is_captured(kind):
         return x * number
 
     assert torch.equal(fxplug.trace(program)(X), X * 2)
+
+
+def test_mode_of_torch_that_counts_operators_is_refused_where_none_runs():
+    def program(x):
+        with FlopCounterMode(display=False) as counter:
+            result = x @ x.T
+        return result, counter.get_total_flops()
+
+    with pytest.raises(fxplug.TraceError, match=r"enters _FlopCounterMode, .* in program .*\[FXP-T050\]$"):
+        fxplug.symbolic_trace(program)
+    module = capture(program, "value")
+    assert module(X)[1] == program(X)[1] > 0
 
 
 def test_modes_of_torch_and_modes_around_a_trace_are_nothing_of_the_program(mode):
