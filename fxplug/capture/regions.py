@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.sources import place_in_program
@@ -137,12 +138,7 @@ class RegionKeeper:
 
     def on_calls_taken_over(self, mode: Any) -> None:
         """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
-        if self.paused:
-            return
-        owner = type(mode).__module__.partition(".")[0]
-        # Torch's own leave results as they are, but what they tell of operators (FlopCounterMode) needs operators to run.
-        is_deaf = owner == "torch" and self.mode == "symbolic" and isinstance(mode, TorchDispatchMode)
-        if is_deaf or owner not in _WITH_MODES:
+        if not self.paused and _is_missed(mode, runs_operators=self.mode != "symbolic"):
             self._take_over(mode)
 
     def _take_over(self, mode: Any) -> None:
@@ -239,6 +235,18 @@ class RegionKeeper:
 
 _WITH_MODES = frozenset({"fxplug", "torch"})
 """Whose modes leave results as they are."""
+_COUNTING = "torch.utils.flop_counter"
+"""Where torch has the mode that counts what operators do; it is not imported for that."""
+
+
+def _is_missed(mode: Any, *, runs_operators: bool) -> bool:
+    """Return whether the captured program does without a mode that the program enters, and is another one then."""
+    kind = type(mode)
+    if kind is saved_tensors_hooks or kind.__module__.partition(".")[0] not in _WITH_MODES:
+        return True
+    if kind.__module__ == _COUNTING:
+        return True  # What it has counted would be a constant, whatever is computed.
+    return isinstance(mode, TorchDispatchMode) and not runs_operators
 
 
 def _mode_error(mode: Any) -> TraceError:
@@ -246,6 +254,8 @@ def _mode_error(mode: Any) -> TraceError:
     taken, remedy = "operators", "Make"
     if isinstance(mode, TorchFunctionMode):
         taken, remedy = "calls of torch", "Give example inputs (fxplug.trace), make"
+    elif isinstance(mode, saved_tensors_hooks):
+        taken = "what autograd keeps"
     return TraceError(
         f"Cannot trace: the program enters {type(mode).__qualname__}, a mode that takes {taken} upon itself"
         f"{place_in_program()}, and does not hear of what is only recorded. {remedy} the enclosing module a leaf, or "

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import is_grad_enabled as are_gradients_computed
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
@@ -833,16 +834,40 @@ def test_mode_of_the_program_in_which_nothing_is_recorded_is_captured(kind):
     assert torch.equal(fxplug.trace(program)(X), X * 2)
 
 
-def test_mode_of_torch_that_counts_operators_is_refused_where_none_runs():
+def test_mode_that_counts_operators_is_refused(mode):
     def program(x):
         with FlopCounterMode(display=False) as counter:
             result = x @ x.T
         return result, counter.get_total_flops()
 
     with pytest.raises(fxplug.TraceError, match=r"enters _FlopCounterMode, .* in program .*\[FXP-T050\]$"):
+        capture(program, mode)
+
+
+def test_mode_of_torch_that_hears_operators_is_refused_where_none_runs():
+    def program(x):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return x @ x.T
+
+    with pytest.raises(fxplug.TraceError, match=r"enters FakeTensorMode, .* in program .*\[FXP-T050\]$"):
         fxplug.symbolic_trace(program)
-    module = capture(program, "value")
-    assert module(X)[1] == program(X)[1] > 0
+
+
+def test_functions_that_keep_something_else_for_gradients_are_refused(mode):
+    def program(x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept * 2, lambda kept: kept):
+            return x * x
+
+    with pytest.raises(fxplug.TraceError, match=r"saved_tensors_hooks, .* autograd keeps .*\[FXP-T050\]$"):
+        capture(program, mode, check=False)
+
+
+def test_where_autograd_keeps_tensors_is_nothing_of_the_program(mode):
+    def program(x):
+        with torch.autograd.graph.save_on_cpu():
+            return x * x
+
+    assert torch.equal(capture(program, mode)(X), X * X)
 
 
 def test_modes_of_torch_and_modes_around_a_trace_are_nothing_of_the_program(mode):
