@@ -154,7 +154,12 @@ class RegionKeeper:
         taken = self._regions.taken
         for entry in [entry for entry in taken if entry[0] is mode]:
             taken.remove(entry)
-            self._check_taken(entry)
+            if type(mode).__module__.startswith("torch."):
+                # It may be a part of another one, which has more to leave: FlopCounterMode has hooks of all modules.
+                if self.graph.version != entry[1]:
+                    self.refuse_in_the_end(entry[2])
+            else:
+                self._check_taken(entry)
 
     def _check_taken(self, entry: tuple[Any, int, TraceError]) -> None:
         _, version, error = entry
@@ -228,6 +233,9 @@ class RegionKeeper:
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that a program must not swallow."""
+
+    def refuse_in_the_end(self, error: TraceError) -> None:
+        """Remember an error that is to be raised when the program has ended."""
 
     def settle_computed(self) -> None:
         """Record what was read, and would be read differently in another region (see `fxplug.capture.late`)."""

@@ -426,6 +426,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""
         self._refusals.append(error)
 
+    def refuse_in_the_end(self, error: TraceError) -> None:
+        """Remember an error that is to be raised when the program has ended, or in the place of one that it raises."""
+        self.note_refusal(error)
+        self._states.refuse(error)
+
     def note_assumption(self, node: Node, error: TraceError) -> None:
         """Remember that an input was taken not to be None; the error is raised if the captured program accepts None."""
         self._assumptions.append((node, error))

@@ -840,8 +840,22 @@ def test_mode_that_counts_operators_is_refused(mode):
             result = x @ x.T
         return result, counter.get_total_flops()
 
+    before = around()
     with pytest.raises(fxplug.TraceError, match=r"enters _FlopCounterMode, .* in program .*\[FXP-T050\]$"):
         capture(program, mode)
+    assert around() == before
+
+
+def test_error_that_a_wrong_count_leads_to_is_the_refusal():
+    def program(x):
+        with FlopCounterMode(display=False) as counter:
+            result = x @ x.T
+        return result / (1 // counter.get_total_flops())
+
+    with pytest.raises(
+        fxplug.TraceError, match=r"enters _FlopCounterMode, .* ZeroDivisionError.*\[FXP-T050\]$"
+    ):
+        fxplug.symbolic_trace(program)
 
 
 def test_mode_of_torch_that_hears_operators_is_refused_where_none_runs():
