@@ -18,6 +18,7 @@ from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
 from fxplug.capture.arguments import is_constant, iterate_parts
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.calls import TracedCalls
+from fxplug.capture.comparisons import check_result
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
@@ -708,6 +709,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             try:
                 proxy = self.create_proxy("call_module", path, args, kwargs)
                 self.on_constants_read(proxy)
+                if _may_give_none(type(m)):
+                    check_result(self, proxy)
                 return proxy
             finally:
                 place.scope = former
@@ -783,7 +786,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             answer = ask(module, path, self.context) if ask is not None else None
             if treated in _LEAVES if answer is None else answer:
                 self._states.check_call(module, path)
-                return self._record_leaf(path, kind, args, kwargs)
+                proxy = self._record_leaf(path, kind, args, kwargs)
+                if treated not in _LAYERS:
+                    check_result(self, proxy)
+                return proxy
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
 
     def _treatment(self, module: nn.Module, kind: type) -> str:
@@ -792,7 +798,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return "wrapper"
         if not self.is_leaf_module(module, ""):
             return "entered"
-        if not kind.__module__.startswith("torch.nn.modules."):
+        if _may_give_none(kind):
             return "leaf"
         return "layer" if self.policy.is_leaf_module is None else "layer in question"
 
@@ -883,6 +889,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         other = memo[id(self)] = type(self).__new__(type(self))
         vars(other).update(copy.deepcopy(vars(self), memo))
         return other
+
+
+def _may_give_none(kind: type) -> bool:
+    """Return whether what a module of this class returns, or a part of it, may be None."""
+    return kind is nn.MultiheadAttention or not kind.__module__.startswith("torch.nn.modules.")
 
 
 def _trace_is_over(kind: str, target: Any) -> TraceError:
