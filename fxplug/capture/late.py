@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fxplug.ir import effects
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fxplug.ir import Graph, Node
 
 __all__ = ["LateRead", "ReadKeeper"]
@@ -43,29 +45,34 @@ class ReadKeeper:
     graph: Graph
     root: Any
     _reads: list[weakref.ref[LateRead]]
+    _hearing: Callable[[str, Node], None] | None
+    """What hears of the nodes that are made, while there are such attributes."""
 
     def note_read(self, read: LateRead) -> None:
         """Hear that an attribute was read that may say something else later on."""
-        if not self._reads:
-            self.graph.observers.append(self._hear_node)
-        self._reads.append(weakref.ref(read))
+        reads = self._reads
+        if not reads:
+            self._hearing = self._hear_node
+            self.graph.observers.append(self._hearing)
+        reads.append(weakref.ref(read))
 
     def use_read(self, read: LateRead) -> None:
-        """Hear that it is about to be recorded, as most are before anything else is."""
+        """Hear that it is about to be recorded, as most are before anything else is, or called."""
         reads = self._reads
-        if reads and reads[-1]() is read:
-            reads.pop()
-            if not reads:
-                self.forget_reads()
+        if len(reads) == 1 and reads[0]() is read:
+            self.forget_reads()
+        elif reads:
+            self._reads = [reference for reference in reads if reference() is not read]
 
     def forget_reads(self) -> None:
         """Let go of the attributes that were read, and of the nodes that are made."""
         self._reads = []
-        observers, heard = self.graph.observers, self._hear_node
-        if observers and observers[-1] == heard:
+        observers, hearing = self.graph.observers, self._hearing
+        if observers and observers[-1] is hearing:
             observers.pop()
-        else:  # Whoever tells of a node goes through the list that was there.
-            self.graph.observers = [observer for observer in observers if observer != heard]
+        elif hearing is not None:  # Whoever tells of a node goes through the list that was there.
+            self.graph.observers = [observer for observer in observers if observer is not hearing]
+        self._hearing = None
 
     def settle_computed(self) -> None:
         """Record the attributes that would be read differently in another region."""

@@ -310,12 +310,17 @@ class Attribute(Proxy):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the method that the attribute names."""
+        if self.attr not in TENSOR_METHODS:
+            self._unread()
+        return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
+
+    def _unread(self) -> None:
+        """Take back that the attribute is read: it is a method."""
+        self.tracer.use_read(self)
         known = self._node
-        if known is not None and known.users == {}:
-            # It was taken for a value when something was written in between.
+        if known is not None and not known.users:  # Something was written before it was called.
             cast("Graph", known.graph).erase_node(known)
             self.__dict__["_node"] = None
-        return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
 
 
 _NUMBER_CALLS = (bin, bytes, chr, hex, int, float, complex, oct, operator.index, range, round, slice)

@@ -149,6 +149,15 @@ def test_method_of_an_unknown_object_leaves_no_read_of_it():
     assert [node.target for node in nodes] == ["state", "x", "add_", "update", "output"]
 
 
+def test_call_of_a_method_of_an_unknown_object_is_no_read_of_it():
+    def program(state, x):
+        size, update = x.shape, state.update
+        return state.first(), update(x), size
+
+    nodes = list(fxplug.symbolic_trace(program).graph.nodes)
+    assert [node.target for node in nodes] == ["state", "x", getattr, "first", "update", "output"]
+
+
 def test_attribute_that_is_not_used_leaves_no_node():
     def program(x):
         size = x.shape
