@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fxplug.capture import current
 from fxplug.capture.caches import Caches
 from fxplug.capture.likeness import Likenesses
 from fxplug.semantics.internals import DISABLED_DISPATCH
@@ -12,6 +12,7 @@ from fxplug.semantics.internals import DISABLED_DISPATCH
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from contextvars import ContextVar
     from types import CodeType
 
     from torch import nn
@@ -171,7 +172,7 @@ class Session:
         self.probes.clear()
 
 
-active: ContextVar[Session | None] = ContextVar("fxplug_active_trace", default=None)
+active: ContextVar[Session | None] = current.active
 """The trace of the running thread or task."""
 
 

@@ -6,10 +6,12 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.capture.current import active
+from fxplug.errors import TraceError
 from fxplug.ir import ModuleScope, Origin, SourceLine
 
 if TYPE_CHECKING:
@@ -97,7 +99,7 @@ def carrier_name(filename: str) -> str:
 class Place:
     """Where a trace is: the module whose forward runs, and how far up the stack its own frames reach."""
 
-    __slots__ = ("boundary", "caller", "frame", "last", "scope")
+    __slots__ = ("boundary", "caller", "frame", "last", "scope", "session")
 
     def __init__(self, boundary: CodeType, caller: Origin | None, scope: ModuleScope | None) -> None:
         self.boundary = boundary
@@ -106,6 +108,8 @@ class Place:
         """Describes what lies beyond the boundary."""
         self.scope = scope
         """The module whose forward runs."""
+        self.session: Any = None
+        """What runs the program, while it runs (see `fxplug.capture.current`)."""
         self.frame: FrameType | None = None
         """The outermost frame of the program below the boundary, once it was met. Remembering it makes the walk for
         most nodes a few frames long. It is dropped when the place is left: a frame keeps everything in it alive."""
@@ -176,7 +180,15 @@ class Place:
         return True
 
     def _walk(self, frame: FrameType) -> Origin | None:
-        """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame."""
+        """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame.
+
+        Raises:
+            TraceError: It does not run where the program is traced: contexts, modules and questions are not heard of.
+        """
+        if self.session is not None and active.get() is not self.session:
+            error = _unheard(frame)
+            self.session.interceptor.note_refusal(error)  # A thread ends without a word.
+            raise error
         found: list[tuple[CodeType, int]] = []
         outermost = frame
         walker: FrameType | None = frame
@@ -200,6 +212,17 @@ class Place:
         for code, offset in reversed(found):
             origin = Origin(code, offset, origin, self.scope)
         return origin
+
+
+def _unheard(frame: FrameType) -> TraceError:
+    line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return TraceError(
+        f"Cannot record what is done at {line} ({line.text!r}): it runs in another thread, or in an empty context "
+        "(contextvars.Context()), and contexts such as no_grad, calls of modules and questions are not heard of there. "
+        "Run it where the program runs, take the context along (contextvars.copy_context().run(...)), or keep the "
+        "function around this line as a call (fxplug.wrap).",
+        code="FXP-T063",
+    )
 
 
 def line_of_program(frames: Iterable[SourceLine]) -> SourceLine | None:

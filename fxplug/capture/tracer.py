@@ -37,6 +37,7 @@ from fxplug.capture.randomness import RandomStates, refuse_draws
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
+from fxplug.capture.sessions import active
 from fxplug.capture.settings import Settings
 from fxplug.capture.settling import StateSettler
 from fxplug.capture.shims import record_call
@@ -167,7 +168,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._outside: OutsideState | None = None
         self._outside_changes: list[OutsideChange] = []
         self._module_changes: list[ModuleChange] = []
-        self._reads = []
+        self._reads, self._hearing = [], None
         self._is_repeated = False
         self._left = None
         self._ended = False
@@ -328,6 +329,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 self._below = []
                 draws.note_held("", self.context.root)
                 surroundings.note_flags("", self.context.root)
+            self._place.session = active.get()
             result = context.run(run, *values)
             self.check_regions()
         except BaseException:
@@ -340,6 +342,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise
         finally:
             self._draws = None
+            self._place.session = None
         kept = variables.restore()
         self._outside_changes = outside.restore()
         changed = draws.restore()
@@ -750,6 +753,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
+        self._place.session = former.session
         try:
             return forward(*args, **kwargs)
         finally:
