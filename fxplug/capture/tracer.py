@@ -49,6 +49,7 @@ from fxplug.capture.state import (
     updates_in_place,
 )
 from fxplug.capture.surroundings import Surroundings
+from fxplug.capture.unheard import missed_change
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -229,7 +230,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             graph = self._trace(root, concrete_args)
             keep_attempts(graph, self.root)
         except BaseException as error:
-            told = misunderstood(error) or self._first_cause(error)
+            told = misunderstood(error) or self._first_cause(error) or self._cause_in_hooks(error)
             self._finish(started, None, told or error)
             if told is not None:
                 raise told from error
@@ -306,6 +307,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self.renew_results(output)
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
+        missed = self._missed_change()
+        if missed is not None:
+            raise missed
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         return self.graph
@@ -425,6 +429,18 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             f"{first.message} (What caught this error went on to raise a {type(error).__name__}.)",
             code=first.code,
         )
+
+    def _missed_change(self) -> TraceError | None:
+        """Return the refusal of a program that reads what a hook changes that did not run; None where there is none."""
+        outside = self._outside
+        if self.runs_leaves or outside is None:
+            return None
+        return missed_change(self.graph, *self._states.below, outside.codes())
+
+    def _cause_in_hooks(self, error: BaseException) -> TraceError | None:
+        """Return the same where the program has raised an error of its own."""
+        is_own = isinstance(error, FxplugError) or not isinstance(error, Exception)
+        return None if is_own else self._missed_change()
 
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""
