@@ -12,7 +12,7 @@ The list:
 - ``__enter__`` and ``__exit__`` of torch's own contexts, such as ``no_grad``: nodes know what is entered around them;
   and how ``set_grad_enabled`` is made, because that takes effect without being entered.
 - ``__enter__`` and ``__exit__`` of modes that take calls of torch upon themselves (``TorchFunctionMode``,
-  ``TorchDispatchMode``), or what autograd keeps (``saved_tensors_hooks``).
+  ``TorchDispatchMode``).
 - Functions of torch whose calls stay whole, such as ``autograd.Function.apply`` (see `fxplug.capture.opaque`), and
   those that set the random numbers of torch.
 - What converts modules (``module.to(...)``, ``module.half()``), adds to containers of modules or takes from them, or
@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.comparisons import hear_of_gradients
@@ -350,8 +349,6 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (TorchFunctionMode, "__exit__", _exit_mode, _CONSTANTS),
     (TorchDispatchMode, "__enter__", _enter_mode, _CONSTANTS),
     (TorchDispatchMode, "__exit__", _exit_mode, _CONSTANTS),
-    (saved_tensors_hooks, "__enter__", _enter_mode, _CONSTANTS),
-    (saved_tensors_hooks, "__exit__", _exit_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
     *(

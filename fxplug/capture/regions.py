@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.sources import place_in_program
@@ -250,7 +249,7 @@ _COUNTING = "torch.utils.flop_counter"
 def _is_missed(mode: Any, *, runs_operators: bool) -> bool:
     """Return whether the captured program does without a mode that the program enters, and is another one then."""
     kind = type(mode)
-    if kind is saved_tensors_hooks or kind.__module__.partition(".")[0] not in _WITH_MODES:
+    if kind.__module__.partition(".")[0] not in _WITH_MODES:
         return True
     if kind.__module__ == _COUNTING:
         return True  # What it has counted would be a constant, whatever is computed.
@@ -262,8 +261,6 @@ def _mode_error(mode: Any) -> TraceError:
     taken, remedy = "operators", "Make"
     if isinstance(mode, TorchFunctionMode):
         taken, remedy = "calls of torch", "Give example inputs (fxplug.trace), make"
-    elif isinstance(mode, saved_tensors_hooks):
-        taken = "what autograd keeps"
     return TraceError(
         f"Cannot trace: the program enters {type(mode).__qualname__}, a mode that takes {taken} upon itself"
         f"{place_in_program()}, and does not hear of what is only recorded. {remedy} the enclosing module a leaf, or "

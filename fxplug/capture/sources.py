@@ -13,6 +13,7 @@ import torch
 from fxplug.capture.current import active
 from fxplug.errors import TraceError
 from fxplug.ir import ModuleScope, Origin, SourceLine
+from fxplug.semantics.internals import autograd_modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -183,12 +184,10 @@ class Place:
         """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame.
 
         Raises:
-            TraceError: It does not run where the program is traced: contexts, modules and questions are not heard of.
+            TraceError: It does not run where the program is traced, and would be recorded as something else.
         """
         if self.session is not None and active.get() is not self.session:
-            error = _unheard(frame)
-            self.session.interceptor.note_refusal(error)  # A thread ends without a word.
-            raise error
+            _check_unheard(frame, self.session)
         found: list[tuple[CodeType, int]] = []
         outermost = frame
         walker: FrameType | None = frame
@@ -214,15 +213,27 @@ class Place:
         return origin
 
 
-def _unheard(frame: FrameType) -> TraceError:
-    line = SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-    return TraceError(
+def _check_unheard(frame: FrameType, session: Any) -> None:
+    """Look at what runs in another thread, or in a context that knows nothing of the trace.
+
+    Raises:
+        TraceError: It is inside of a layer of torch, or gradients and the like are not as where the program began.
+    """
+    file = frame.f_code.co_filename
+    tracer = session.interceptor
+    is_alike = session.modes == autograd_modes() and not tracer.graph.current_region
+    if is_alike and not file.startswith(_TORCH_MODULES):
+        return
+    line = SourceLine(file, frame.f_lineno, frame.f_code.co_name)
+    error = TraceError(
         f"Cannot record what is done at {line} ({line.text!r}): it runs in another thread, or in an empty context "
         "(contextvars.Context()), and contexts such as no_grad, calls of modules and questions are not heard of there. "
         "Run it where the program runs, take the context along (contextvars.copy_context().run(...)), or keep the "
         "function around this line as a call (fxplug.wrap).",
         code="FXP-T063",
     )
+    tracer.note_refusal(error)  # A thread ends without a word.
+    raise error
 
 
 def line_of_program(frames: Iterable[SourceLine]) -> SourceLine | None:

@@ -74,6 +74,40 @@ def test_what_is_not_heard_of_is_refused(program):
         fxplug.symbolic_trace(program)
 
 
+def test_layer_that_is_called_elsewhere_is_refused():
+    class Calls(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 3)
+
+        def forward(self, x):
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(self.layer, x).result()
+
+    with pytest.raises(TraceError, match=r"in forward \(.*: it runs in another thread, .*\[FXP-T063\]$"):
+        fxplug.symbolic_trace(Calls())
+
+
+def test_thread_below_a_region_is_refused():
+    """A thread starts with gradients, whatever holds where it is started."""
+
+    def program(x):
+        with torch.no_grad(), ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: x * 2).result()
+
+    with pytest.raises(TraceError, match=r"it runs in another thread, .*\[FXP-T063\]$"):
+        fxplug.symbolic_trace(program)
+
+
+def test_operations_in_a_thread_are_captured():
+    def program(x):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: x * 2).result()
+
+    given = torch.ones(3)
+    assert torch.equal(fxplug.symbolic_trace(program)(given), program(given))
+
+
 @pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
 def test_copied_context_is_heard_of(mode):
     def program(x):

@@ -867,23 +867,6 @@ def test_mode_of_torch_that_hears_operators_is_refused_where_none_runs():
         fxplug.symbolic_trace(program)
 
 
-def test_functions_that_keep_something_else_for_gradients_are_refused(mode):
-    def program(x):
-        with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept * 2, lambda kept: kept):
-            return x * x
-
-    with pytest.raises(fxplug.TraceError, match=r"saved_tensors_hooks, .* autograd keeps .*\[FXP-T050\]$"):
-        capture(program, mode, check=False)
-
-
-def test_where_autograd_keeps_tensors_is_nothing_of_the_program(mode):
-    def program(x):
-        with torch.autograd.graph.save_on_cpu():
-            return x * x
-
-    assert torch.equal(capture(program, mode)(X), X * X)
-
-
 def test_modes_of_torch_and_modes_around_a_trace_are_nothing_of_the_program(mode):
     class Counts(TorchFunctionMode):
         def __torch_function__(self, func, types, args=(), kwargs=None):
