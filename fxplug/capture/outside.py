@@ -171,7 +171,7 @@ class OutsideState:
         for name in writes.variables:
             self._bind(Known("global", owner, name), namespace)
         for name in namespace.keys() & names:
-            value = namespace[name]
+            value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
             if type(value) in PLAIN:
                 continue
             if isinstance(value, ModuleType):
