@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import operator
 import sys
 from collections import OrderedDict, abc
@@ -323,7 +324,10 @@ class Attribute(Proxy):
             self.__dict__["_node"] = None
 
 
-_NUMBER_CALLS = (bin, bytes, chr, hex, int, float, complex, oct, operator.index, range, round, slice)
+_NUMBER_CALLS = (
+    *(bin, bytes, chr, hex, int, float, complex, oct, operator.index, range, round, slice),
+    *(itertools.islice, itertools.repeat),
+)
 """What needs the very number, and does not try out what it was given."""
 
 
