@@ -60,7 +60,13 @@ class ReadKeeper:
         """Hear that it is about to be recorded, as most are before anything else is, or called."""
         reads = self._reads
         if len(reads) == 1 and reads[0]() is read:
-            self.forget_reads()
+            observers = self.graph.observers
+            if observers[-1] is self._hearing:  # As `forget_reads` does, without the call.
+                reads.clear()
+                observers.pop()
+                self._hearing = None
+            else:
+                self.forget_reads()
         elif reads:
             self._reads = [reference for reference in reads if reference() is not read]
 

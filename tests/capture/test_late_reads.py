@@ -182,3 +182,19 @@ def test_attribute_stays_where_it_is_used_if_nothing_is_written():
 def test_nothing_hears_of_the_nodes_when_the_trace_has_ended():
     graph = fxplug.symbolic_trace(lambda x: (x.shape[0], x.ndim, x + 1)).graph
     assert graph.observers == []
+
+
+def test_transformer_reads_in_time_and_leaves_nothing_behind():
+    class Keeps(fxplug.Transformer):
+        def call_method(self, target, args, kwargs):
+            size = args[0].shape
+            result = super().call_method(target, args, kwargs)
+            self.unused = result.ndim
+            return result.reshape(size)
+
+    def program(x):
+        return (x * 1).unsqueeze_(0)
+
+    new = Keeps(fxplug.symbolic_trace(program)).transform()
+    assert torch.equal(new(X), X)
+    assert new.graph.observers == []
