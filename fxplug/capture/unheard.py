@@ -20,7 +20,7 @@ from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import changes_in, is_read, place_of_write, with_inner
 from fxplug.errors import TraceError
-from fxplug.semantics.internals import DYNAMO_INLINE, global_hook_tables, hook_tables
+from fxplug.semantics.internals import DYNAMO_INLINE, global_hook_tables, hook_tables, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -70,11 +70,12 @@ def _hooks_of(
     graph: Graph, modules: Sequence[nn.Module], paths: Mapping[int, str], codes: Sequence[CodeType]
 ) -> Iterator[_Hook]:
     """Yield the hooks that the captured program runs."""
+    names: set[str] = set().union(*(code.co_names for code in codes))
+    backward = not names.isdisjoint(_GRADIENTS) and _computes_gradients(graph)
     hooked = _with_hooks(modules)
     everywhere = global_hook_tables()
     if hooked or any(everywhere):
         called = [str(target) for target in graph.distinct_targets("call_module")]
-        backward = _computes_gradients(graph)
         for module in hooked:
             path = paths[id(module)]
             if any(path == one or path.startswith(f"{one}.") for one in called):
@@ -83,10 +84,21 @@ def _hooks_of(
         if called:
             tables = [everywhere[0], everywhere[1], *(everywhere[2:] if backward else ())]
             yield from (_Hook(hook, "all modules") for table in tables for hook in table.values())
-    if any(not _HOOKING.isdisjoint(code.co_names) for code in codes) and _computes_gradients(graph):
+    if backward:
+        yield from _hooks_of_weights(modules, paths)
+    if backward and not names.isdisjoint(_HOOKING):
         for node in graph.nodes_that_call(lambda op, target: op == "call_method" and target in _HOOKING):
             given = [value for value in (*node.args, *node.kwargs.values()) if callable(value)]
             yield from (_Hook(hook, f"the tensor {str(node.args[0])!r}") for hook in given)
+
+
+def _hooks_of_weights(modules: Sequence[nn.Module], paths: Mapping[int, str]) -> Iterator[_Hook]:
+    for module in modules:
+        for name, weight in parameters_of(module).items():
+            path = f"{paths[id(module)]}.{name}".removeprefix(".")
+            for table in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+                hooks: dict[int, Any] = getattr(weight, table, None) or {}
+                yield from (_Hook(hook, f"the weight {path!r}") for hook in hooks.values())
 
 
 def _with_hooks(modules: Sequence[nn.Module]) -> list[nn.Module]:

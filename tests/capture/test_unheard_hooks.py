@@ -286,6 +286,31 @@ def test_hook_of_a_tensor_that_changes_what_the_program_reads_is_refused(program
         fxplug.symbolic_trace(program)
 
 
+class Weighs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.gradients = []
+        self.weight.register_hook(lambda gradient: self.gradients.append(gradient * 2))
+
+    def forward(self, x):
+        (self.weight * x).sum().backward()
+        return x * len(self.gradients)
+
+
+def test_hook_of_a_weight_that_changes_what_the_program_reads_is_refused():
+    with pytest.raises(TraceError, match=r"a hook of the weight 'weight', changes .*\[FXP-T010\]$"):
+        fxplug.symbolic_trace(Weighs())
+
+
+def test_hook_of_a_weight_is_nothing_where_no_gradient_is_computed():
+    class Reads(Weighs):
+        def forward(self, x):
+            return self.weight * x + len(self.gradients)
+
+    assert torch.equal(fxplug.symbolic_trace(Reads())(X), X)
+
+
 def test_hook_of_a_tensor_that_changes_the_gradient_alone_is_captured():
     def program(x):
         y = (x * 1).requires_grad_()
