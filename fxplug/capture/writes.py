@@ -184,6 +184,8 @@ _KINDS = {
     "STORE_DEREF": "variable",
     "DELETE_DEREF": "variable",
 }
+_BY_TEXT = frozenset({"__dict__", "__setattr__", "delattr", "setattr", "vars"})
+"""Names by which code changes attributes that it does not name."""
 _IN_KEYS = ("BINARY_OP", "BUILD_SLICE", "LOAD_DEREF", "LOAD_GLOBAL")
 _FILLING = _ADDING | {
     *("__delitem__", "__setitem__", "discard", "pop", "popitem", "popleft", "push", "put", "put_nowait"),
@@ -202,8 +204,36 @@ def changes_in(code: CodeType) -> Iterator[tuple[str, str, bool]]:
             continue
         if not entry.opname.startswith("LOAD"):
             yield entry.argval, kind, False
-        elif _is_changed(entries, index + 1):
+        elif _is_changed(entries, index + 1) or _is_changed_as_local(entries, index + 1):
             yield entry.argval, kind, True
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        yield from ((text, "attribute", False) for text in _texts_in(code.co_consts))
+
+
+def _texts_in(constants: Iterable[object]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str) and constant.isidentifier():
+            yield constant
+        elif isinstance(constant, tuple):  # Such as the names of arguments.
+            yield from _texts_in(constant)
+
+
+def _is_changed_as_local(entries: list[dis.Instruction], index: int) -> bool:
+    """Return whether what was just read is kept in a local variable, and changed there."""
+    stored = entries[index] if index < len(entries) else None
+    if stored is None or not stored.opname.startswith("STORE_FAST"):
+        return False
+    # Newer Pythons store one variable and load another in one instruction, or load two.
+    name = stored.argval[0] if isinstance(stored.argval, tuple) else stored.argval
+    return any(
+        _loads(entry, name) and _is_changed(entries, at + 1)
+        for at, entry in enumerate(entries[index:], start=index)
+    )
+
+
+def _loads(entry: dis.Instruction, name: str) -> bool:
+    loaded = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+    return "LOAD_FAST" in entry.opname and name in loaded
 
 
 def _is_changed(entries: list[dis.Instruction], index: int) -> bool:

@@ -118,6 +118,22 @@ class StoresByAPartial(Hooked):
         return sum(self.features, y)
 
 
+class AppendsToALocal(Appends):
+    def keep(self, module, args, result):
+        kept = self.features
+        kept.append(result)
+
+
+class AssignsByText(Assigns):
+    def keep(self, module, args, result):
+        setattr(self, "feature", result)  # noqa: B010 - as programs do with names that they work out
+
+
+class AssignsInTheTable(Assigns):
+    def keep(self, module, args, result):
+        vars(self).update(feature=result)
+
+
 class Recorder:
     def __init__(self):
         self.seen = {}
@@ -138,6 +154,7 @@ class StoresInAnObject(Hooked):
 READING = [
     *(Appends, AppendsThroughAMethod, AppendsToWhatItClosesOver, Assigns, AssignsAtTheLayer, Counts),
     *(StoresInAGlobal, StoresByAPartial, StoresInAnObject),
+    *(AppendsToALocal, AssignsByText, AssignsInTheTable),
 ]
 
 
