@@ -103,6 +103,10 @@ class ProxyFactory(Protocol):
         """Hear that an attribute is about to be recorded."""
         ...
 
+    def note_kept(self, function: Any) -> None:
+        """Hear that a call of a function was recorded that stays one."""
+        ...
+
 
 class Proxy:
     """Stands for the value of a node of unknown kind. Everything done with it is recorded as a new node.
@@ -603,6 +607,9 @@ class TracerBase:
 
     def use_read(self, read: Attribute) -> None:
         """Hear that an attribute is about to be recorded."""
+
+    def note_kept(self, function: Any) -> None:
+        """Hear that a call of a function was recorded that stays one."""
 
 
 _MOST_PROBLEMS = 100

@@ -115,6 +115,8 @@ def record_call(target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[
         # As in torch.fx: what captures it again keeps it again.
         recorded.node.meta["is_wrapped"] = True
         check_result(proxy.tracer, recorded)
+        if isinstance(target, FunctionType):
+            proxy.tracer.note_kept(target)
     return recorded
 
 

@@ -179,6 +179,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Placeholders of which the caller says that they always have a value."""
         self.told_apart: set[tuple[Node, Node]] = set()
         """Pairs of nodes that the graph checks to be two objects."""
+        self.kept_functions: dict[int, Any] = {}
+        """Id -> function of the program, of those whose calls are kept."""
         self.hashed: list[Proxy] = []
         """Values that the program has used as keys."""
 
@@ -242,6 +244,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
             self.hashed = []
+            self.kept_functions = {}
             self._constants = Constants()
             self.new_constants.clear()
             self._states.release()
@@ -435,7 +438,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         outside = self._outside
         if self.runs_leaves or outside is None:
             return None
-        return missed_change(self.graph, *self._states.below, outside.codes())
+        return missed_change(self.graph, *self._states.below, outside.codes(), self.kept_functions.values())
+
+    def note_kept(self, function: Any) -> None:
+        """Hear that a call of a function was recorded that stays one."""
+        self.kept_functions[id(function)] = function
 
     def _cause_in_hooks(self, error: BaseException) -> TraceError | None:
         """Return the same where the program has raised an error of its own."""

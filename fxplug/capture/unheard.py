@@ -47,23 +47,46 @@ class _Hook(NamedTuple):
 
 
 def missed_change(
-    graph: Graph, modules: Sequence[nn.Module], paths: Mapping[int, str], codes: Sequence[CodeType]
+    graph: Graph,
+    modules: Sequence[nn.Module],
+    paths: Mapping[int, str],
+    codes: Sequence[CodeType],
+    kept: Iterable[Any] = (),
 ) -> TraceError | None:
     """Return the refusal of a program that reads what a hook has not changed yet; None if it reads no such thing.
+
+    So it is with functions that stay calls. Of these only what they change in globals and around them is looked at:
+    whose attributes they assign is not plain to see, and most are those of what they return.
 
     Args:
         graph: What was recorded.
         modules: Those below the root.
         paths: The id of each -> its path.
         codes: The functions of the program, with those inside of them.
+        kept: The functions that stay calls.
     """
+    for function in kept:
+        for name, line in _changes_read(function, modules, codes, _AROUND):
+            return _refusal_of_call(function, name, line)
     for hook in _hooks_of(graph, modules, paths, codes):
-        own = {code for one in _functions_of(hook.function) for code in with_inner(one.__code__)}
-        others = [code for code in codes if code not in own]
-        for name, kind, contents in _changes_by(hook.function, modules):
-            if name == "" or is_read(others, name, kind, contents=contents):
-                return _refusal(hook, name, place_of_write(own, name, kind))
+        for name, line in _changes_read(hook.function, modules, codes, _ANYWHERE):
+            return _refusal(hook, name, line)
     return None
+
+
+_AROUND = frozenset({"global", "variable"})
+_ANYWHERE = _AROUND | {"attribute"}
+
+
+def _changes_read(
+    function: Any, modules: Sequence[nn.Module], codes: Sequence[CodeType], kinds: frozenset[str]
+) -> Iterator[tuple[str, SourceLine | None]]:
+    """Yield the names of what a function changes and the program reads, and where it changes that."""
+    own = {code for one in _functions_of(function) for code in with_inner(one.__code__)}
+    others = [code for code in codes if code not in own]
+    for name, kind, contents in _changes_by(function, modules):
+        if name == "" or (kind in kinds and is_read(others, name, kind, contents=contents)):
+            yield name, place_of_write(own, name, kind)
 
 
 def _hooks_of(
@@ -205,6 +228,17 @@ def _found_by(function: FunctionType, name: str) -> Any:
 def _names_of(value: Any, modules: Iterable[nn.Module]) -> Iterator[str]:
     for module in modules:
         yield from (name for name, held in vars(module).items() if held is value)
+
+
+def _refusal_of_call(function: Any, name: str, line: SourceLine | None) -> TraceError:
+    place = "" if line is None else f" at {line} ({line.text!r})"
+    return TraceError(
+        f"Cannot trace: {function.__qualname__}, which is kept as a call, changes {name!r}{place}, and the program "
+        "reads it. The function runs when the captured program runs, and not while it is recorded: what the program "
+        "has read is what was there before. Let the function return what is new, or give example inputs "
+        "(fxplug.trace(root, example_inputs)).",
+        code="FXP-T056",
+    )
 
 
 def _refusal(hook: _Hook, name: str, line: SourceLine | None) -> TraceError:

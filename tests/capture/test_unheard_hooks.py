@@ -346,3 +346,54 @@ def test_error_that_no_hook_has_to_do_with_stays_what_it_is():
 
     with pytest.raises(KeyError):
         fxplug.symbolic_trace(Fails())
+
+
+# -- functions that stay calls
+
+SEEN = []
+TOTAL = 0
+
+
+@fxplug.wrap
+def noted(x):
+    SEEN.append(x)
+    return x
+
+
+@fxplug.wrap
+def counted(x):
+    global TOTAL  # noqa: PLW0603 - as programs do
+    TOTAL += 1
+    return x
+
+
+class Result:
+    value = 1
+
+
+@fxplug.wrap
+def result_of(x):
+    result = Result()
+    result.value = x
+    return result
+
+
+def reads_what_is_in_a_global(x):
+    return noted(x) * len(SEEN)
+
+
+def reads_a_global(x):
+    return counted(x) * TOTAL
+
+
+@pytest.mark.parametrize("program", [reads_what_is_in_a_global, reads_a_global])
+def test_kept_function_that_changes_a_global_that_the_program_reads_is_refused(program):
+    with pytest.raises(TraceError, match=r"which is kept as a call, changes .*\[FXP-T056\]$"):
+        fxplug.symbolic_trace(program)
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x: noted(x) * 2, lambda x: result_of(x).value * 2], ids=["global", "attribute"]
+)
+def test_kept_function_that_changes_what_the_program_does_not_read_is_captured(program):
+    assert torch.equal(fxplug.symbolic_trace(program)(X), X * 2)
