@@ -11,11 +11,12 @@ import torch
 from fxplug.capture.answers import OPTIONAL_ATTRIBUTES
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.hazards import arguments_under_test, scan_of, values_by_name
-from fxplug.capture.kinds import kind_of_node, may_be_none
+from fxplug.capture.identity import is_result_returned, test_of_result
+from fxplug.capture.kinds import kind_of_node, may_be_none, may_hold_none
 from fxplug.capture.originals import original_of
 from fxplug.capture.proxy import Attribute, Proxy
 from fxplug.capture.sameness import are_one_object, may_be_one_object, tell_apart
-from fxplug.capture.sources import passes_calls_on, user_line
+from fxplug.capture.sources import frames_of_program, passes_calls_on, user_line
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import assert_function
 from fxplug.semantics.kinds import TENSOR_NAMES
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from fxplug.capture.sessions import Session
     from fxplug.ir import Node
 
-__all__ = ["check_comparisons"]
+__all__ = ["check_comparisons", "check_result", "hear_of_gradients"]
 
 _TWO_VALUED = (bool, dict, list, tuple)
 """Classes whose values, or parts of them, may be what they are compared with."""
@@ -74,6 +75,35 @@ def check_comparisons(
             raise error
     for pair in scan_of(function.__code__).pairs:
         _check_pair(tracer, pair, dict(values_by_name(function, args, kwargs)), function)
+
+
+def check_result(tracer: Any, proxy: Proxy) -> None:
+    """Look whether the program compares by identity what a call that was just recorded returns, and may be None.
+
+    Raises:
+        TraceError: It does: the comparison does not ask what stands for the value.
+    """
+    for frame in frames_of_program():
+        test = test_of_result(frame.f_code, frame.f_lasti)
+        if test is not None and _may_answer_otherwise(proxy.node, tracer.root, test):
+            error = _refusal(tracer, proxy.node, f"what {proxy.node.name!r} stands for", test)
+            tracer.note_refusal(error)
+            raise error
+        if not is_result_returned(frame.f_code, frame.f_lasti):
+            return
+
+
+def hear_of_gradients(
+    tracer: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], gradients: Any
+) -> Any:
+    """Hear of a call of ``torch.autograd.grad``, which may give None for what is not used; return the gradients."""
+    if isinstance(gradients, Proxy):
+        check_result(tracer, gradients)
+    return gradients
+
+
+def _may_answer_otherwise(node: Node, root: Any, test: Test) -> bool:
+    return may_be_none(node, root) or (not test.is_for_none and may_hold_none(node, root))
 
 
 def _check_pair(tracer: Any, pair: Pair, given: Mapping[str, Any], function: FunctionType) -> None:

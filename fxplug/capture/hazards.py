@@ -213,7 +213,7 @@ def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterato
     elif isinstance(value, ModuleType):
         if not str(value.__name__).startswith(_LIBRARIES):
             held = vars(value)
-            yield from ((held[name], None) for name in held.keys() & names)
+            yield from ((held.get(name), None) for name in held.keys() & names)
         elif not names.isdisjoint(_OF_SEQUENCES):
             yield from ((_OF_SEQUENCES[name], None) for name in _OF_SEQUENCES.keys() & names)
     elif isinstance(value, type):

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dis
 import inspect
+import weakref
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
 from fxplug.ir import SourceLine
 
-__all__ = ["Pair", "Test", "pairs_in", "tests_in"]
+__all__ = ["Pair", "Test", "is_result_returned", "pairs_in", "test_of_result", "tests_in"]
 
 
 @dataclass(frozen=True)
@@ -277,6 +278,102 @@ def _looked_up(entries: list[tuple[dis.Instruction, int]], index: int) -> _Opera
 
 def _known(operand: _Operand) -> _Operand | None:
     return None if operand.name is None else operand
+
+
+# -- what a call has returned
+
+
+_results: dict[int, tuple[weakref.ref[CodeType], dict[int, Test | None]]] = {}
+"""By id, because code compares and hashes by all that it holds."""
+
+
+def test_of_result(code: CodeType, offset: int) -> Test | None:
+    """Return the comparison by identity of what a call returns, or of a part of it, further down in a function.
+
+    Args:
+        code: Of the function.
+        offset: Of the instruction that makes the call, or of what stands behind it for the interpreter itself.
+    """
+    key = id(code)
+    known = _results.get(key)
+    if known is None:
+        known = _results[key] = (weakref.ref(code, lambda _: _results.pop(key, None)), {})
+    if offset not in known[1]:
+        is_any = not _TESTING.isdisjoint(code.co_code[offset::2])
+        known[1][offset] = _find_test_of_result(code, offset) if is_any else None
+    return known[1][offset]
+
+
+def _find_test_of_result(code: CodeType, offset: int) -> Test | None:
+    entries = _entries(code)
+    start = next((at for at, (entry, _) in enumerate(entries) if entry.offset > offset), len(entries))
+    index, is_whole = _behind_lookups(entries, start)
+    names = _stored_at(entries, index)
+    if not names:
+        tested = next((at for at in (index, index + 1) if _is_test_for_none(entries, at, index)), None)
+        return None if tested is None else _test_at(code, entries[tested][1], "None", is_whole=is_whole)
+    whole = is_whole and entries[index][0].opname != "UNPACK_SEQUENCE"
+    known = _with_aliases(entries[start:], {name: (name, whole) for name in names})
+    for at in range(index, len(entries)):
+        if entries[at][0].opcode in _TESTING:
+            name, constant, is_all = _tested(entries, at)
+            if name in known:
+                return _test_at(code, entries[at][1], constant, is_whole=known[name][1] and is_all)
+    return None
+
+
+def is_result_returned(code: CodeType, offset: int) -> bool:
+    """Return whether a function returns what a call in it returns, as it is."""
+    following = (number for number in code.co_code[offset + 2 : offset + 24 : 2] if number != _CACHE)
+    return next(following, None) == _RETURN
+
+
+_CACHE = dis.opmap.get("CACHE", 0)
+_RETURN = dis.opmap["RETURN_VALUE"]
+
+
+def _test_at(code: CodeType, line: int, constant: str, *, is_whole: bool) -> Test:
+    question = f"{{name}} is {constant}" if is_whole else f"a part of {{name}} is {constant}"
+    return Test(SourceLine(code.co_filename, line, code.co_name), question, constant == "None" and is_whole)
+
+
+def _behind_lookups(entries: list[tuple[dis.Instruction, int]], index: int) -> tuple[int, bool]:
+    """Return where the value on the stack is no longer looked up in by a constant key, and whether it never was."""
+    start = index
+    while index + 1 < len(entries):
+        key, lookup = entries[index][0], entries[index + 1][0]
+        is_constant = key.opname.startswith(("LOAD_CONST", "LOAD_SMALL_INT"))
+        if not (is_constant and lookup.opname.startswith("BINARY_") and lookup.argrepr in {"", "[]"}):
+            break
+        index += 2
+    return index, index == start
+
+
+def _stored_at(entries: list[tuple[dis.Instruction, int]], index: int) -> list[str]:
+    """Return the variables in which the value on the stack is stored, or taken apart."""
+    if index >= len(entries):
+        return []
+    count = 1
+    if entries[index][0].opname == "UNPACK_SEQUENCE":
+        count, index = entries[index][0].arg or 0, index + 1
+    names: list[str] = []
+    for entry, _ in entries[index : index + count]:
+        if not entry.opname.startswith(("STORE_FAST", "STORE_DEREF")):
+            break
+        # Newer Pythons write two variables in one instruction, or read one as well.
+        written = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+        names += written[: 2 if entry.opname == "STORE_FAST_STORE_FAST" else 1]
+    return names[:count]
+
+
+def _is_test_for_none(entries: list[tuple[dis.Instruction, int]], at: int, index: int) -> bool:
+    """Return whether an instruction compares what is on the stack at `index` with None."""
+    if at >= len(entries):
+        return False
+    entry, first = entries[at][0], entries[index][0]
+    if at == index:
+        return entry.opcode in _TESTING and entry.opname != "IS_OP"
+    return entry.opname == "IS_OP" and first.opname.startswith("LOAD_CONST") and first.argval is None
 
 
 # -- comparisons of two values

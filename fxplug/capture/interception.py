@@ -25,6 +25,7 @@ The list:
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
 - How ``torch.distributions.Distribution`` puts together the sizes of samples, some of which may hang on the inputs.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
+- ``torch.autograd.grad``, which gives None for what is not used: a program may ask whether it did.
 - Functions of torch that tell of its modes, such as ``torch.is_grad_enabled``: what a program goes on with is guarded.
 - Functions and methods that are kept as calls, and the globals in which they are found (see `fxplug.capture.wrapping`).
 - Calls of torch in this thread that hold a traced value where torch expects a number (see `fxplug.capture.calls`).
@@ -42,6 +43,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.comparisons import hear_of_gradients
 from fxplug.capture.keeping import CHANGES_CONTAINERS
 from fxplug.capture.opaque import hear_opaque_call
 from fxplug.capture.regions import CONTEXTS
@@ -430,6 +432,8 @@ def _methods_patch() -> PatchGroup:
             for name, function in modes_named()
             if isinstance(function, FunctionType)
         ]
+        constants = {**_CONSTANTS, "<hear>": hear_of_gradients, "<name>": "grad"}
+        functions.append(Trampoline(cast("FunctionType", torch.autograd.grad), _mode, constants))
         group = PatchGroup([*methods, *functions], found)
         # The functions are torch's own, and stay; a method may be somebody's, who has put it there for a while.
         are_own = all(_is_own(owner, method) for owner, _, method in found)

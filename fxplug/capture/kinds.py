@@ -31,7 +31,15 @@ from fxplug.semantics.kinds import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["declare", "fails_on_none", "held_value", "kind_of_node", "may_be_none", "module_at"]
+__all__ = [
+    "declare",
+    "fails_on_none",
+    "held_value",
+    "kind_of_node",
+    "may_be_none",
+    "may_hold_none",
+    "module_at",
+]
 
 _Known = MutableMapping[Node, Kind | None]
 _known: _Known = weakref.WeakKeyDictionary()
@@ -161,13 +169,23 @@ def may_be_none(node: Node, root: nn.Module | None) -> bool:
         return node.op == "placeholder"
     if node.target is getattr or node.target is operator.getitem:
         whole = node.all_input_nodes[0]
-        returns_none = (
-            whole.op == "call_module" and type(module_at(root, str(whole.target))) is nn.MultiheadAttention
-        )
-        return returns_none or may_be_none(whole, root)
+        return may_hold_none(whole, root) or may_be_none(whole, root)
     return bool(node.meta.get("is_wrapped")) or not _is_torchs(node.target)
 
 
+def may_hold_none(node: Node, root: nn.Module | None) -> bool:
+    """Return whether a value of torch that is a tuple for sure may have None in it."""
+    if node.op == "call_module":
+        is_attention = isinstance(module_at(root, str(node.target)), nn.MultiheadAttention)
+        given = node.args[_NEED_WEIGHTS] if len(node.args) > _NEED_WEIGHTS else True
+        return is_attention and node.kwargs.get("need_weights", given) is not True
+    if node.target is not torch.autograd.grad:
+        return False
+    return bool(node.kwargs.get("allow_unused")) and not node.kwargs.get("materialize_grads")
+
+
+_NEED_WEIGHTS = 4
+"""Position of the argument that says whether an attention returns its weights, or None in their place."""
 _GIVING_NONE = frozenset({"get", "pop", "setdefault"})
 """Methods of dicts that give None for what is not there."""
 _SOUND = frozenset({"torch", "operator", "_operator", "math", "builtins"})

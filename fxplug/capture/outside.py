@@ -171,7 +171,7 @@ class OutsideState:
         for name in writes.variables:
             self._bind(Known("global", owner, name), namespace)
         for name in namespace.keys() & names:
-            value = namespace[name]
+            value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
             if type(value) in PLAIN:
                 continue
             if isinstance(value, ModuleType):
@@ -254,8 +254,8 @@ class OutsideState:
         for name in assigned & held.keys():
             self._bind(Known("global", module.__name__, name), held)
         for name in held.keys() & names:
-            if not isinstance(held[name], ModuleType):
-                self._note(Known("global", module.__name__, name), held[name], assigned)
+            if not isinstance(held.get(name), ModuleType):
+                self._note(Known("global", module.__name__, name), held.get(name), assigned)
 
     def _note(self, known: Known, value: Any, assigned: frozenset[str]) -> None:
         """Take note of something that a function finds.

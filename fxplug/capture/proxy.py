@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import operator
 import sys
 from collections import OrderedDict, abc
@@ -52,7 +53,7 @@ from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError
 from fxplug.execute.paths import set_path
 from fxplug.semantics.internals import ScriptMethod, assert_function
-from fxplug.semantics.kinds import TENSOR_NAMES
+from fxplug.semantics.kinds import TENSOR_METHODS, TENSOR_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,6 +94,18 @@ class ProxyFactory(Protocol):
 
     def keys(self, obj: Proxy) -> Any:
         """Answer a call of ``keys`` on a value that is unpacked with two stars."""
+        ...
+
+    def note_read(self, read: Attribute) -> None:
+        """Hear that an attribute was read that is no method of tensors."""
+        ...
+
+    def use_read(self, read: Attribute) -> None:
+        """Hear that an attribute is about to be recorded."""
+        ...
+
+    def note_kept(self, function: Any) -> None:
+        """Hear that a call of a function was recorded that stays one."""
         ...
 
 
@@ -161,9 +174,13 @@ class Proxy:
         return self.tracer.to_bool(self)
 
     def __getattr__(self, name: str) -> Attribute:
+        if name in TENSOR_METHODS:
+            return Attribute(self, name)
         if name not in TENSOR_NAMES:
             missing_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return Attribute(self, name)
+        read = Attribute(self, name)
+        self.tracer.note_read(read)
+        return read
 
     def __dir__(self) -> Any:
         names = answer_for_directory(self, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
@@ -289,6 +306,7 @@ class Attribute(Proxy):
         """The node that reads the attribute, made when it is first asked for."""
         known = self._node
         if known is None:
+            self.tracer.use_read(self)
             read: Proxy = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
             known = self.__dict__["_node"] = read.node
         return known
@@ -298,10 +316,23 @@ class Attribute(Proxy):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Record a call of the method that the attribute names."""
+        if self.attr not in TENSOR_METHODS:
+            self._unread()
         return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
 
+    def _unread(self) -> None:
+        """Take back that the attribute is read: it is a method."""
+        self.tracer.use_read(self)
+        known = self._node
+        if known is not None and not known.users:  # Something was written before it was called.
+            cast("Graph", known.graph).erase_node(known)
+            self.__dict__["_node"] = None
 
-_NUMBER_CALLS = (bin, bytes, chr, hex, int, float, complex, oct, operator.index, range, round, slice)
+
+_NUMBER_CALLS = (
+    *(bin, bytes, chr, hex, int, float, complex, oct, operator.index, range, round, slice),
+    *(itertools.islice, itertools.repeat),
+)
 """What needs the very number, and does not try out what it was given."""
 
 
@@ -576,6 +607,15 @@ class TracerBase:
         """Answer a request for keys by recording it."""
         return Attribute(obj, "keys")()
 
+    def note_read(self, read: Attribute) -> None:
+        """Hear that an attribute was read that is no method of tensors. By default it is recorded where it is used."""
+
+    def use_read(self, read: Attribute) -> None:
+        """Hear that an attribute is about to be recorded."""
+
+    def note_kept(self, function: Any) -> None:
+        """Hear that a call of a function was recorded that stays one."""
+
 
 _MOST_PROBLEMS = 100
 """A loop whose condition is guessed must end."""
@@ -661,7 +701,9 @@ def _unary(function: Any) -> Callable[[Proxy], Any]:
 def _compared_attribute(name: str) -> Callable[[Proxy], Attribute]:
     def read(self: Proxy) -> Attribute:
         check_compared_attribute(self, name, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
-        return Attribute(self, name)
+        attribute = Attribute(self, name)
+        self.tracer.note_read(attribute)
+        return attribute
 
     return read
 

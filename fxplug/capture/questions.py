@@ -104,7 +104,9 @@ def misunderstood(error: BaseException) -> TraceError | None:
 
 
 # torch.finfo and iinfo do not say what they were given.
-_STAND_IN = re.compile(r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires ")
+_STAND_IN = re.compile(
+    r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires |^(an integer is required|Expected int as r)$"
+)
 _COMPILED = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
 
 

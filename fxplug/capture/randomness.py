@@ -196,7 +196,7 @@ class RandomStates:
 
     def _note_names(self, prefix: str, namespace: Mapping[str, Any], names: frozenset[str]) -> None:
         for name in namespace.keys() & names:
-            value = namespace[name]
+            value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
             if not isinstance(value, ModuleType):
                 self._note(prefix + name, value)
             elif not is_foreign(value.__name__) and vars(value) is not namespace:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import PLAIN, RegionEntry
-from fxplug.semantics.internals import autocast_arguments
+from fxplug.semantics.internals import TorchDispatchMode, autocast_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,7 @@ class RegionKeeper:
     """A tracer that gives each node the region in which it is made."""
 
     graph: Graph
+    mode: str
     paused: int = 0
     _regions: RegionStack
 
@@ -136,7 +137,7 @@ class RegionKeeper:
 
     def on_calls_taken_over(self, mode: Any) -> None:
         """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
-        if not self.paused and type(mode).__module__.partition(".")[0] not in _WITH_MODES:
+        if not self.paused and _is_missed(mode, runs_operators=self.mode != "symbolic"):
             self._take_over(mode)
 
     def _take_over(self, mode: Any) -> None:
@@ -152,7 +153,12 @@ class RegionKeeper:
         taken = self._regions.taken
         for entry in [entry for entry in taken if entry[0] is mode]:
             taken.remove(entry)
-            self._check_taken(entry)
+            if type(mode).__module__.startswith("torch."):
+                # It may be a part of another one, which has more to leave: FlopCounterMode has hooks of all modules.
+                if self.graph.version != entry[1]:
+                    self.refuse_in_the_end(entry[2])
+            else:
+                self._check_taken(entry)
 
     def _check_taken(self, entry: tuple[Any, int, TraceError]) -> None:
         _, version, error = entry
@@ -169,6 +175,7 @@ class RegionKeeper:
             stack.busy = False
 
     def _set_region(self) -> None:
+        self.settle_computed()
         stack = self._regions
         entries = [entry for _, entry in stack.entered]
         self.graph.current_region = tuple(entries if stack.standing is None else [stack.standing, *entries])
@@ -226,9 +233,27 @@ class RegionKeeper:
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that a program must not swallow."""
 
+    def refuse_in_the_end(self, error: TraceError) -> None:
+        """Remember an error that is to be raised when the program has ended."""
+
+    def settle_computed(self) -> None:
+        """Record what was read, and would be read differently in another region (see `fxplug.capture.late`)."""
+
 
 _WITH_MODES = frozenset({"fxplug", "torch"})
 """Whose modes leave results as they are."""
+_COUNTING = "torch.utils.flop_counter"
+"""Where torch has the mode that counts what operators do; it is not imported for that."""
+
+
+def _is_missed(mode: Any, *, runs_operators: bool) -> bool:
+    """Return whether the captured program does without a mode that the program enters, and is another one then."""
+    kind = type(mode)
+    if kind.__module__.partition(".")[0] not in _WITH_MODES:
+        return True
+    if kind.__module__ == _COUNTING:
+        return True  # What it has counted would be a constant, whatever is computed.
+    return isinstance(mode, TorchDispatchMode) and not runs_operators
 
 
 def _mode_error(mode: Any) -> TraceError:

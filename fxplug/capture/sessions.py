@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fxplug.capture import current
 from fxplug.capture.caches import Caches
 from fxplug.capture.likeness import Likenesses
-from fxplug.semantics.internals import DISABLED_DISPATCH
+from fxplug.semantics.internals import DISABLED_DISPATCH, autograd_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+    from contextvars import ContextVar
     from types import CodeType
 
     from torch import nn
@@ -135,12 +136,14 @@ class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
     __slots__ = (
-        *("caches", "entered", "interceptor", "leaves", "likenesses"),
+        *("caches", "entered", "interceptor", "leaves", "likenesses", "modes"),
         *("namespaces", "probes", "reached", "watched"),
     )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
         self.interceptor: ModuleInterceptor | None = interceptor
+        self.modes = autograd_modes()
+        """How torch computed when the trace began."""
         self.leaves: dict[int, Any] = {}
         """Id -> callable, of what this trace keeps as a call and others do not."""
         self.namespaces: set[int] = set()
@@ -177,7 +180,7 @@ class Session:
         self.probes.clear()
 
 
-active: ContextVar[Session | None] = ContextVar("fxplug_active_trace", default=None)
+active: ContextVar[Session | None] = current.active
 """The trace of the running thread or task."""
 
 

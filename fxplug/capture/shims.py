@@ -16,6 +16,7 @@ from torch import nn
 
 from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.comparisons import check_result
 from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
@@ -125,6 +126,9 @@ def record_call(target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[
     if isinstance(recorded, Proxy):
         # As in torch.fx: what captures it again keeps it again.
         recorded.node.meta["is_wrapped"] = True
+        check_result(proxy.tracer, recorded)
+        if isinstance(target, FunctionType):
+            proxy.tracer.note_kept(target)
     return recorded
 
 

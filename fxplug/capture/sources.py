@@ -6,11 +6,14 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.capture.current import active
+from fxplug.errors import TraceError
 from fxplug.ir import ModuleScope, Origin, SourceLine
+from fxplug.semantics.internals import autograd_modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -97,7 +100,7 @@ def carrier_name(filename: str) -> str:
 class Place:
     """Where a trace is: the module whose forward runs, and how far up the stack its own frames reach."""
 
-    __slots__ = ("boundary", "caller", "frame", "last", "scope")
+    __slots__ = ("boundary", "caller", "frame", "last", "scope", "session")
 
     def __init__(self, boundary: CodeType, caller: Origin | None, scope: ModuleScope | None) -> None:
         self.boundary = boundary
@@ -106,6 +109,8 @@ class Place:
         """Describes what lies beyond the boundary."""
         self.scope = scope
         """The module whose forward runs."""
+        self.session: Any = None
+        """What runs the program, while it runs (see `fxplug.capture.current`)."""
         self.frame: FrameType | None = None
         """The outermost frame of the program below the boundary, once it was met. Remembering it makes the walk for
         most nodes a few frames long. It is dropped when the place is left: a frame keeps everything in it alive."""
@@ -176,7 +181,13 @@ class Place:
         return True
 
     def _walk(self, frame: FrameType) -> Origin | None:
-        """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame."""
+        """Return the origin of a chain of calls that starts in `frame`, and remember its outermost frame.
+
+        Raises:
+            TraceError: It does not run where the program is traced, and would be recorded as something else.
+        """
+        if self.session is not None and active.get() is not self.session:
+            _check_unheard(frame, self.session)
         found: list[tuple[CodeType, int]] = []
         outermost = frame
         walker: FrameType | None = frame
@@ -200,6 +211,29 @@ class Place:
         for code, offset in reversed(found):
             origin = Origin(code, offset, origin, self.scope)
         return origin
+
+
+def _check_unheard(frame: FrameType, session: Any) -> None:
+    """Look at what runs in another thread, or in a context that knows nothing of the trace.
+
+    Raises:
+        TraceError: It is inside of a layer of torch, or gradients and the like are not as where the program began.
+    """
+    file = frame.f_code.co_filename
+    tracer = session.interceptor
+    is_alike = session.modes == autograd_modes() and not tracer.graph.current_region
+    if is_alike and not file.startswith(_TORCH_MODULES):
+        return
+    line = SourceLine(file, frame.f_lineno, frame.f_code.co_name)
+    error = TraceError(
+        f"Cannot record what is done at {line} ({line.text!r}): it runs in another thread, or in an empty context "
+        "(contextvars.Context()), and contexts such as no_grad, calls of modules and questions are not heard of there. "
+        "Run it where the program runs, take the context along (contextvars.copy_context().run(...)), or keep the "
+        "function around this line as a call (fxplug.wrap).",
+        code="FXP-T063",
+    )
+    tracer.note_refusal(error)  # A thread ends without a word.
+    raise error
 
 
 def line_of_program(frames: Iterable[SourceLine]) -> SourceLine | None:

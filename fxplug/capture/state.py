@@ -144,6 +144,11 @@ class ModuleStates:
                     self.remember(module, path)
         self._waiting = modules, paths
 
+    @property
+    def below(self) -> tuple[Sequence[nn.Module], Mapping[int, str]]:
+        """The modules below the root, and the path of each by its id."""
+        return self._waiting
+
     def modules_with(self, function: FunctionType) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules below the root whose class has a function as a method or property, with their paths."""
         modules, paths = self._waiting

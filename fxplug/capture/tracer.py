@@ -20,11 +20,13 @@ from fxplug.capture.arguments import is_constant, iterate_parts
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
+from fxplug.capture.comparisons import check_result
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.kinds import declare, fails_on_none
+from fxplug.capture.late import ReadKeeper
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
@@ -37,6 +39,7 @@ from fxplug.capture.randomness import RandomStates, refuse_draws
 from fxplug.capture.regions import RegionKeeper, RegionStack
 from fxplug.capture.roots import RootCall, function_of, refuse_backward_hooks, signature_source
 from fxplug.capture.scopes import TraceViews
+from fxplug.capture.sessions import active
 from fxplug.capture.settings import Settings
 from fxplug.capture.settling import StateSettler
 from fxplug.capture.shims import record_call
@@ -48,6 +51,7 @@ from fxplug.capture.state import (
     updates_in_place,
 )
 from fxplug.capture.surroundings import Surroundings
+from fxplug.capture.unheard import missed_change
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -78,7 +82,7 @@ _MODULES = (math,)
 _NO_POLICY = TracePolicy()
 
 
-class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
+class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
     """Captures a module or function as a graph.
 
     Subclasses may override every public method, as in torch.fx; a `policy` customises a trace without a
@@ -167,6 +171,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self._outside: OutsideState | None = None
         self._outside_changes: list[OutsideChange] = []
         self._module_changes: list[ModuleChange] = []
+        self._reads, self._hearing = [], None
         self._is_repeated = False
         self._left = None
         self._ended = False
@@ -176,6 +181,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         """Placeholders of which the caller says that they always have a value."""
         self.told_apart: set[tuple[Node, Node]] = set()
         """Pairs of nodes that the graph checks to be two objects."""
+        self.kept_functions: dict[int, Any] = {}
+        """Id -> function of the program, of those whose calls are kept."""
         self.hashed: list[Proxy] = []
         """Values that the program has used as keys."""
 
@@ -227,7 +234,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             graph = self._trace(root, concrete_args)
             keep_attempts(graph, self.root)
         except BaseException as error:
-            told = misunderstood(error) or self._first_cause(error)
+            told = misunderstood(error) or self._first_cause(error) or self._cause_in_hooks(error)
             self._finish(started, None, told or error)
             if told is not None:
                 raise told from error
@@ -239,11 +246,13 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
             self.hashed = []
+            self.kept_functions = {}
             self._constants = Constants()
             self.new_constants.clear()
             self._states.release()
             self._module_changes = []
             self._ended = True
+            self.forget_reads()
             self.graph.observers = [
                 observer for observer in self.graph.observers if observer != self._refuse_writes
             ]
@@ -303,6 +312,9 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             self.renew_results(output)
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
+        missed = self._missed_change()
+        if missed is not None:
+            raise missed
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         return self.graph
@@ -326,6 +338,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
                 self._below = []
                 draws.note_held("", self.context.root)
                 surroundings.note_flags("", self.context.root)
+            self._place.session = active.get()
             result = context.run(run, *values)
             self.check_regions()
         except BaseException:
@@ -338,6 +351,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             raise
         finally:
             self._draws = None
+            self._place.session = None
         kept = variables.restore()
         self._outside_changes = outside.restore()
         changed = draws.restore()
@@ -421,9 +435,30 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             code=first.code,
         )
 
+    def _missed_change(self) -> TraceError | None:
+        """Return the refusal of a program that reads what a hook changes that did not run; None where there is none."""
+        outside = self._outside
+        if self.runs_leaves or outside is None:
+            return None
+        return missed_change(self.graph, *self._states.below, outside.codes(), self.kept_functions.values())
+
+    def note_kept(self, function: Any) -> None:
+        """Hear that a call of a function was recorded that stays one."""
+        self.kept_functions[id(function)] = function
+
+    def _cause_in_hooks(self, error: BaseException) -> TraceError | None:
+        """Return the same where the program has raised an error of its own."""
+        is_own = isinstance(error, FxplugError) or not isinstance(error, Exception)
+        return None if is_own else self._missed_change()
+
     def note_refusal(self, error: TraceError) -> None:
         """Remember an error that was raised because a value is unknown: a program that catches it does not undo it."""
         self._refusals.append(error)
+
+    def refuse_in_the_end(self, error: TraceError) -> None:
+        """Remember an error that is to be raised when the program has ended, or in the place of one that it raises."""
+        self.note_refusal(error)
+        self._states.refuse(error)
 
     def note_assumption(self, node: Node, error: TraceError) -> None:
         """Remember that an input was taken not to be None; the error is raised if the captured program accepts None."""
@@ -716,6 +751,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             try:
                 proxy = self.create_proxy("call_module", path, args, kwargs)
                 self.on_constants_read(proxy)
+                if _may_give_none(type(m)):
+                    check_result(self, proxy)
                 return proxy
             finally:
                 place.scope = former
@@ -755,6 +792,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
+        self._place.session = former.session
         try:
             return forward(*args, **kwargs)
         finally:
@@ -791,7 +829,10 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             answer = ask(module, path, self.context) if ask is not None else None
             if treated in _LEAVES if answer is None else answer:
                 self._states.check_call(module, path)
-                return self._record_leaf(path, kind, args, kwargs)
+                proxy = self._record_leaf(path, kind, args, kwargs)
+                if treated not in _LAYERS:
+                    check_result(self, proxy)
+                return proxy
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
 
     def _treatment(self, module: nn.Module, kind: type) -> str:
@@ -800,7 +841,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             return "wrapper"
         if not self.is_leaf_module(module, ""):
             return "entered"
-        if not kind.__module__.startswith("torch.nn.modules."):
+        if _may_give_none(kind):
             return "leaf"
         return "layer" if self.policy.is_leaf_module is None else "layer in question"
 
@@ -891,6 +932,11 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         other = memo[id(self)] = type(self).__new__(type(self))
         vars(other).update(copy.deepcopy(vars(self), memo))
         return other
+
+
+def _may_give_none(kind: type) -> bool:
+    """Return whether what a module of this class returns, or a part of it, may be None."""
+    return kind is nn.MultiheadAttention or not kind.__module__.startswith("torch.nn.modules.")
 
 
 def _trace_is_over(kind: str, target: Any) -> TraceError:

@@ -79,7 +79,10 @@ class Transformer(Interpreter):
         self.new_graph.keyword_only = self.graph.keyword_only
         self.new_graph.captured_training = self.graph.captured_training
         self.new_graph.state_guards = self.graph.state_guards
-        self.run(enable_io_processing=False)
+        try:
+            self.run(enable_io_processing=False)
+        finally:
+            self.tracer.forget_reads()
         module = GraphModule(self.module, self.new_graph)
         module.train(self.module.training)
         return module

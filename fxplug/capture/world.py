@@ -130,7 +130,7 @@ def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator
         names: Those of globals and attributes that it uses.
     """
     for name in namespace.keys() & names:
-        value = original_of(namespace[name])
+        value = original_of(namespace.get(name))  # Another trace may take its stand-in away meanwhile.
         is_asked = id(value) in _asked or id(value) in _modes
         if is_asked or (id(value) in _MODULES and not _NAMES.isdisjoint(names)):
             yield name, value
@@ -196,7 +196,7 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
         `functools.partial` of one of these, or a function in a container or object which finds one by a name.
     """
     namespace = function.__globals__
-    kept: list[Any] = [namespace[name] for name in namespace.keys() & names]
+    kept: list[Any] = [namespace.get(name) for name in namespace.keys() & names]
     kept += function.__defaults__ or ()
     kept += (function.__kwdefaults__ or {}).values()
     for cell in function.__closure__ or ():
@@ -251,7 +251,7 @@ def _asked_by_method(function: Any) -> tuple[str, str] | None:
 def _attributes(owner: Any, names: frozenset[str]) -> Iterable[Any]:
     """Return what an object and its class have under some names."""
     held: dict[str, Any] = getattr(owner, "__dict__", {})
-    found = [held[name] for name in held.keys() & names]
+    found = [held.get(name) for name in held.keys() & names]
     for base in type(owner).__mro__:
         if is_foreign(base.__module__):
             break

@@ -13,7 +13,7 @@ from fxplug.ir import SourceLine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Writes", "is_read", "only_adds_to", "place_of_write", "with_inner", "writes_of"]
+__all__ = ["Writes", "changes_in", "is_read", "only_adds_to", "place_of_write", "with_inner", "writes_of"]
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,86 @@ def _only_changes(entries: list[dis.Instruction], index: int) -> bool:
         if entry.opname in _ATTRIBUTE and entry.argval in _ADDING:
             return True
         if not entry.opname.startswith(_ON_THE_WAY):
+            return False
+    return False
+
+
+# -- what is changed
+
+_KINDS = {
+    "LOAD_ATTR": "attribute",
+    "LOAD_METHOD": "attribute",
+    "STORE_ATTR": "attribute",
+    "DELETE_ATTR": "attribute",
+    "LOAD_GLOBAL": "global",
+    "STORE_GLOBAL": "global",
+    "DELETE_GLOBAL": "global",
+    "LOAD_DEREF": "variable",
+    "STORE_DEREF": "variable",
+    "DELETE_DEREF": "variable",
+}
+_BY_TEXT = frozenset({"__dict__", "__setattr__", "delattr", "setattr", "vars"})
+"""Names by which code changes attributes that it does not name."""
+_IN_KEYS = ("BINARY_OP", "BUILD_SLICE", "LOAD_DEREF", "LOAD_GLOBAL")
+_FILLING = _ADDING | {
+    *("__delitem__", "__setitem__", "discard", "pop", "popitem", "popleft", "push", "put", "put_nowait"),
+    *("remove", "reverse", "rotate", "setdefault", "sort"),
+}
+"""Methods of containers that change what is in them."""
+
+
+def changes_in(code: CodeType) -> Iterator[tuple[str, str, bool]]:
+    """Yield name and kind of what a function assigns or changes in place, and whether it is the latter."""
+    entries = _entries(code)
+    own = {*code.co_varnames, *code.co_cellvars}
+    for index, entry in enumerate(entries):
+        kind = _KINDS.get(entry.opname)
+        if kind is None or (kind == "variable" and entry.argval in own):
+            continue
+        if not entry.opname.startswith("LOAD"):
+            yield entry.argval, kind, False
+        elif _is_changed(entries, index + 1) or _is_changed_as_local(entries, index + 1):
+            yield entry.argval, kind, True
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        yield from ((text, "attribute", False) for text in _texts_in(code.co_consts))
+
+
+def _texts_in(constants: Iterable[object]) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str) and constant.isidentifier():
+            yield constant
+        elif isinstance(constant, tuple):  # Such as the names of arguments.
+            yield from _texts_in(constant)
+
+
+def _is_changed_as_local(entries: list[dis.Instruction], index: int) -> bool:
+    """Return whether what was just read is kept in a local variable, and changed there."""
+    stored = entries[index] if index < len(entries) else None
+    if stored is None or not stored.opname.startswith("STORE_FAST"):
+        return False
+    # Newer Pythons store one variable and load another in one instruction, or load two.
+    name = stored.argval[0] if isinstance(stored.argval, tuple) else stored.argval
+    return any(
+        _loads(entry, name) and _is_changed(entries, at + 1)
+        for at, entry in enumerate(entries[index:], start=index)
+    )
+
+
+def _loads(entry: dis.Instruction, name: str) -> bool:
+    loaded = entry.argval if isinstance(entry.argval, tuple) else (entry.argval,)
+    return "LOAD_FAST" in entry.opname and name in loaded
+
+
+def _is_changed(entries: list[dis.Instruction], index: int) -> bool:
+    """Return whether what was just read is a container that is changed, by a key that may have any name."""
+    for entry in entries[index:]:
+        if entry.opname in _CHANGING or (entry.opname == "COPY" and entry.argval == _CONTAINER_AND_KEY):
+            return True
+        if entry.opname in _ATTRIBUTE and entry.argval in _FILLING:
+            return True
+        if entry.opname == "STORE_SLICE":
+            return True
+        if not entry.opname.startswith((*_ON_THE_WAY, *_IN_KEYS)):
             return False
     return False
 

@@ -84,6 +84,7 @@ __all__ = [
     "as_parameter",
     "assert_function",
     "autocast_arguments",
+    "autograd_modes",
     "beneath",
     "buffers_of",
     "call_beneath",
@@ -316,6 +317,12 @@ def hooks_around_forward(module: nn.Module) -> list[Callable[..., Any]]:
     """Return what the module itself has run before and after its forward."""
     before, after = module._forward_pre_hooks, module._forward_hooks
     return [*before.values(), *after.values()] if before or after else []
+
+
+def autograd_modes() -> tuple[bool, ...]:
+    """Return how the running thread computes: with gradients, in inference mode, with autocast."""
+    autocast = (torch.is_autocast_enabled(device) for device in ("cpu", "cuda"))
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *autocast
 
 
 def global_hook_tables() -> tuple[dict[Any, Any], ...]:

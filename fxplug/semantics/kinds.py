@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TENSOR",
+    "TENSOR_METHODS",
     "TENSOR_MODULES",
     "TENSOR_NAMES",
     "Kind",
@@ -49,6 +50,10 @@ _TENSORS = Kind(tuple, TENSOR)
 
 TENSOR_NAMES: frozenset[str] = frozenset(dir(torch.Tensor))
 """The names of everything that a tensor has."""
+TENSOR_METHODS: frozenset[str] = frozenset(
+    name for name in TENSOR_NAMES if callable(getattr(torch.Tensor, name, None))
+)
+"""Those of its methods."""
 
 TENSOR_MODULES: tuple[type[nn.Module], ...] = (
     nn.Linear,

@@ -290,3 +290,138 @@ def test_a_class_of_no_module_of_its_own_is_looked_at():
 
     with pytest.raises(fxplug.GuardError, match="y is not x"):
         captured(values, values)
+
+
+# -- what a call has returned
+
+
+@fxplug.wrap
+def gives_none(x):
+    return None
+
+
+@fxplug.wrap
+def gives_pair(x):
+    return None, x
+
+
+@fxplug.wrap
+def gives_tensor(x) -> torch.Tensor:
+    return x * 2
+
+
+class Attends(torch.nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(3, 1)
+        self.options = options
+
+    def forward(self, x):
+        result, weights = self.attention(x, x, x, **self.options)
+        return result if weights is None else result * 2
+
+
+class GivesNone(torch.nn.Module):
+    def forward(self, x):
+        return None
+
+
+class Calls(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = GivesNone()
+
+    def forward(self, x):
+        y = self.inner(x)
+        return x if y is None else y
+
+
+def of_a_kept_function(x):
+    y = gives_none(x)
+    return x if y is None else y
+
+
+def of_a_function_that_hands_it_on(x):
+    def inner(x):
+        return gives_none(x)
+
+    y = inner(x)
+    return x if y is None else y
+
+
+def part_of_it(x):
+    first, other = gives_pair(x)
+    return other if first is None else first
+
+
+def gradients(x):
+    x = x.detach().requires_grad_()
+    other = x.detach().requires_grad_()
+    found = torch.autograd.grad((x * 2).sum(), [x, other], allow_unused=True)
+    return found[0] if found[1] is None else found[1]
+
+
+def chosen(gradient, other):
+    return other if gradient is None else gradient
+
+
+def gradients_given_to_another(x):
+    x = x.detach().requires_grad_()
+    other = x.detach().requires_grad_()
+    found = torch.autograd.grad((x * 2).sum(), [x, other], allow_unused=True)
+    return chosen(found[1], found[0])
+
+
+@pytest.mark.parametrize(
+    "root",
+    [
+        *(of_a_kept_function, of_a_function_that_hands_it_on, part_of_it),
+        *(gradients, gradients_given_to_another, Attends(need_weights=False)),
+    ],
+)
+def test_result_that_may_be_none_and_is_asked_is_refused(root):
+    with pytest.raises(TraceError, match=r"is None is asked at .*\[FXP-T041\]$"):
+        fxplug.symbolic_trace(root)
+
+    assert torch.equal(fxplug.trace(root, (ONE,), check=False)(ONE), root(ONE))
+
+
+class KeepsCalls(fxplug.Tracer):
+    """A tracer that leaves modules of the program whole."""
+
+    def is_leaf_module(self, m, module_qualified_name):
+        return isinstance(m, GivesNone)
+
+
+class KeepsCallsItself(KeepsCalls):
+    """One that hears of calls itself, too."""
+
+    def call_module(self, m, forward, args, kwargs):
+        return super().call_module(m, forward, args, kwargs)
+
+
+@pytest.mark.parametrize("tracer", [KeepsCalls, KeepsCallsItself])
+def test_result_of_a_module_of_the_program_that_is_asked_is_refused(tracer):
+    with pytest.raises(TraceError, match=r"is None is asked at .*\[FXP-T041\]$"):
+        tracer().trace(Calls())
+
+
+def test_result_that_is_no_none_may_be_asked():
+    def program(x):
+        y = gives_tensor(x)
+        z = torch.autograd.grad((y * y).sum(), x, allow_unused=True, materialize_grads=True)[0]
+        return y if y is None or z is None else y + z
+
+    given = ONE.clone().requires_grad_()
+    assert torch.equal(fxplug.symbolic_trace(program)(given), program(given))
+    attends = Attends()
+    assert torch.equal(fxplug.symbolic_trace(attends)(ONE), attends(ONE))
+
+
+def test_gradients_that_are_not_asked_are_captured():
+    def program(x):
+        other = x.detach().requires_grad_()
+        return torch.autograd.grad((x * 2).sum(), [x, other], allow_unused=True)[0]
+
+    given = ONE.clone().requires_grad_()
+    assert torch.equal(fxplug.symbolic_trace(program)(given), program(given))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import itertools
 import json
 import logging
 import numbers
@@ -1173,3 +1174,22 @@ def test_decorated_functions_partials_and_objects_are_looked_into():
     decorated = functools.wraps(optional)(lambda x, mask=None: optional(x, mask))
     for program in (Callable(), functools.partial(optional), Attention().forward, decorated):
         refused(program, "FXP-T041")
+
+
+WANT_A_NUMBER = {
+    "islice": (lambda x: sum(itertools.islice([x, x, x], x.shape[0])), "FXP-T002"),
+    "islice from": (lambda x: sum(itertools.islice([x, x, x], 0, x.shape[0])), "FXP-T002"),
+    "repeat": (lambda x: sum(itertools.repeat(x, x.shape[0])), "FXP-T002"),
+    "deque": (lambda x: len(collections.deque([1, 2, 3], x.shape[0])), "FXP-T068"),
+    "permutations": (lambda x: len(list(itertools.permutations([1, 2, 3], x.shape[0]))), "FXP-T068"),
+}
+
+
+@pytest.mark.parametrize("case", WANT_A_NUMBER)
+def test_what_wants_a_number_and_says_so_in_its_own_words_is_refused_with_a_code(case):
+    program, code = WANT_A_NUMBER[case]
+
+    with pytest.raises(fxplug.TraceError) as refused:
+        fxplug.symbolic_trace(program)
+
+    assert refused.value.code == code

@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import is_grad_enabled as are_gradients_computed
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import fxplug
 from fxplug import GuardError
@@ -830,6 +832,39 @@ def test_mode_of_the_program_in_which_nothing_is_recorded_is_captured(kind):
         return x * number
 
     assert torch.equal(fxplug.trace(program)(X), X * 2)
+
+
+def test_mode_that_counts_operators_is_refused(mode):
+    def program(x):
+        with FlopCounterMode(display=False) as counter:
+            result = x @ x.T
+        return result, counter.get_total_flops()
+
+    before = around()
+    with pytest.raises(fxplug.TraceError, match=r"enters _FlopCounterMode, .* in program .*\[FXP-T050\]$"):
+        capture(program, mode)
+    assert around() == before
+
+
+def test_error_that_a_wrong_count_leads_to_is_the_refusal():
+    def program(x):
+        with FlopCounterMode(display=False) as counter:
+            result = x @ x.T
+        return result / (1 // counter.get_total_flops())
+
+    with pytest.raises(
+        fxplug.TraceError, match=r"enters _FlopCounterMode, .* ZeroDivisionError.*\[FXP-T050\]$"
+    ):
+        fxplug.symbolic_trace(program)
+
+
+def test_mode_of_torch_that_hears_operators_is_refused_where_none_runs():
+    def program(x):
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return x @ x.T
+
+    with pytest.raises(fxplug.TraceError, match=r"enters FakeTensorMode, .* in program .*\[FXP-T050\]$"):
+        fxplug.symbolic_trace(program)
 
 
 def test_modes_of_torch_and_modes_around_a_trace_are_nothing_of_the_program(mode):

@@ -14,13 +14,18 @@ PATH = Path(fxplug.__file__).with_name("capture") / "identity.py"
 
 
 @pytest.fixture(scope="module")
-def tests_in():
+def identity():
     # Its package needs torch; the module itself does not.
     spec = importlib.util.spec_from_file_location("identity_without_torch", PATH)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield module.tests_in
+    yield module
     del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def tests_in(identity):
+    return identity.tests_in
 
 
 def compared(x, mask=None):
@@ -211,3 +216,104 @@ def test_what_is_looked_up_where_it_is_compared_is_a_part(tests_in, function):
     assert list(found) == ["batch"]
     assert found["batch"].question == "a part of {name!r} is None"
     assert not found["batch"].is_for_none
+
+
+# -- what a call has returned
+
+
+def called():
+    """Leave where it was called from in `FRAMES`."""
+    frame = sys._getframe(1)
+    FRAMES.append((frame.f_code, frame.f_lasti))
+    return [None, None]
+
+
+FRAMES = []
+
+
+def stored():
+    y = called()
+    return 1 if y is None else y
+
+
+def asked_at_once():
+    return 1 if called() is None else 2
+
+
+def asked_in_a_walrus():
+    if (y := called()) is not None:
+        return y
+    return 1
+
+
+def part_stored():
+    y = called()[0]
+    if y is None:
+        return 1
+    return 2
+
+
+def part_asked_later():
+    y = called()
+    return 1 if y[1] is None else y
+
+
+def taken_apart():
+    one, other = called()
+    if other is None:
+        return one
+    return other
+
+
+def under_another_name_later():
+    y = called()
+    z = y
+    return z is None
+
+
+def in_a_closure():
+    y = called()
+
+    def inner():
+        return y
+
+    return 1 if y is None else inner
+
+
+def asked_before(y=None):
+    if y is None:
+        y = called()
+    return y
+
+
+def another_is_asked(x=None):
+    y = called()
+    return y if x is None else x
+
+
+def nothing_is_asked():
+    y = called()
+    return y[0], y[1]
+
+
+def handed_on():
+    return called()
+
+
+WHOLE = [stored, asked_at_once, asked_in_a_walrus, under_another_name_later, in_a_closure]
+PARTS = [part_stored, part_asked_later, taken_apart]
+NEITHER = [asked_before, another_is_asked, nothing_is_asked, handed_on]
+
+
+@pytest.mark.parametrize("function", [*WHOLE, *PARTS, *NEITHER])
+def test_result_that_is_compared_later_is_found(identity, function):
+    function()
+    code, offset = FRAMES.pop()
+
+    test = identity.test_of_result(code, offset)
+
+    assert (test is not None) == (function not in NEITHER)
+    assert test is None or (
+        test.is_for_none == (function in WHOLE) and test.line.function == function.__name__
+    )
+    assert identity.is_result_returned(code, offset) == (function is handed_on)

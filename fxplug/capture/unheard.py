@@ -1,0 +1,255 @@
+"""Hooks that torch calls when the captured program runs, and not while it is recorded.
+
+A layer that stays a call keeps its hooks, and a tensor is given its hooks by a node. What such a hook changes besides
+what it is called with, a list of features or an attribute, is as it was before while the program is recorded: a program
+that reads it there would go on with the wrong value.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import chain
+from types import BuiltinMethodType, FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from fxplug.capture.containers import is_container
+from fxplug.capture.reached import function_behind
+from fxplug.capture.sources import is_installed
+from fxplug.capture.writes import changes_in, is_read, place_of_write, with_inner
+from fxplug.errors import TraceError
+from fxplug.semantics.internals import DYNAMO_INLINE, global_hook_tables, hook_tables, parameters_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from types import CodeType
+
+    from fxplug.ir import Graph, SourceLine
+
+__all__ = ["missed_change"]
+
+_HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
+"""Methods of tensors that let torch call a function with a gradient."""
+_GRADIENTS = frozenset({"backward", "grad"})
+"""Names of what computes gradients."""
+_FORWARD_TABLES = 2
+"""So many of the tables of hooks are for what runs around the forward; the others are for the backward."""
+
+
+class _Hook(NamedTuple):
+    """A function that torch will call."""
+
+    function: Any
+    owner: str
+    """Whose hook it is, as messages call it."""
+
+
+def missed_change(
+    graph: Graph,
+    modules: Sequence[nn.Module],
+    paths: Mapping[int, str],
+    codes: Sequence[CodeType],
+    kept: Iterable[Any] = (),
+) -> TraceError | None:
+    """Return the refusal of a program that reads what a hook has not changed yet; None if it reads no such thing.
+
+    So it is with functions that stay calls. Of these only what they change in globals and around them is looked at:
+    whose attributes they assign is not plain to see, and most are those of what they return.
+
+    Args:
+        graph: What was recorded.
+        modules: Those below the root.
+        paths: The id of each -> its path.
+        codes: The functions of the program, with those inside of them.
+        kept: The functions that stay calls.
+    """
+    for function in kept:
+        for name, line in _changes_read(function, modules, codes, _AROUND):
+            return _refusal_of_call(function, name, line)
+    for hook in _hooks_of(graph, modules, paths, codes):
+        for name, line in _changes_read(hook.function, modules, codes, _ANYWHERE):
+            return _refusal(hook, name, line)
+    return None
+
+
+_AROUND = frozenset({"global", "variable"})
+_ANYWHERE = _AROUND | {"attribute"}
+
+
+def _changes_read(
+    function: Any, modules: Sequence[nn.Module], codes: Sequence[CodeType], kinds: frozenset[str]
+) -> Iterator[tuple[str, SourceLine | None]]:
+    """Yield the names of what a function changes and the program reads, and where it changes that."""
+    own = {code for one in _functions_of(function) for code in with_inner(one.__code__)}
+    others = [code for code in codes if code not in own]
+    for name, kind, contents in _changes_by(function, modules):
+        if name == "" or (kind in kinds and is_read(others, name, kind, contents=contents)):
+            yield name, place_of_write(own, name, kind)
+
+
+def _hooks_of(
+    graph: Graph, modules: Sequence[nn.Module], paths: Mapping[int, str], codes: Sequence[CodeType]
+) -> Iterator[_Hook]:
+    """Yield the hooks that the captured program runs."""
+    names: set[str] = set().union(*(code.co_names for code in codes))
+    backward = not names.isdisjoint(_GRADIENTS) and _computes_gradients(graph)
+    hooked = _with_hooks(modules)
+    everywhere = global_hook_tables()
+    if hooked or any(everywhere):
+        called = [str(target) for target in graph.distinct_targets("call_module")]
+        for module in hooked:
+            path = paths[id(module)]
+            if any(path == one or path.startswith(f"{one}.") for one in called):
+                tables = hook_tables(module)[: None if backward else _FORWARD_TABLES]
+                yield from (_Hook(hook, f"the layer {path!r}") for table in tables for hook in table.values())
+        if called:
+            tables = [everywhere[0], everywhere[1], *(everywhere[2:] if backward else ())]
+            yield from (_Hook(hook, "all modules") for table in tables for hook in table.values())
+    if backward:
+        yield from _hooks_of_weights(modules, paths)
+    if backward and not names.isdisjoint(_HOOKING):
+        for node in graph.nodes_that_call(lambda op, target: op == "call_method" and target in _HOOKING):
+            given = [value for value in (*node.args, *node.kwargs.values()) if callable(value)]
+            yield from (_Hook(hook, f"the tensor {str(node.args[0])!r}") for hook in given)
+
+
+def _hooks_of_weights(modules: Sequence[nn.Module], paths: Mapping[int, str]) -> Iterator[_Hook]:
+    for module in modules:
+        for name, weight in parameters_of(module).items():
+            path = f"{paths[id(module)]}.{name}".removeprefix(".")
+            for table in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+                hooks: dict[int, Any] = getattr(weight, table, None) or {}
+                yield from (_Hook(hook, f"the weight {path!r}") for hook in hooks.values())
+
+
+def _with_hooks(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return the modules with hooks of their own; looked at in each trace are all, and most traces find none."""
+    try:
+        return [
+            module
+            for module in modules
+            if (held := module.__dict__)["_forward_hooks"]
+            or held["_forward_pre_hooks"]
+            or held["_backward_hooks"]
+            or held["_backward_pre_hooks"]
+        ]
+    except KeyError:  # What is compiled keeps them elsewhere.
+        return [
+            module
+            for module in modules
+            if not isinstance(module, torch.jit.ScriptModule) and any(hook_tables(module))
+        ]
+
+
+def _computes_gradients(graph: Graph) -> bool:
+    return bool(
+        graph.nodes_that_call(
+            lambda op, target: (
+                op.startswith("call_")
+                and (target if isinstance(target, str) else getattr(target, "__name__", "")) in _GRADIENTS
+            )
+        )
+    )
+
+
+# -- what a hook changes
+
+
+def _parts_of(hook: Any) -> tuple[Any, Any]:
+    """Return the function behind a hook, and the object whose method it is, None for no such."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    function, owner = function_behind(hook), getattr(hook, "__self__", None)
+    if not isinstance(function, (FunctionType, BuiltinMethodType)):
+        function, owner = function_behind(vars(type(hook)).get("__call__")), hook
+    return getattr(function, DYNAMO_INLINE, function), owner
+
+
+def _functions_of(hook: Any) -> list[FunctionType]:
+    """Return the function behind a hook, and those of the program that it calls by a name of its own."""
+    function, owner = _parts_of(hook)
+    found: list[FunctionType] = []
+    waiting = [function]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, FunctionType) and current not in found and not is_installed(_file_of(current)):
+            found.append(current)
+            names = {name for part in with_inner(current.__code__) for name in part.co_names}
+            values = [_found_by(current, name) for name in names.union(current.__code__.co_freevars)]
+            kinds = {type(value) for value in (owner, *values)}
+            waiting += [
+                *values,
+                *(function_behind(method) for kind in kinds for method in _methods(kind, names)),
+            ]
+    return found
+
+
+def _file_of(function: FunctionType) -> str:
+    return function.__code__.co_filename
+
+
+def _methods(kind: type, names: set[str]) -> Iterator[Any]:
+    for base in kind.__mro__:
+        if base is nn.Module:
+            break
+        yield from (value for name, value in vars(base).items() if name in names)
+
+
+def _changes_by(hook: Any, modules: Sequence[nn.Module]) -> Iterator[tuple[str, str, bool]]:
+    """Yield name and kind of what a hook changes, and whether it is what the thing holds that it changes.
+
+    Where it changes something that has no name which is known, the name is empty.
+    """
+    function, owner = _parts_of(hook)
+    if isinstance(function, BuiltinMethodType) and is_container(owner):
+        names = list(_names_of(owner, modules))
+        yield from ((name, "attribute", True) for name in names or [""])
+    for one in _functions_of(hook):
+        for name, kind, contents in chain.from_iterable(map(changes_in, with_inner(one.__code__))):
+            yield name, kind, contents
+            value = None if kind == "attribute" else _found_by(one, name)
+            if contents and is_container(value):
+                yield from ((other, "attribute", True) for other in _names_of(value, modules))
+
+
+def _found_by(function: FunctionType, name: str) -> Any:
+    """Return what a function finds under a name in its closure or among its globals."""
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        if free == name:
+            try:
+                return cell.cell_contents
+            except ValueError:  # It has no value yet.
+                return None
+    return function.__globals__.get(name)
+
+
+def _names_of(value: Any, modules: Iterable[nn.Module]) -> Iterator[str]:
+    for module in modules:
+        yield from (name for name, held in vars(module).items() if held is value)
+
+
+def _refusal_of_call(function: Any, name: str, line: SourceLine | None) -> TraceError:
+    place = "" if line is None else f" at {line} ({line.text!r})"
+    return TraceError(
+        f"Cannot trace: {function.__qualname__}, which is kept as a call, changes {name!r}{place}, and the program "
+        "reads it. The function runs when the captured program runs, and not while it is recorded: what the program "
+        "has read is what was there before. Let the function return what is new, or give example inputs "
+        "(fxplug.trace(root, example_inputs)).",
+        code="FXP-T056",
+    )
+
+
+def _refusal(hook: _Hook, name: str, line: SourceLine | None) -> TraceError:
+    function = _parts_of(hook.function)[0]
+    called = getattr(function, "__qualname__", type(hook.function).__qualname__)
+    place = "" if line is None else f" at {line} ({line.text!r})"
+    what = f"changes {name!r}{place}" if name else "changes a container of the program"
+    return TraceError(
+        f"Cannot trace: {called}, a hook of {hook.owner}, {what}, and the program reads it. The hook runs when the "
+        "captured program runs, and not while it is recorded: what the program has read is what was there before. Give "
+        "example inputs (fxplug.trace(root, example_inputs)), let the trace enter the layer (a policy with "
+        "is_leaf_module), or compute in forward what the hook keeps.",
+        code="FXP-T010",
+    )

@@ -1,0 +1,399 @@
+"""Hooks of layers and tensors run with the captured program: one that changes what the program reads is refused."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import TraceError
+
+X = torch.arange(6.0).reshape(2, 3)
+STORE = {}
+
+
+def linear():
+    layer = nn.Linear(3, 3)
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Hooked(nn.Module):
+    """Has a hook at a layer, and reads what the hook may have changed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+        self.features = []
+        self.feature = torch.zeros(3)
+        self.count = 0
+        self.hang()
+
+    def forward(self, x):
+        return self.read(self.layer(x))
+
+
+class Appends(Hooked):
+    def hang(self):
+        self.layer.register_forward_hook(self.keep)
+
+    def keep(self, module, args, result):
+        self.features.append(result)
+
+    def read(self, y):
+        return self.features[-1] * 2
+
+
+class AppendsThroughAMethod(Appends):
+    def hang(self):
+        self.layer.register_forward_hook(lambda module, args, result: self.keep(module, args, result * 1))
+
+
+class AppendsToWhatItClosesOver(Hooked):
+    def hang(self):
+        kept = self.features
+        self.layer.register_forward_hook(lambda module, args, result: kept.insert(0, result))
+
+    def read(self, y):
+        return self.features[0] * 2
+
+
+class Assigns(Hooked):
+    def hang(self):
+        self.layer.register_forward_hook(self.keep)
+
+    def keep(self, module, args, result):
+        self.feature = result
+
+    def read(self, y):
+        return self.feature * 2
+
+
+class AssignsAtTheLayer(Hooked):
+    def hang(self):
+        def keep(module, args, result):
+            module.last = result
+
+        self.layer.register_forward_hook(keep)
+
+    def read(self, y):
+        return getattr(self.layer, "last", y) * 2
+
+
+class Counts(Hooked):
+    def hang(self):
+        self.layer.register_forward_pre_hook(self.add)
+
+    def add(self, module, args):
+        self.count += 1
+
+    def read(self, y):
+        return y * self.count
+
+
+def store(name, value):
+    STORE[name] = value
+
+
+class StoresInAGlobal(Hooked):
+    def hang(self):
+        self.layer.register_forward_hook(lambda module, args, result: store("last", result))
+
+    def read(self, y):
+        return STORE.get("last", y) * 2
+
+
+class StoresByAPartial(Hooked):
+    def hang(self):
+        self.layer.register_forward_hook(functools.partial(self.keep, 0))
+
+    def keep(self, place, module, args, result):
+        self.features[place:] = [result]
+
+    def read(self, y):
+        return sum(self.features, y)
+
+
+class AppendsToALocal(Appends):
+    def keep(self, module, args, result):
+        kept = self.features
+        kept.append(result)
+
+
+class AssignsByText(Assigns):
+    def keep(self, module, args, result):
+        setattr(self, "feature", result)  # noqa: B010 - as programs do with names that they work out
+
+
+class AssignsInTheTable(Assigns):
+    def keep(self, module, args, result):
+        vars(self).update(feature=result)
+
+
+class Recorder:
+    def __init__(self):
+        self.seen = {}
+
+    def __call__(self, module, args, result):
+        self.seen["last"] = result
+
+
+class StoresInAnObject(Hooked):
+    def hang(self):
+        self.recorder = Recorder()
+        self.layer.register_forward_hook(self.recorder)
+
+    def read(self, y):
+        return self.recorder.seen["last"]
+
+
+READING = [
+    *(Appends, AppendsThroughAMethod, AppendsToWhatItClosesOver, Assigns, AssignsAtTheLayer, Counts),
+    *(StoresInAGlobal, StoresByAPartial, StoresInAnObject),
+    *(AppendsToALocal, AssignsByText, AssignsInTheTable),
+]
+
+
+@pytest.mark.parametrize("kind", READING)
+def test_hook_that_changes_what_the_program_reads_is_refused(kind):
+    with pytest.raises(TraceError, match=r"a hook of the layer 'layer', changes .*\[FXP-T010\]$"):
+        fxplug.symbolic_trace(kind())
+
+
+@pytest.mark.filterwarnings("ignore:While tracing, forward:fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("kind", [Appends, Assigns, StoresInAnObject])
+def test_with_examples_such_hooks_run(kind):
+    captured = fxplug.trace(kind(), (X,))
+
+    assert torch.equal(captured(X + 1), kind()(X + 1))
+
+
+def test_hook_of_a_part_of_a_layer_is_one_of_the_layer():
+    class Encodes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(4, 1, 4).eval()
+            self.features = []
+            self.layer.linear1.register_forward_hook(
+                lambda module, args, result: self.features.append(result)
+            )
+
+        def forward(self, x):
+            self.layer(x)
+            return self.features[0]
+
+    with pytest.raises(TraceError, match=r"a hook of the layer 'layer.linear1', .*\[FXP-T010\]$"):
+        fxplug.symbolic_trace(Encodes())
+
+
+def test_hook_of_all_modules_is_one_of_each_layer():
+    class Reads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear()
+
+        def forward(self, x):
+            y = self.layer(x)
+            return STORE.get("last", y) * 2
+
+    handle = nn.modules.module.register_module_forward_hook(
+        lambda module, args, result: store("last", result)
+    )
+    try:
+        with pytest.raises(TraceError, match=r"a hook of all modules, .*\[FXP-T010\]$"):
+            fxplug.symbolic_trace(Reads())
+    finally:
+        handle.remove()
+
+
+class OnlyAdds(Hooked):
+    def hang(self):
+        self.layer.register_forward_hook(self.keep)
+
+    def keep(self, module, args, result):
+        self.features.append(result)
+
+    def forward(self, x):
+        self.features.clear()
+        return self.layer(x)
+
+
+class Doubles(Hooked):
+    def hang(self):
+        self.layer.register_forward_hook(lambda module, args, result: result * 2)
+
+    def read(self, y):
+        return y + len(self.features) + self.count
+
+
+class OfWhatIsEntered(Hooked):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Sequential(self.layer, nn.ReLU())
+        self.layer.register_forward_hook(lambda module, args, result: self.features.append(result))
+
+    def hang(self):
+        pass
+
+    def forward(self, x):
+        self.features.clear()
+        self.layer(x)
+        return self.features[0]
+
+
+@pytest.mark.filterwarnings("ignore:While tracing, forward:fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("kind", [OnlyAdds, Doubles, OfWhatIsEntered])
+def test_other_hooks_are_captured(kind):
+    assert torch.equal(fxplug.symbolic_trace(kind())(X), kind()(X))
+
+
+def test_hooks_run_once_for_each_call_of_the_captured_module():
+    class CountsOnly(Hooked):
+        def hang(self):
+            self.layer.register_forward_pre_hook(self.add)
+
+        def add(self, module, args):
+            self.count += 1
+
+        def read(self, y):
+            return y
+
+    root = CountsOnly()
+    captured = fxplug.symbolic_trace(root)
+    captured(X)
+    captured(X)
+
+    assert root.count == 2
+
+
+# -- hooks of tensors
+
+
+def appends(x):
+    seen = []
+    y = (x * 1).requires_grad_()
+    y.register_hook(lambda gradient: seen.append(gradient * 2))
+    (y * 3).sum().backward()
+    return seen[0]
+
+
+def counts(x):
+    seen = {}
+    y = (x * 1).requires_grad_()
+    y.register_hook(lambda gradient: seen.update(gradient=1))
+    (y * 3).sum().backward()
+    return x + len(seen)
+
+
+def calls_a_method_of_python(x):
+    seen = []
+    y = (x * 1).requires_grad_()
+    y.register_hook(seen.append)
+    (y * 3).sum().backward()
+    return x + len(seen)
+
+
+@pytest.mark.parametrize("program", [appends, counts, calls_a_method_of_python])
+def test_hook_of_a_tensor_that_changes_what_the_program_reads_is_refused(program):
+    with pytest.raises(TraceError, match=r"a hook of the tensor 'requires_grad_', changes .*\[FXP-T010\]$"):
+        fxplug.symbolic_trace(program)
+
+
+class Weighs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.gradients = []
+        self.weight.register_hook(lambda gradient: self.gradients.append(gradient * 2))
+
+    def forward(self, x):
+        (self.weight * x).sum().backward()
+        return x * len(self.gradients)
+
+
+def test_hook_of_a_weight_that_changes_what_the_program_reads_is_refused():
+    with pytest.raises(TraceError, match=r"a hook of the weight 'weight', changes .*\[FXP-T010\]$"):
+        fxplug.symbolic_trace(Weighs())
+
+
+def test_hook_of_a_weight_is_nothing_where_no_gradient_is_computed():
+    class Reads(Weighs):
+        def forward(self, x):
+            return self.weight * x + len(self.gradients)
+
+    assert torch.equal(fxplug.symbolic_trace(Reads())(X), X)
+
+
+def test_hook_of_a_tensor_that_changes_the_gradient_alone_is_captured():
+    def program(x):
+        y = (x * 1).requires_grad_()
+        y.register_hook(lambda gradient: gradient * 2)
+        (y * 3).sum().backward()
+        return y.grad
+
+    assert torch.equal(fxplug.symbolic_trace(program)(X), program(X))
+
+
+def test_error_that_no_hook_has_to_do_with_stays_what_it_is():
+    class Fails(OnlyAdds):
+        def forward(self, x):
+            self.layer(x)
+            return {}["missing"]
+
+    with pytest.raises(KeyError):
+        fxplug.symbolic_trace(Fails())
+
+
+# -- functions that stay calls
+
+SEEN = []
+TOTAL = 0
+
+
+@fxplug.wrap
+def noted(x):
+    SEEN.append(x)
+    return x
+
+
+@fxplug.wrap
+def counted(x):
+    global TOTAL  # noqa: PLW0603 - as programs do
+    TOTAL += 1
+    return x
+
+
+class Result:
+    value = 1
+
+
+@fxplug.wrap
+def result_of(x):
+    result = Result()
+    result.value = x
+    return result
+
+
+def reads_what_is_in_a_global(x):
+    return noted(x) * len(SEEN)
+
+
+def reads_a_global(x):
+    return counted(x) * TOTAL
+
+
+@pytest.mark.parametrize("program", [reads_what_is_in_a_global, reads_a_global])
+def test_kept_function_that_changes_a_global_that_the_program_reads_is_refused(program):
+    with pytest.raises(TraceError, match=r"which is kept as a call, changes .*\[FXP-T056\]$"):
+        fxplug.symbolic_trace(program)
+
+
+@pytest.mark.parametrize(
+    "program", [lambda x: noted(x) * 2, lambda x: result_of(x).value * 2], ids=["global", "attribute"]
+)
+def test_kept_function_that_changes_what_the_program_does_not_read_is_captured(program):
+    assert torch.equal(fxplug.symbolic_trace(program)(X), X * 2)
