@@ -7,7 +7,8 @@ with that number. Everything else is an object with one key that says what it is
 ``$list``     elements of a list
 ``$tensor``   a tensor of the module, by its number (only where tensors belong: not in notes)
 ``$tuple``    elements of a tuple; ``$size`` those of a `torch.Size`
-``$dict``     pairs of key and value
+``$dict``     pairs of key and value; ``$ordered`` likewise, of a `collections.OrderedDict`
+``$returns``  name of a class in `torch.return_types`, and the elements
 ``$slice``    start, stop, step; ``$range`` likewise
 ``$int``      an integer beyond 2**53, hexadecimal, since other readers of JSON would round it
 ``$float``    infinities and NaNs, as the 16 hexadecimal digits of their bits
@@ -67,6 +68,12 @@ _CONSTANTS: dict[str, Any] = {
 _NAMED_KINDS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, torch.nn.Module)
 """What is referred to by name, or not at all: no plugin needs to be asked about it."""
 _RECORDS: dict[str, Any] = {"TensorMetadata": TensorMetadata}
+_RETURNS: dict[str, Any] = {
+    name: kind
+    for name, kind in vars(torch.return_types).items()
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "n_sequence_fields")
+}
+"""What operators return that return several values by name, such as a sort."""
 
 
 def _fields_of(kind: Any) -> tuple[str, ...] | None:
@@ -221,6 +228,12 @@ class Encoder:
     def _dict(self, value: dict[Any, Any], depth: int) -> Any:
         return {"$dict": [self._all(pair, depth) for pair in value.items()]}
 
+    def _ordered(self, value: dict[Any, Any], depth: int) -> Any:
+        return {"$ordered": [self._all(pair, depth) for pair in value.items()]}
+
+    def _returns(self, value: Any, depth: int) -> Any:
+        return {"$returns": [type(value).__name__, self._all(value, depth)]}
+
     def _float(self, value: float, _: int) -> Any:
         return value if math.isfinite(value) else {"$float": _float_bits(value)}
 
@@ -246,6 +259,7 @@ class Encoder:
         immutable_list: _list,
         dict: _dict,
         immutable_dict: _dict,
+        OrderedDict: _ordered,
         slice: lambda self, value, depth: {"$slice": self._all((value.start, value.stop, value.step), depth)},
         range: lambda self, value, depth: {"$range": self._all((value.start, value.stop, value.step), depth)},
         torch.device: lambda _self, value, _: {"$device": str(value)},
@@ -253,6 +267,7 @@ class Encoder:
         torch.iinfo: lambda _self, value, _: {"$iinfo": value.dtype},
         **dict.fromkeys(_CONSTANT_TYPES, _constant),
         **dict.fromkeys(_RECORDS.values(), _record),
+        **dict.fromkeys(_RETURNS.values(), _returns),
     }
 
 
@@ -432,6 +447,16 @@ class Decoder:
             )
         return record(*self._some(fields, depth, len(record._fields)))
 
+    def _returns(self, data: Any, depth: int) -> Any:
+        name, elements = (*checked(data, list, "What an operator returns"), None, None)[:2]
+        kind = _RETURNS.get(name) if isinstance(name, str) else None
+        if kind is None:
+            raise Refusal(
+                f"torch {torch.__version__} has no torch.return_types.{name!s:.80}. Install the torch version that the "
+                "file was written with."
+            )
+        return kind(self._some(elements, depth, kind.n_sequence_fields))
+
     def _constant_of_plugin(self, data: Any, depth: int) -> Any:
         parts = checked(data, list, "A constant")
         if self._fetch_tensor is None or len(parts) != 3:
@@ -485,6 +510,8 @@ class Decoder:
         "$tuple": lambda self, data, depth: tuple(self._all(data, depth)),
         "$size": lambda self, data, depth: torch.Size(self._ints(data, depth)),
         "$dict": _dict,
+        "$ordered": lambda self, data, depth: OrderedDict(self._dict(data, depth)),
+        "$returns": _returns,
         "$slice": lambda self, data, depth: slice(*self._some(data, depth, 3)),
         "$range": lambda self, data, depth: range(*self._ints(data, depth)),
         "$int": _int,

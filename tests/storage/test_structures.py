@@ -9,7 +9,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,6 +21,8 @@ from fxplug.capture.pytrees import LEAF, InputTrees
 from fxplug.codegen import PyTreeCodeGen, TreeParameter
 from fxplug.errors import StorageError
 from fxplug.storage import load, save
+from fxplug.storage.faults import Refusal
+from fxplug.storage.values import Decoder
 
 
 def program(batch, *rest, scale=2.0, **options):
@@ -319,3 +321,44 @@ def test_a_tensor_as_a_default_comes_back(tmp_path):
     loaded = stored(fxplug.GraphModule(nn.Module(), graph), tmp_path)
 
     assert torch.equal(loaded(), default[0])
+
+
+def _ordered(batch):
+    x = batch["x"]
+    return OrderedDict(out=x * 2, parts=[x.sort(0), OrderedDict(b=x, a=x + 1)]), x.max(0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ordered_dicts_and_named_results_of_operators_come_back(way, tmp_path):
+    x = torch.tensor([3.0, 1.0, 2.0])
+    module = fxplug.trace(_ordered, ({"x": x},))
+
+    loaded = WAYS[way](module, tmp_path)
+
+    expected, found = _ordered({"x": x + 1}), loaded({"x": x + 1})
+    assert equal(found, expected)
+    assert (type(found[0]), type(found[0]["parts"][1])) == (OrderedDict, OrderedDict)
+    assert list(found[0]["parts"][1]) == ["b", "a"]
+    assert type(found[0]["parts"][0]) is torch.return_types.sort
+    assert (type(found[1]), found[1].indices.item()) == (torch.return_types.max, 0)
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ({"$returns": ["sort", [1]]}, "a value has 1 parts where 2 were expected"),
+        ({"$returns": ["sorted", [1, 2]]}, "has no torch.return_types.sorted"),
+        ({"$returns": [["sort"], [1, 2]]}, r"has no torch.return_types.\['sort'\]"),
+        ({"$returns": []}, "has no torch.return_types.None"),
+        ({"$returns": ["__name__", []]}, "has no torch.return_types.__name__"),
+        ({"$returns": {}}, "What an operator returns"),
+        ({"$ordered": [["a", 1], ["a", 2]]}, "the same key twice"),
+        ({"$ordered": [["a"]]}, "a value has 1 parts where 2 were expected"),
+        ({"$ordered": {}}, "The content of a dict"),
+    ],
+)
+def test_damaged_ordered_dicts_and_results_are_refused(written, text):
+    decoder = Decoder(cast("Any", None))
+
+    with pytest.raises(Refusal, match=text):
+        decoder.decode(written)
