@@ -46,6 +46,7 @@ from fxplug.capture.state import (
     updates_in_place,
 )
 from fxplug.capture.surroundings import Surroundings
+from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -303,6 +304,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self.refuse_hooks_on_constants()
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
+        if isinstance(root, nn.Module) and not self._is_repeated:
+            self._note_switches(root)
         return self.graph
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
@@ -375,6 +378,16 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):
             self.graph.captured_training = root.training
+
+    def _note_switches(self, root: nn.Module) -> None:
+        """Let the graph know what the classes of the program do when they are switched, which no graph does."""
+        kept = {str(node.target) for node in self.graph.find_nodes(op="call_module")}
+        entered = entered_switches(root, kept)
+        if entered:
+            switches = Switches(root, entered)
+            self.graph.training_overrides = switches.overrides
+            if not switches.is_known:
+                self.graph.captured_training = root.training
 
     def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
         """Hear that the program asks what a weight of the root is like, and goes on with the answer.

@@ -77,8 +77,7 @@ class Transformer(Interpreter):
         """Run the graph and return a module with what was written."""
         self.new_graph.lifted = dict(self.graph.lifted)
         self.new_graph.keyword_only = self.graph.keyword_only
-        self.new_graph.captured_training = self.graph.captured_training
-        self.new_graph.state_guards = self.graph.state_guards
+        self.new_graph.rely_on(self.graph)
         self.run(enable_io_processing=False)
         module = GraphModule(self.module, self.new_graph)
         module.train(self.module.training)
