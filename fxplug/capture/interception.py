@@ -363,7 +363,7 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     # What TorchScript has compiled takes no traced value.
     (torch.jit.ScriptFunction, "__call__", _scripted, {**_CONSTANTS, "<bound>": partial}),
 )
-_SEEDING = (torch.manual_seed, torch.seed, torch.set_rng_state)
+_SEEDING = (torch.get_rng_state, torch.initial_seed, torch.manual_seed, torch.seed, torch.set_rng_state)
 _CONVERSIONS = {
     "Module._apply": vars(nn.Module)["_apply"],
     "torch.utils.swap_tensors": torch.utils.swap_tensors,

@@ -10,11 +10,11 @@ from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.gradients import CHANGING_GRADIENTS
 from fxplug.capture.proxy import Proxy
-from fxplug.capture.randomness import seeding_error
+from fxplug.capture.randomness import ASKING_FOR_SEEDS, seeding_error
 from fxplug.capture.reached import FORWARDS, flags_in
 from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
-from fxplug.capture.sources import is_installed, user_line
+from fxplug.capture.sources import is_asked_by_program, is_installed, user_line
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
@@ -103,12 +103,15 @@ class StateKeeper:
         return not isinstance(value, nn.Module) or id(value) in self._paths
 
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Hear that the random numbers of torch are set.
+        """Hear that the random numbers of torch are set, or asked what they were set to.
 
         Raises:
-            TraceError: They must not be.
+            TraceError: They must not be; or the program asks, and not a library for itself.
         """
-        self.note_refusal(error := seeding_error(original.__name__))
+        name = original.__name__
+        if name in ASKING_FOR_SEEDS and (self.paused or not is_asked_by_program(name)):
+            return original(*args, **kwargs)
+        self.note_refusal(error := seeding_error(name))
         raise error
 
     def on_conversion(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -151,6 +154,15 @@ class StateKeeper:
             draws.on_state(generator)
         else:
             draws.on_draw(generator)
+
+    def on_generator_state(self, name: str, generator: Any) -> None:
+        """Hear that a method of a generator of torch is called that sets where it is, or tells of it."""
+        if self._draws is not None and not self.paused and (name == "seed" or self._is_held(generator)):
+            self._draws.on_generator_state(name)
+
+    def _is_held(self, generator: Any) -> bool:
+        """Return whether a generator of torch is from before the trace; others are as new in every call."""
+        return True
 
     def on_world_asked(self, kind: str, name: str) -> None:
         """Hear that something asks for the time, or the system for random numbers."""

@@ -88,6 +88,10 @@ class ModuleInterceptor(Protocol):
         """Hear that a function is called that asks for the time (``"clock"``), or the system for random numbers."""
         ...
 
+    def on_generator_state(self, name: str, generator: Any) -> None:
+        """Hear that a method of a generator of torch is called that sets where it is, or tells of it."""
+        ...
+
     def on_calls_taken_over(self, mode: Any) -> None:
         """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
         ...

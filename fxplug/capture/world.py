@@ -73,6 +73,13 @@ _NOWS = frozenset({"now", "today", "utcnow"})
 """Methods of `datetime.date` and the classes derived from it."""
 _DRAWS = frozenset({"getrandbits", "random"})
 """Methods of `random.Random` that are written in C."""
+_STATES = frozenset({"clone_state", "get_offset", "get_state", "initial_seed", "manual_seed", "seed"}) | {
+    "set_offset",
+    "set_state",
+}
+"""Methods of generators of torch that set where they are, or tell of it."""
+_MADE_BY_CHANCE = frozenset({"Generator", "seed"})
+"""What a function names that makes a generator of torch, and lets the system say what it draws."""
 _ENTROPY = {os: ("getrandom", "urandom"), uuid: ("uuid1", "uuid4")}
 
 _MODE_NAMES = frozenset(
@@ -193,8 +200,11 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
 
     Yields:
         A function, a method of a generator of random numbers or of a class that knows the time, such a class, a
+        generator of torch whose state the function may ask for or set, a
         `functools.partial` of one of these, or a function in a container or object which finds one by a name.
     """
+    if ("default_generator" in names and not names.isdisjoint(_STATES)) or names.issuperset(_MADE_BY_CHANCE):
+        yield torch.default_generator
     namespace = function.__globals__
     kept: list[Any] = [namespace[name] for name in namespace.keys() & names]
     kept += function.__defaults__ or ()
@@ -222,6 +232,8 @@ def _asks_world(value: Any, names: frozenset[str]) -> bool:
         return id(value) in _asked or id(value) in _modes or _asked_by_method(value) is not None
     if isinstance(value, partial):
         return _asks_world(value.func, names)
+    if isinstance(value, torch.Generator):
+        return not names.isdisjoint(_STATES)
     return isinstance(value, type) and issubclass(value, date) and not names.isdisjoint(_NOWS)
 
 
@@ -312,12 +324,17 @@ class CallsPatch:
             if mode is not None:
                 _hear_of_mode(mode, frame)
             asked = _asked.get(id(function))
-            if asked is None and (function.__name__ in _NOWS or function.__name__ in _DRAWS):
+            name = function.__name__
+            if asked is None and (name in _NOWS or name in _DRAWS):
                 asked = _asked_by_method(function)
+            elif name in _STATES and isinstance(function.__self__, torch.Generator):
+                asked = "state", f"torch.Generator.{name}"
             interceptor = active_interceptor() if asked is not None else None
             if interceptor is not None and asked is not None:
                 if asked[0] == "draw":
                     interceptor.on_random("draw", function.__self__, (), {})
+                elif asked[0] == "state" and not passes_calls_on(frame.f_code.co_filename):
+                    interceptor.on_generator_state(name, function.__self__)
                 else:
                     interceptor.on_world_asked(*asked)
         if self._former is not None:

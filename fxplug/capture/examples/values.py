@@ -20,7 +20,7 @@ from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
 from fxplug.semantics.checks import class_of
-from fxplug.semantics.generators import generator_from_state
+from fxplug.semantics.generators import default_generator, generator_from_state, is_default
 from fxplug.semantics.internals import (
     is_fake,
     put_on_calls,
@@ -259,13 +259,18 @@ class ValueKeeper(Answerer):
             with with_data():
                 state = generator.get_state().clone()
             self.paused -= 1
-            if is_in_reach(generator):
+            if is_default(generator):  # No copy of it would be the one that is seeded.
+                node = self.create_node("call_function", default_generator, (generator.device,), {})
+            elif is_in_reach(generator):
                 node = self._lift(generator, "_generator")
             else:  # The program has made it, and makes it anew in every call.
                 start = self._lift(state, "_generator_state")
                 node = self.create_node("call_function", generator_from_state, (start, generator.device), {})
             known = self._generators[id(generator)] = (generator, state, node)
         return known[2]
+
+    def _is_held(self, generator: torch.Generator) -> bool:
+        return is_default(generator) or is_in_reach(generator)
 
     def _lift_tensor(self, tensor: torch.Tensor, origin: Origin | None = None) -> Node:
         known = self._known.get(id(tensor))
