@@ -79,9 +79,7 @@ class Transformer(Interpreter):
         self.new_graph.keyword_only = self.graph.keyword_only
         self.new_graph.rely_on(self.graph)
         self.run(enable_io_processing=False)
-        module = GraphModule(self.module, self.new_graph)
-        module.train(self.module.training)
-        return module
+        return GraphModule(self.module, self.new_graph)
 
     def run_node(self, n: Node) -> Any:
         """Write what stands for one node; it keeps annotation, origins and region."""
