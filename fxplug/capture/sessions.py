@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.errors import TraceError
+    from fxplug.ir import Graph
 
 __all__ = ["ModuleInterceptor", "Session", "active", "active_interceptor", "likeness_of"]
 
@@ -26,6 +27,10 @@ _DISPATCH = "__torch_function__"
 class ModuleInterceptor(Protocol):
     """Who is asked, while it traces, what a use of a module means."""
 
+    graph: Graph
+    """What is recorded."""
+    root: nn.Module
+    """What the paths of the graph refer to."""
     hears_every_attribute: bool
     """Whether it is asked about submodules that are read, and not only about parameters and buffers."""
     hears_tensor_attributes: bool
@@ -55,6 +60,10 @@ class ModuleInterceptor(Protocol):
 
     new_constants: list[Any]
     """The reads of constants since the last call of torch was recorded."""
+
+    def note_refusal(self, error: TraceError) -> None:
+        """Hear of an error that the program must not catch."""
+        ...
 
     def on_plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make or record a call of torch without traced values."""

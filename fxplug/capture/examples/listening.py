@@ -13,6 +13,7 @@ from fxplug.capture.closures import Closure, ClosureCall, opened
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.recording import CallRecorder
+from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
 from fxplug.capture.opaque import OpaqueCall, check_functions
@@ -262,7 +263,7 @@ class CallListener(CallRecorder):
 
     def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced, in the modes that the program has entered."""
-        with beneath(self._calls):
+        with beneath(self._calls), WritesInside(self._snapshots):
             return self.run_unheard(function, *args, **kwargs)
 
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:

@@ -13,6 +13,7 @@ from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of
 from fxplug.capture.examples.inputs import InputReceiver
 from fxplug.capture.examples.parts import numbers_in, tensors_in
+from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.questions import refuse_cycles
 from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
@@ -70,8 +71,12 @@ class CallRecorder(InputReceiver):
             active.reset(token)
 
     def run_kept(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Make a call that stays one: what it draws of random numbers, the captured program draws, too."""
-        with nullcontext() if self._draws is None else self._draws.kept():
+        """Make a call that stays one, and whose code is not looked at.
+
+        What it draws of random numbers, the captured program draws, too; what it writes is put back.
+        """
+        draws = nullcontext() if self._draws is None else self._draws.kept()
+        with draws, WritesInside(self._snapshots):
             return self.run_unheard(function, *args, **kwargs)
 
     def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:

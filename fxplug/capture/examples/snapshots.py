@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.semantics.internals import storage_of, with_data
+from fxplug.capture.examples.parts import tensors_in
+from fxplug.semantics.internals import LightDispatchMode, is_fake, storage_of, with_data
+from fxplug.semantics.schemas import written_arguments
 from fxplug.semantics.storages import is_elsewhere, take_off_history
 
-__all__ = ["Snapshots"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Snapshots", "WritesInside"]
 
 
 class Snapshots:
@@ -67,3 +72,30 @@ class Snapshots:
                 if tensor.requires_grad != requires_grad and tensor.is_leaf:
                     tensor.requires_grad_(requires_grad)
         self._saved.clear()
+
+
+class WritesInside(LightDispatchMode):
+    """Hears of what a call writes that stays one, and whose own code is not looked at: a layer with hooks, for one.
+
+    Args:
+        snapshots: Keeps what is about to be written to, unless the call has made it.
+    """
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        super().__init__()
+        self._snapshots = snapshots
+        self._made: set[Any] = set()
+        """The memory of what the call has made."""
+
+    def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of an operator."""
+        for place in written_arguments(func):
+            written = kwargs.get(place) if isinstance(place, str) else args[place : place + 1]
+            for tensor in tensors_in(written):
+                if not is_fake(tensor) and storage_of(tensor) not in self._made:
+                    self._snapshots.add(tensor)
+                    self._snapshots.before_write(tensor)
+        result = func(*args, **kwargs)
+        given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
+        self._made.update({storage_of(tensor) for tensor in tensors_in(result)} - given)
+        return result
