@@ -114,3 +114,18 @@ def test_a_generator_that_the_program_makes_may_be_seeded(capture_unchecked, req
     if "symbolic" in request.node.name:
         pytest.skip("it takes no generators")
     check(program, capture_unchecked(program))
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_a_generator_that_a_module_holds_is_the_same_for_each_run_of_the_check(mode):
+    class Noisy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.generator = torch.Generator().manual_seed(1)
+
+        def forward(self, x):
+            return x + torch.rand(3, generator=self.generator)
+
+    captured, eager = fxplug.trace(Noisy(), (X,), mode=mode), Noisy()
+    for _ in range(2):
+        assert torch.equal(captured(X), eager(X))
