@@ -128,3 +128,37 @@ def test_kept_functions_leave_nothing_behind(capture_unchecked):
     assert OUTSIDE == 0
     captured(X + 1)
     assert torch.equal(OUTSIDE, (X + 1).sum())
+
+
+def double_gradient(weight):
+    weight.grad.mul_(2)
+
+
+HOOKS = {
+    "register_hook": lambda weight: weight.register_hook(lambda grad: grad * 2),
+    "register_post_accumulate_grad_hook": lambda weight: weight.register_post_accumulate_grad_hook(
+        double_gradient
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("before", [0, 1])
+def test_hooks_that_a_program_puts_on_weights_are_no_more_than_in_eager(capture_as, name, before):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+            for _ in range(before):
+                HOOKS[name](self.weight)
+
+        def forward(self, x):
+            HOOKS[name](self.weight)
+            return x * self.weight
+
+    found = []
+    for program in (Root(), capture_as(Root())):
+        for _ in range(2):
+            program(X).sum().backward()
+            found.append(program.weight.grad.clone())
+    assert equal(found[:2], found[2:])

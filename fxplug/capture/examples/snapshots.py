@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.capture.examples.parts import tensors_in
-from fxplug.semantics.internals import LightDispatchMode, is_fake, storage_of, with_data
+from fxplug.semantics.internals import (
+    LightDispatchMode,
+    hook_tables_of,
+    is_fake,
+    storage_of,
+    with_data,
+)
 from fxplug.semantics.schemas import written_arguments
 from fxplug.semantics.storages import is_elsewhere, take_off_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Snapshots", "WritesInside"]
+    from torch.utils.hooks import RemovableHandle
+
+__all__ = ["HooksOnTensors", "Snapshots", "WritesInside"]
 
 
 class Snapshots:
@@ -72,6 +80,39 @@ class Snapshots:
                 if tensor.requires_grad != requires_grad and tensor.is_leaf:
                     tensor.requires_grad_(requires_grad)
         self._saved.clear()
+
+
+class HooksOnTensors:
+    """The hooks that a program puts on tensors, which may be weights of the user; no hook of them stays."""
+
+    def __init__(self) -> None:
+        self._handles: list[RemovableHandle] = []
+        self._former: dict[int, tuple[torch.Tensor, list[dict[Any, Any]]]] = {}
+
+    def add(self, handle: RemovableHandle, weight: torch.Tensor | None) -> None:
+        """Hear of a hook that was registered a moment ago.
+
+        Args:
+            handle: Takes it off again.
+            weight: The tensor from before the program for which it is meant; None for another one.
+        """
+        self._handles.append(handle)
+        if weight is not None and id(weight) not in self._former:
+            former = [
+                {key: hook for key, hook in (table or {}).items() if key != handle.id}
+                for table in hook_tables_of(weight)
+            ]
+            self._former[id(weight)] = weight, former
+
+    def restore(self) -> None:
+        """Take the hooks off, and put back those that were there before; this can be done again."""
+        for handle in self._handles:
+            handle.remove()
+        for weight, former in self._former.values():
+            for table, before in zip(hook_tables_of(weight), former, strict=True):
+                if table is not None and [*table] != [*before]:
+                    table.clear()
+                    table.update(before)
 
 
 class WritesInside(LightDispatchMode):

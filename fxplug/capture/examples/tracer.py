@@ -173,8 +173,19 @@ class ExampleTracer(LayerCaller):
             return super()._run(run_and_pause, values)
         finally:
             self._snapshots.restore()
+            self._hooks_on_tensors.restore()
             for generator, state, _ in self._generators.values():
                 generator.set_state(state)
+
+    def putting_back_outside(self) -> Callable[[], None]:
+        """Return what puts back what is outside of the modules once more, after the program has run on its own."""
+        put_back, hooks = super().putting_back_outside(), self._hooks_on_tensors
+
+        def put_all_back() -> None:
+            put_back()
+            hooks.restore()
+
+        return put_all_back
 
     def _take_after(self, other: Tracer, left: Any) -> None:
         first = cast("ExampleTracer", other)

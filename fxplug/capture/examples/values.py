@@ -14,7 +14,7 @@ from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
-from fxplug.capture.examples.snapshots import Snapshots
+from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
@@ -28,6 +28,7 @@ from fxplug.semantics.internals import (
     take_off_calls,
     with_data,
 )
+from fxplug.semantics.surroundings import tensor_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -72,6 +73,7 @@ class ValueKeeper(Answerer):
         self._has_written = False
         self._snapshots = Snapshots()
         self._tuples: dict[int, tuple[Any, Node]] = {}
+        self._hooks_on_tensors = HooksOnTensors()
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
@@ -180,6 +182,7 @@ class ValueKeeper(Answerer):
             self.decide(self._aside_of("call_function", operator.is_not, (node, None)), answer=True)
             return value
         if isinstance(value, RemovableHandle):
+            self._hooks_on_tensors.add(value, self._weight_of(node.args[0]))
             return value
         raise TraceError(
             f"Cannot record {node.format_node()}: it gives a {type(value).__module__}.{type(value).__qualname__}"
@@ -187,6 +190,14 @@ class ValueKeeper(Answerer):
             "leaf (fxplug.wrap), or the enclosing module.",
             code="FXP-T062",
         )
+
+    def _weight_of(self, node: Any) -> torch.Tensor | None:
+        """Return the tensor from before the program that a node reads, None for any other node."""
+        if not isinstance(node, Node) or node.op != "get_attr":
+            return None
+        path = str(node.target)
+        lifted = self.graph.lifted.get(path)
+        return tensor_at(self.root, path.split(".")) if lifted is None else lifted
 
     def _is_torch_module(self, path: str) -> bool:
         return type(self.root.get_submodule(path)).__module__.startswith("torch.nn")
