@@ -162,3 +162,38 @@ def test_hooks_that_a_program_puts_on_weights_are_no_more_than_in_eager(capture_
             program(X).sum().backward()
             found.append(program.weight.grad.clone())
     assert equal(found[:2], found[2:])
+
+
+class Watching(nn.Module):
+    """Reads behind a layer what a hook of the layer has made."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.layer, self.made, self.box = nn.Linear(2, 2), made, {}
+        self.layer.register_forward_hook(self.watch)
+
+    def watch(self, module, args, result):
+        self.statistic = self.made(result)
+        self.box["statistic"] = self.statistic
+
+    def forward(self, x):
+        result = self.layer(x)
+        return result - (self.statistic if x.shape[0] > 1 else self.box["statistic"])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "made",
+    [lambda y: y.mean(), lambda y: y.detach().mean(0), lambda y: y[:1].detach()],
+    ids=["made", "made without gradients", "a view"],
+)
+def test_what_a_hook_makes_is_no_constant(made, rows):
+    with pytest.raises(TraceError, match="hook of a layer") as info:
+        fxplug.trace(Watching(made), (X[:rows],), check=False)
+    assert info.value.code == "FXP-T061"
+
+
+def test_the_result_of_a_layer_may_come_by_a_hook():
+    with pytest.warns(TraceWarning, match="assigned the attribute 'statistic'"):
+        captured = fxplug.trace(Watching(lambda y: y), (X,))
+    assert torch.equal(captured(X), torch.zeros_like(X))

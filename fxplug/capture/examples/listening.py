@@ -263,7 +263,7 @@ class CallListener(CallRecorder):
 
     def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced, in the modes that the program has entered."""
-        with beneath(self._calls), WritesInside(self._snapshots):
+        with beneath(self._calls), WritesInside(self._snapshots, self._made_inside):
             return self.run_unheard(function, *args, **kwargs)
 
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:

@@ -76,7 +76,7 @@ class CallRecorder(InputReceiver):
         What it draws of random numbers, the captured program draws, too; what it writes is put back.
         """
         draws = nullcontext() if self._draws is None else self._draws.kept()
-        with draws, WritesInside(self._snapshots):
+        with draws, WritesInside(self._snapshots, self._made_inside):
             return self.run_unheard(function, *args, **kwargs)
 
     def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:

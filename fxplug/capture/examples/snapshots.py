@@ -119,14 +119,14 @@ class WritesInside(LightDispatchMode):
     """Hears of what a call writes that stays one, and whose own code is not looked at: a layer with hooks, for one.
 
     Args:
-        snapshots: Keeps what is about to be written to, unless the call has made it.
+        snapshots: Keeps what is about to be written to, unless such a call has made it.
+        made: Receives the memory of what the call makes.
     """
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, snapshots: Snapshots, made: set[Any]) -> None:
         super().__init__()
         self._snapshots = snapshots
-        self._made: set[Any] = set()
-        """The memory of what the call has made."""
+        self._made = made
 
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator."""
@@ -138,5 +138,5 @@ class WritesInside(LightDispatchMode):
                     self._snapshots.before_write(tensor)
         result = func(*args, **kwargs)
         given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
-        self._made.update({storage_of(tensor) for tensor in tensors_in(result)} - given)
+        self._made.update({storage_of(tensor) for tensor in tensors_in(result)} - given - {None})
         return result

@@ -73,6 +73,8 @@ class ValueKeeper(Answerer):
         self._has_written = False
         self._snapshots = Snapshots()
         self._tuples: dict[int, tuple[Any, Node]] = {}
+        self._made_inside: set[Any] = set()
+        """The memory of what was made inside of calls that stay calls, and whose code is not looked at."""
         self._hooks_on_tensors = HooksOnTensors()
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
@@ -310,8 +312,9 @@ class ValueKeeper(Answerer):
     def _unheard_of(self, tensor: torch.Tensor) -> TraceError:
         message = (
             f"Cannot record a tensor that comes from somewhere{place_in_program()} that torch does not tell of: "
-            "another thread, the memory of something else (frombuffer, from_numpy), or another class (as_subclass). "
-            "Compute it in this thread with functions of torch, or keep the function as a call (fxplug.wrap)."
+            "another thread, the memory of something else (frombuffer, from_numpy), another class (as_subclass), or a "
+            "hook of a layer, or a function, that stays one call. Compute it in this thread with functions of torch, "
+            "and outside of such hooks, or keep the function as a call (fxplug.wrap)."
         )
         if self._is_of_input(tensor):
             message = (
@@ -332,7 +335,8 @@ class ValueKeeper(Answerer):
         return memory is not None and any(storage_of(known) == memory for known in inputs)
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
-        return self._known.have_had(storage_of(tensor))
+        memory = storage_of(tensor)
+        return memory in self._made_inside or self._known.have_had(memory)
 
     def _is_traced(self, value: Any) -> bool:
         if isinstance(value, torch.Tensor):
