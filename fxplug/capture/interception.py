@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.keeping import CHANGES_CONTAINERS
@@ -347,6 +348,8 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (TorchFunctionMode, "__exit__", _exit_mode, _CONSTANTS),
     (TorchDispatchMode, "__enter__", _enter_mode, _CONSTANTS),
     (TorchDispatchMode, "__exit__", _exit_mode, _CONSTANTS),
+    (saved_tensors_hooks, "__enter__", _enter_mode, _CONSTANTS),
+    (saved_tensors_hooks, "__exit__", _exit_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
     *(

@@ -14,7 +14,7 @@ from fxplug.capture.randomness import ASKING_FOR_SEEDS, seeding_error
 from fxplug.capture.reached import FORWARDS, flags_in
 from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
-from fxplug.capture.sources import is_asked_by_program, is_installed, user_line
+from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_program, user_line
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
@@ -163,6 +163,17 @@ class StateKeeper:
     def _is_held(self, generator: Any) -> bool:
         """Return whether a generator of torch is from before the trace; others are as new in every call."""
         return True
+
+    def on_gradient_hook(self, name: str) -> None:
+        """Hear that a hook is put on a function of torch that computes a gradient."""
+        if not self.paused:
+            error = TraceError(
+                f"Cannot trace {name} of a function that computes gradients{place_in_program()}: nothing tells which "
+                "value it belongs to, and the captured program would compute gradients without it. Put the hook on a "
+                "tensor (x.register_hook), or keep the function around the line as a call (fxplug.wrap).",
+                code="FXP-T010",
+            )
+            self._states.refuse(error)
 
     def on_world_asked(self, kind: str, name: str) -> None:
         """Hear that something asks for the time, or the system for random numbers."""

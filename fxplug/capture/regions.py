@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.sources import place_in_program
@@ -135,8 +136,11 @@ class RegionKeeper:
         return decorate(context, function)
 
     def on_calls_taken_over(self, mode: Any) -> None:
-        """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
-        if not self.paused and type(mode).__module__.partition(".")[0] not in _WITH_MODES:
+        """Hear that a mode is entered that takes calls of torch, its operators, or what it saves, upon itself."""
+        kind = type(mode)
+        if self.paused:
+            return
+        if kind.__module__.partition(".")[0] not in _WITH_MODES or kind is saved_tensors_hooks:
             self._take_over(mode)
 
     def _take_over(self, mode: Any) -> None:
@@ -233,6 +237,13 @@ _WITH_MODES = frozenset({"fxplug", "torch"})
 
 def _mode_error(mode: Any) -> TraceError:
     """Return the error for a mode of the program that takes calls of torch, or its operators, upon itself."""
+    if isinstance(mode, saved_tensors_hooks):
+        return TraceError(
+            f"Cannot trace: the program enters {type(mode).__qualname__}{place_in_program()}, whose functions change "
+            "what torch saves for gradients, and the captured program would compute other ones. Make the enclosing "
+            "module a leaf, or enter it around the captured program.",
+            code="FXP-T050",
+        )
     taken, remedy = "operators", "Make"
     if isinstance(mode, TorchFunctionMode):
         taken, remedy = "calls of torch", "Give example inputs (fxplug.trace), make"

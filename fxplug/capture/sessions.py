@@ -101,6 +101,10 @@ class ModuleInterceptor(Protocol):
         """Hear that a method of a generator of torch is called that sets where it is, or tells of it."""
         ...
 
+    def on_gradient_hook(self, name: str) -> None:
+        """Hear that a hook is put on a function of torch that computes a gradient."""
+        ...
+
     def on_calls_taken_over(self, mode: Any) -> None:
         """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
         ...
