@@ -186,6 +186,13 @@ class StateKeeper:
             self._surroundings.note_mode(name, arguments, answer)
         return answer
 
+    def _note_setter(self, code: CodeType, names: frozenset[str]) -> None:
+        """Hear of code that is about to run and that may change settings of torch: they hear of nodes from now on."""
+        settings = self._settings
+        if not settings.are_noted:
+            self.graph.observers.append(settings.on_node)
+        settings.note_code(code, names)
+
     def note_held(self, value: Any) -> None:
         """Hear that an object of the program holds another value from now on: other code may be reached through it."""
         session = active.get()
@@ -204,7 +211,7 @@ class StateKeeper:
             self._states.keep_gradients()
             self.paused -= 1
         if not names.isdisjoint(SETTERS):
-            self._settings.note_code(code, names)
+            self._note_setter(code, names)
         if not names.isdisjoint(_UNHEARD) or writes_of(code).deletes:
             self._states.expect_changes()
         if self._outside is not None:

@@ -243,9 +243,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             self._states.release()
             self._module_changes = []
             self._ended = True
-            self.graph.observers = [
-                observer for observer in self.graph.observers if observer != self._refuse_writes
-            ]
+            own = self._refuse_writes, self._settings.on_node
+            self.graph.observers = [observer for observer in self.graph.observers if observer not in own]
         self._finish(started, graph, None)
         return graph
 

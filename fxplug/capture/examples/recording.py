@@ -22,6 +22,7 @@ from fxplug.ir import PURE, Argument, Effect, Node, effects
 from fxplug.semantics.checks import check_raises
 from fxplug.semantics.internals import (
     is_about_missing_data,
+    is_factory,
     put_on,
     put_on_calls,
     take_off,
@@ -46,8 +47,8 @@ class CallRecorder(InputReceiver):
     def _reset(self) -> None:
         super()._reset()
         self._pure: set[tuple[str, Any]] = set()
-        self._effects: dict[tuple[Any, ...], Effect] = {}
         self._default_dtype = torch.get_default_dtype()
+        self._effects: dict[tuple[Any, ...], Effect] = {}
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers."""
@@ -233,11 +234,10 @@ class CallRecorder(InputReceiver):
             self._lift_fresh(value)
             return value
         kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
-        if isinstance(value, torch.Tensor) and torch.get_default_dtype() is not self._default_dtype:
-            node_kwargs = {
-                "dtype": value.dtype,
-                **node_kwargs,
-            }  # The program has set another one for a while.
+        is_set = self._settings.are_noted or torch.get_default_dtype() is not self._default_dtype
+        if is_set and isinstance(value, torch.Tensor) and is_factory(function):
+            # The program may have set others for a while.
+            node_kwargs = {"dtype": value.dtype, "device": value.device, **node_kwargs}
         node = self.create_node(
             kind,
             target,
