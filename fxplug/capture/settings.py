@@ -82,9 +82,9 @@ def _set_device(device: torch.device) -> None:
 _NAMES = (
     "abs add addmm amax amin and argmax argmin bmm bool broadcast_to cat chunk clamp clone concat contiguous conv1d "
     "conv2d conv3d detach double eq expand flatten float floor_divide floordiv gather ge getitem gt half iadd iand "
-    "imul index_select int invert ior isub le linear long lt masked_fill matmul max min mm mod mul narrow ne neg or permute "
-    "pos relu repeat reshape roll scatter select size split squeeze stack sub sum t to transpose type type_as unbind "
-    "unflatten unsqueeze view where xor"
+    "imul index_select int invert ior isub le linear long lt masked_fill matmul max min mm mod mul narrow ne neg or "
+    "permute pos relu repeat reshape roll scatter select size split squeeze stack sub sum t to transpose type type_as "
+    "unbind unflatten unsqueeze view where xor"
 )
 _NAMES_OF_THESE = frozenset(_NAMES.split())
 """Names of calls whose result is of the dtype of what they are given, or of one that they say."""

@@ -16,7 +16,8 @@ from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
-from fxplug.capture.sources import place_in_program
+from fxplug.capture.hazards import scan_of
+from fxplug.capture.sources import frames_of_program, place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
 from fxplug.semantics.checks import class_of
@@ -48,6 +49,16 @@ def node_behind(source: Node | Part) -> Node:
     while isinstance(source, Part):
         source = source.whole
     return source
+
+
+def _is_compared(tensor: torch.Tensor) -> bool:
+    """Return whether the function that has just made a call compares a parameter, which is this tensor, by identity."""
+    frame = next(frames_of_program(), None)
+    pairs = () if frame is None else scan_of(frame.f_code).pairs
+    if frame is None or not pairs:
+        return False
+    names = {name for pair in pairs if not pair.name for name in (pair.one, pair.other)}
+    return any(frame.f_locals.get(name) is tensor for name in names)
 
 
 def another(tensor: torch.Tensor) -> torch.Tensor:
@@ -209,6 +220,11 @@ class ValueKeeper(Answerer):
         value = self._with_data.get(id(value), value)
         known = self._known.get(id(value))
         if known is not None and not writes and self._converting:
+            return value
+        if known is not None and not writes and isinstance(source, Node) and _is_compared(value):
+            # The program asks whether they are one tensor, and goes on with the answer.
+            other = known[1] if isinstance(known[1], Node) else self.node_of_part(known[1])
+            self.decide(self._aside_of("call_function", operator.is_, (source, other)), answer=True)
             return value
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
