@@ -15,6 +15,7 @@ from fxplug.capture.reached import FORWARDS, flags_in
 from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
 from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_program, user_line
+from fxplug.capture.state import class_error
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
@@ -174,6 +175,16 @@ class StateKeeper:
                 code="FXP-T010",
             )
             self._states.refuse(error)
+
+    def refuse_class(self, path: str, module: nn.Module, kind: Any) -> None:
+        """Hear that a module is about to be given a class.
+
+        Raises:
+            TraceError: It is another one.
+        """
+        if kind is not type(module):
+            self.note_refusal(error := class_error(path, module, kind))
+            raise error
 
     def on_world_asked(self, kind: str, name: str) -> None:
         """Hear that something asks for the time, or the system for random numbers."""

@@ -42,6 +42,7 @@ __all__ = [
     "ModuleStates",
     "assignment_error",
     "carried_over_error",
+    "class_error",
     "is_read_by_call",
     "is_update",
     "may_assign",
@@ -663,6 +664,16 @@ def _changing(change: OutsideChange, state: OutsideState) -> str:
     line = state.place_of(change.known)
     place = "" if line is None else f" at {line} ({line.text!r})"
     return f"{verb[change.how]} {change.known}{place}"
+
+
+def class_error(path: str, module: nn.Module, kind: Any) -> TraceError:
+    """Return the error for giving a module another class: the next call of the program runs its forward."""
+    return TraceError(
+        f"Cannot trace: the program gives the module {path!r} the class {getattr(kind, '__name__', kind)} in the place "
+        f"of {type(module).__name__}, at {user_line(3)}. The graph has no place for it, and would answer every call as "
+        "the first one. Give it that class before the program is captured, or make the enclosing module a leaf.",
+        code="FXP-T055",
+    )
 
 
 def training_error(path: str) -> TraceError:

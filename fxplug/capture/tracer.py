@@ -866,6 +866,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False  # A module that the program makes for itself.
+        if name == "__class__":
+            self.refuse_class(prefix, module, value)
         path = f"{prefix}.{name}" if prefix else name
         self.note_held(value)
         self._states.note_assignment(module, prefix)

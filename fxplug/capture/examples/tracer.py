@@ -257,6 +257,8 @@ class ExampleTracer(LayerCaller):
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False
+        if name == "__class__":
+            self.refuse_class(prefix, module, value)
         self.note_held(value)
         self._states.note_assignment(module, prefix)
         if name == "training" and value is not module.training:
