@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
@@ -61,6 +62,18 @@ def _held_at(owner: Any, path: str) -> Any:
         held = modules_of(value) if isinstance(value, nn.Module) else {}
         value = held.get(name, getattr(value, "__dict__", {}).get(name))
     return value
+
+
+def _weights_found_by(function: FunctionType, names: frozenset[str]) -> list[torch.Tensor]:
+    """Return the tensors that get gradients and that a function finds by its names, or closes over."""
+    namespace = function.__globals__
+    found = [namespace[name] for name in namespace.keys() & names]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # It has no value yet.
+            continue
+    return [one for one in found if isinstance(one, torch.Tensor) and one.requires_grad and one.is_leaf]
 
 
 class StateKeeper:
@@ -219,7 +232,7 @@ class StateKeeper:
             self._draws.note_function(function, names)
         if not names.isdisjoint(CHANGING_GRADIENTS):
             self.paused += 1
-            self._states.keep_gradients()
+            self._states.keep_gradients(_weights_found_by(function, names))
             self.paused -= 1
         if not names.isdisjoint(SETTERS):
             self._note_setter(code, names)

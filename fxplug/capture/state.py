@@ -32,7 +32,7 @@ from fxplug.semantics.internals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     from fxplug.capture.outside import OutsideChange, OutsideState
     from fxplug.ir import Node
@@ -163,11 +163,18 @@ class ModuleStates:
             if has_it:
                 yield paths[id(module)], module
 
-    def keep_gradients(self) -> None:
-        """Hear that the program is about to run code that may change the gradients of parameters below the root."""
-        if self._runs_leaves and self.gradients is None:  # Else nothing is run that could.
+    def keep_gradients(self, others: Iterable[torch.Tensor]) -> None:
+        """Hear that the program is about to run code that may change the gradients of parameters below the root.
+
+        Args:
+            others: Weights that the code finds elsewhere.
+        """
+        if not self._runs_leaves:  # Nothing is run that could.
+            return
+        if self.gradients is None:
             held = [one for module in self._waiting[0] for one in parameters_of(module).values()]
             self.gradients = Gradients([one for one in held if one is not None])
+        self.gradients.add(others)
 
     def expect_changes(self) -> None:
         """Hear that the program is about to run code that changes modules without a word."""
