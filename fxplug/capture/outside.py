@@ -41,7 +41,7 @@ from fxplug.capture.containers import (
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
-from fxplug.capture.writes import only_adds_to, place_of_write, with_inner, writes_of
+from fxplug.capture.writes import is_read, only_adds_to, place_of_write, with_inner, writes_of
 from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class OutsideState:
                 continue
             # What a function only adds to is for whoever looks at it afterwards.
             if isinstance(value, ModuleType):
-                self._note_module_of_python(value, names, writes.attributes)
+                self._note_module_of_python(value, names, _read_again(code, writes.attributes))
             elif not (isinstance(value, KINDS) and only_adds_to(code, name)) and not _is_namespace(value):
                 self._note(known, value, writes.attributes)
                 self._note_own_defaults(value, names)
@@ -471,6 +471,12 @@ class OutsideState:
     def place_of(self, known: Known) -> SourceLine | None:
         """Return the line that changes something, None where it is not found."""
         return place_of_write(self.codes(), known.name, known.kind)
+
+
+def _read_again(code: CodeType, assigned: frozenset[str]) -> frozenset[str]:
+    """Return those attributes that a function assigns which it reads, too."""
+    codes = list(with_inner(code))
+    return frozenset(name for name in assigned if is_read(codes, name, "attribute", contents=False))
 
 
 def _changes_in(known: Known, value: Any, before: list[Any], found: list[Any]) -> Iterable[OutsideChange]:
