@@ -197,3 +197,13 @@ def test_the_result_of_a_layer_may_come_by_a_hook():
     with pytest.warns(TraceWarning, match="While tracing, forward (assigned|changed)"):
         captured = fxplug.trace(Watching(lambda y: y), (X,))
     assert torch.equal(captured(X), torch.zeros_like(X))
+
+
+def branching(module, args, result):
+    return torch.cond(result.sum() > 0, torch.sin, torch.cos, (result,))
+
+
+def test_hooks_may_call_functions_with_functions():
+    root = Hooked(branching)
+    with torch.no_grad():
+        assert torch.equal(fxplug.trace(root, (X,), check=False)(X), root(X))

@@ -123,6 +123,8 @@ class WritesInside(LightDispatchMode):
         made: Receives the memory of what the call makes.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, snapshots: Snapshots, made: set[Any]) -> None:
         super().__init__()
         self._snapshots = snapshots
