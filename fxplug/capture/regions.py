@@ -13,10 +13,11 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import PLAIN, RegionEntry
-from fxplug.semantics.internals import autocast_arguments
+from fxplug.semantics.internals import autocast_arguments, with_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,8 +141,26 @@ class RegionKeeper:
         kind = type(mode)
         if self.paused:
             return
-        if kind.__module__.partition(".")[0] not in _WITH_MODES or kind is saved_tensors_hooks:
+        if isinstance(mode, saved_tensors_hooks):
+            if (kind is saved_tensors_hooks or _is_of_program(kind)) and not self._saves_exactly(mode):
+                self._take_over(mode)
+        elif _is_of_program(kind):
             self._take_over(mode)
+
+    def _saves_exactly(self, hooks: Any) -> bool:
+        """Return whether what torch saves comes back as it was, as far as a few numbers tell."""
+        self.paused += 1
+        token = active.set(None)
+        try:
+            with torch.no_grad(), with_data():
+                numbers = torch.tensor([[0.5, -1.25, 3.0], [0.0, 2.5, -0.125]])
+                found = hooks.unpack_hook(hooks.pack_hook(numbers.clone()))
+                return found.dtype is numbers.dtype and torch.equal(found, numbers)
+        except Exception:  # Whatever it is: they may do the same to what is saved.
+            return False
+        finally:
+            active.reset(token)
+            self.paused -= 1
 
     def _take_over(self, mode: Any) -> None:
         """Remember a mode of the program: it does what is not known with calls that it does not hear of."""
@@ -233,6 +252,10 @@ class RegionKeeper:
 
 _WITH_MODES = frozenset({"fxplug", "torch"})
 """Whose modes leave results as they are."""
+
+
+def _is_of_program(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in _WITH_MODES
 
 
 def _mode_error(mode: Any) -> TraceError:

@@ -80,9 +80,12 @@ def test_functions_that_change_what_is_saved_are_refused(capture_as, context):
     assert info.value.code == "FXP-T050"
 
 
-def test_saving_elsewhere_changes_nothing(capture_as):
+@pytest.mark.parametrize(
+    "context", [graph.save_on_cpu, lambda: graph.saved_tensors_hooks(lambda saved: -saved, torch.neg)]
+)
+def test_saving_in_another_way_changes_nothing(capture_as, context):
     def program(x):
-        with graph.save_on_cpu():
+        with context():
             return x * x
 
     captured = capture_as(program)
