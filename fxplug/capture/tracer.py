@@ -47,6 +47,7 @@ from fxplug.capture.state import (
 )
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
+from fxplug.capture.unrun import error_behind_hooks, refuse_values_of_hooks
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -227,6 +228,8 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
             keep_attempts(graph, self.root)
         except BaseException as error:
             told = misunderstood(error) or self._first_cause(error)
+            if told is None and not self.runs_leaves:
+                told = error_behind_hooks(error, self.graph, self.root)
             self._finish(started, None, told or error)
             if told is not None:
                 raise told from error
@@ -299,13 +302,19 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
         if self.new_constants:
             self.renew_results(output)
+        self._judge(root, concrete_args)
+        return self.graph
+
+    def _judge(self, root: Any, concrete_args: Any) -> None:
+        """Look, when all is recorded, whether the graph does what the program does at every call."""
+        if not self.runs_leaves and self._outside is not None:
+            refuse_values_of_hooks(self.graph, self.root, self._outside.codes())
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         if isinstance(root, nn.Module) and not self._is_repeated:
             self._note_switches(root)
-        return self.graph
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""

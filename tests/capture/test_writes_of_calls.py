@@ -207,3 +207,34 @@ def test_hooks_may_call_functions_with_functions():
     root = Hooked(branching)
     with torch.no_grad():
         assert torch.equal(fxplug.trace(root, (X,), check=False)(X), root(X))
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_without_examples_no_hook_has_left_anything(capture, has_run, rows):
+    root = Watching(lambda y: y.mean())
+    if has_run:
+        root(X)
+    if rows == 1:
+        root.forward = lambda x: root.layer(x) - root.box["statistic"]
+        if has_run:
+            pytest.skip("the box holds something, and nothing tells who has put it there")
+    else:
+        root.forward = lambda x: root.layer(x) - root.statistic
+    with pytest.raises(TraceError, match="hook") as info:
+        capture(root)
+    assert info.value.code == "FXP-T010"
+
+
+def test_hooks_that_leave_nothing_for_the_program_are_fine(capture):
+    root = Hooked(count)
+    root.layer.register_forward_hook(lambda module, args, result: setattr(module, "seen", 1))
+    assert torch.equal(capture(root)(X), root(X))
+
+
+def test_errors_of_a_program_beside_hooks_have_their_cause(capture):
+    root = Hooked(count)
+    root.forward = lambda x: root.layer(x) + {}["missing"]
+    with pytest.raises(TraceError, match="KeyError") as info:
+        capture(root)
+    assert isinstance(info.value.__cause__, KeyError)
