@@ -145,6 +145,10 @@ class ModuleStates:
                     self.remember(module, path)
         self._waiting = modules, paths
 
+    def modules(self) -> Sequence[nn.Module]:
+        """Return the root and all modules below it; nothing where the root is none."""
+        return self._waiting[0]
+
     def modules_with(self, function: FunctionType) -> Iterator[tuple[str, nn.Module]]:
         """Yield the modules below the root whose class has a function as a method or property, with their paths."""
         modules, paths = self._waiting

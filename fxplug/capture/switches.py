@@ -25,24 +25,30 @@ from fxplug.semantics.internals import LightDispatchMode, modules_below, paramet
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from fxplug.capture.outside import Step
+    from fxplug.ir import Graph
 
 __all__ = ["Switches", "entered_switches"]
 
 
-def entered_switches(root: nn.Module, kept: set[str]) -> list[tuple[str, nn.Module]]:
+def entered_switches(modules: Sequence[nn.Module], graph: Graph) -> list[tuple[str, nn.Module]]:
     """Return the modules that say what it means to be switched, and their paths, but those that stay calls.
 
     Args:
-        root: What was traced.
-        kept: The paths of the modules that stay calls.
+        modules: What was traced, and the modules below it.
+        graph: What was recorded.
     """
+    # A model has hundreds of modules, and few classes.
+    kinds = {kind for kind in set(map(type, modules)) if kind.train is not nn.Module.train}
+    root = modules[0]
+    is_usual = not kinds and not [module for module in modules if "train" in module.__dict__]
+    if is_usual and not _has_own(root, "eval"):
+        return []
     own = [(path, module) for path, module in modules_below(root) if _switches_itself(module)]
-    if not own and _has_own(root, "eval"):
-        own = [("", root)]
-    return [(path, module) for path, module in own if kept.isdisjoint(_on_the_way(path))] if own else []
+    kept = {str(node.target) for node in graph.find_nodes(op="call_module")}
+    return [(path, module) for path, module in own or [("", root)] if kept.isdisjoint(_on_the_way(path))]
 
 
 def _switches_itself(module: nn.Module) -> bool:

@@ -47,7 +47,7 @@ from fxplug.capture.state import (
 )
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
-from fxplug.capture.unrun import error_behind_hooks, refuse_values_of_hooks
+from fxplug.capture.unrun import are_hooked, error_behind_hooks, refuse_values_of_hooks
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -307,7 +307,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
-        if not self.runs_leaves and self._outside is not None:
+        if not self.runs_leaves and self._outside is not None and are_hooked(self._states.modules()):
             refuse_values_of_hooks(self.graph, self.root, self._outside.codes())
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
@@ -389,8 +389,7 @@ class Tracer(TraceViews, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeepe
 
     def _note_switches(self, root: nn.Module) -> None:
         """Let the graph know what the classes of the program do when they are switched, which no graph does."""
-        kept = {str(node.target) for node in self.graph.find_nodes(op="call_module")}
-        entered = entered_switches(root, kept)
+        entered = entered_switches(self._states.modules() or [root], self.graph)
         if entered:
             switches = Switches(root, entered)
             self.graph.training_overrides = switches.overrides

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph
 
-__all__ = ["error_behind_hooks", "refuse_values_of_hooks"]
+__all__ = ["are_hooked", "error_behind_hooks", "refuse_values_of_hooks"]
+
+
+def are_hooked(modules: Sequence[nn.Module]) -> bool:
+    """Return whether some modules have hooks around their forward."""
+    # Written out: a model has hundreds of them.
+    found = [
+        module
+        for module in modules
+        if (own := module.__dict__).get("_forward_hooks") or own.get("_forward_pre_hooks")
+    ]
+    return bool(found)
 
 
 def _hooks(graph: Graph, root: nn.Module) -> Iterator[tuple[str, CodeType]]:

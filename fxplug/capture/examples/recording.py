@@ -74,10 +74,14 @@ class CallRecorder(InputReceiver):
     def run_kept(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make a call that stays one, and whose code is not looked at.
 
-        What it draws of random numbers, the captured program draws, too; what it writes is put back.
+        What it writes is put back.
         """
-        draws = nullcontext() if self._draws is None else self._draws.kept()
-        with draws, WritesInside(self._snapshots, self._made_inside):
+        with WritesInside(self._snapshots, self._made_inside):
+            return self.run_drawing(function, *args, **kwargs)
+
+    def run_drawing(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make a call that stays one: what it draws of random numbers, the captured program draws, too."""
+        with nullcontext() if self._draws is None else self._draws.kept():
             return self.run_unheard(function, *args, **kwargs)
 
     def _record(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
