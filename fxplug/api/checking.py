@@ -12,7 +12,7 @@ from fxplug.analyze.comparison import Check, Comparison, MismatchError, Toleranc
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in, tensors_of
 from fxplug.analyze.runs import gradients_of
 from fxplug.errors import GuardError
-from fxplug.execute import GraphModule, Interpreter
+from fxplug.execute import GraphModule, Interpreter, fetch_path
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state, random_state, set_random_state
 
@@ -124,9 +124,9 @@ class _Runs:
         self._state = state
         self._random = random_state()
         self._sources = RandomSources()
-        lifted = captured.graph.lifted.values()
+        read = [fetch_path(captured, str(node.target)) for node in captured.graph.find_nodes(op="get_attr")]
         self._generators = {
-            value: random_state(value) for value in lifted if isinstance(value, torch.Generator)
+            value: random_state(value) for value in read if isinstance(value, torch.Generator)
         }
 
     def _run(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Run:

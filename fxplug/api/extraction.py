@@ -94,7 +94,7 @@ def _without_output(source: Graph, mapping: dict[Node, Any]) -> Graph:
     graph.graph_copy(source, mapping)
     graph.lifted.update(source.lifted)
     graph.keyword_only = source.keyword_only
-    graph.captured_training, graph.state_guards = source.captured_training, source.state_guards
+    graph.rely_on(source)
     codegen = source._codegen  # pyright: ignore[reportPrivateUsage] - as torch.fx calls it
     if isinstance(codegen, PyTreeCodeGen):
         graph.set_codegen(PyTreeCodeGen(codegen.parameters, codegen.flatten))

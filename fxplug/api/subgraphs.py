@@ -249,7 +249,7 @@ def _build(
     else:
         values = tuple([kept[node] for node in named.values()])
         output.args = (values[0] if form is None else values,)
-    graph.captured_training, graph.state_guards = module.graph.captured_training, module.graph.state_guards
+    graph.rely_on(module.graph)
     if given == module.graph.find_nodes(op="placeholder") and module.graph._codegen is None:
         for node, made in zip(given, graph.find_nodes(op="placeholder"), strict=True):
             made.target, made.args = node._target, node._args

@@ -25,11 +25,18 @@ class Gradients:
     """
 
     def __init__(self, weights: Iterable[torch.Tensor]) -> None:
+        self._kept: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = []
+        self._known: set[int] = set()
+        self.add(weights)
+
+    def add(self, weights: Iterable[torch.Tensor]) -> None:
+        """Keep the gradients of more weights."""
         with torch.no_grad(), with_data():
-            self._kept = [
-                (weight, grad, None if grad is None else grad.detach().clone())
-                for weight, grad in [(weight, weight.grad) for weight in weights]
-            ]
+            for weight in weights:
+                if id(weight) not in self._known:
+                    grad = weight.grad
+                    self._known.add(id(weight))
+                    self._kept.append((weight, grad, None if grad is None else grad.detach().clone()))
 
     def restore(self) -> None:
         """Put them back; this can be done again."""

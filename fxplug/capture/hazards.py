@@ -11,8 +11,8 @@ from __future__ import annotations
 import inspect
 import weakref
 from dataclasses import dataclass, replace
-from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from functools import partial, singledispatchmethod
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch.nn.modules.container
@@ -28,7 +28,7 @@ from fxplug.capture.texts import names_in_getters, names_in_texts
 from fxplug.semantics.internals import every_module, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from fxplug.capture.sessions import Session
 
@@ -139,6 +139,7 @@ def reachable(
         if _is_foreign(code.co_filename):
             # One that only passes calls on: ``contextlib.contextmanager`` keeps what it is about in a closure.
             waiting.extend((value, owner) for value in _closed_over(current))
+            waiting.extend((value, owner) for value in _registered_with(current))
             continue
         scan = scan_of(code)
         found = list(_found_by(current, scan.names))
@@ -166,6 +167,10 @@ def _behind(value: Any, owner: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, property):
         yield from ((part, owner) for part in (value.fget, value.fset, value.fdel) if part is not None)
         return
+    if isinstance(value, singledispatchmethod):
+        registered = _registered_with(cast("Any", value).dispatcher)
+        yield from ((function_behind(part), owner) for part in registered)
+        return
     found = function_behind(value)
     yield found, owner
     kind = type(found)
@@ -173,6 +178,12 @@ def _behind(value: Any, owner: Any) -> Iterator[tuple[Any, Any]]:
     if kind not in _OFTEN_IN_CLASSES and hasattr(kind, "__get__"):
         held = vars(kind)
         yield from ((held[name], found) for name in ("__get__", "__set__") if name in held)
+
+
+def _registered_with(function: Any) -> Iterable[Any]:
+    """Return the functions among which one made by `functools.singledispatch` chooses; nothing for any other one."""
+    registry = getattr(function, "registry", None)
+    return registry.values() if isinstance(registry, MappingProxyType) else ()
 
 
 def _closed_over(function: FunctionType) -> Iterator[Any]:

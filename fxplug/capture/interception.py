@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.comparisons import hear_of_gradients
@@ -359,6 +360,8 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     (TorchFunctionMode, "__exit__", _exit_mode, _CONSTANTS),
     (TorchDispatchMode, "__enter__", _enter_mode, _CONSTANTS),
     (TorchDispatchMode, "__exit__", _exit_mode, _CONSTANTS),
+    (saved_tensors_hooks, "__enter__", _enter_mode, _CONSTANTS),
+    (saved_tensors_hooks, "__exit__", _exit_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__init__", _grad_mode, _CONSTANTS),
     (torch.set_grad_enabled, "__call__", _grad_mode_call, _CONSTANTS),
     *(
@@ -377,7 +380,7 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
     # What TorchScript has compiled takes no traced value.
     (torch.jit.ScriptFunction, "__call__", _scripted, {**_CONSTANTS, "<bound>": partial}),
 )
-_SEEDING = (torch.manual_seed, torch.seed, torch.set_rng_state)
+_SEEDING = (torch.get_rng_state, torch.initial_seed, torch.manual_seed, torch.seed, torch.set_rng_state)
 _CONVERSIONS = {
     "Module._apply": vars(nn.Module)["_apply"],
     "torch.utils.swap_tensors": torch.utils.swap_tensors,

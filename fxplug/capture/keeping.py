@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.gradients import CHANGING_GRADIENTS
 from fxplug.capture.proxy import Proxy
-from fxplug.capture.randomness import seeding_error
+from fxplug.capture.randomness import ASKING_FOR_SEEDS, seeding_error
 from fxplug.capture.reached import FORWARDS, flags_in
 from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
-from fxplug.capture.sources import is_installed, user_line
+from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_program, user_line
+from fxplug.capture.state import class_error
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
@@ -63,6 +65,18 @@ def _held_at(owner: Any, path: str) -> Any:
     return value
 
 
+def _weights_found_by(function: FunctionType, names: frozenset[str]) -> list[torch.Tensor]:
+    """Return the tensors that get gradients and that a function finds by its names, or closes over."""
+    namespace = function.__globals__
+    found = [namespace[name] for name in namespace.keys() & names]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # It has no value yet.
+            continue
+    return [one for one in found if isinstance(one, torch.Tensor) and one.requires_grad and one.is_leaf]
+
+
 class StateKeeper:
     """A tracer that keeps an eye on the state around the program."""
 
@@ -104,12 +118,15 @@ class StateKeeper:
         return not isinstance(value, nn.Module) or id(value) in self._paths
 
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Hear that the random numbers of torch are set.
+        """Hear that the random numbers of torch are set, or asked what they were set to.
 
         Raises:
-            TraceError: They must not be.
+            TraceError: They must not be; or the program asks, and not a library for itself.
         """
-        self.note_refusal(error := seeding_error(original.__name__))
+        name = original.__name__
+        if name in ASKING_FOR_SEEDS and (self.paused or not is_asked_by_program(name)):
+            return original(*args, **kwargs)
+        self.note_refusal(error := seeding_error(name))
         raise error
 
     def on_conversion(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -153,6 +170,36 @@ class StateKeeper:
         else:
             draws.on_draw(generator)
 
+    def on_generator_state(self, name: str, generator: Any) -> None:
+        """Hear that a method of a generator of torch is called that sets where it is, or tells of it."""
+        if self._draws is not None and not self.paused and (name == "seed" or self._is_held(generator)):
+            self._draws.on_generator_state(name)
+
+    def _is_held(self, generator: Any) -> bool:
+        """Return whether a generator of torch is from before the trace; others are as new in every call."""
+        return True
+
+    def on_gradient_hook(self, name: str) -> None:
+        """Hear that a hook is put on a function of torch that computes a gradient."""
+        if not self.paused:
+            error = TraceError(
+                f"Cannot trace {name} of a function that computes gradients{place_in_program()}: nothing tells which "
+                "value it belongs to, and the captured program would compute gradients without it. Put the hook on a "
+                "tensor (x.register_hook), or keep the function around the line as a call (fxplug.wrap).",
+                code="FXP-T010",
+            )
+            self._states.refuse(error)
+
+    def refuse_class(self, path: str, module: nn.Module, kind: Any) -> None:
+        """Hear that a module is about to be given a class.
+
+        Raises:
+            TraceError: It is another one.
+        """
+        if kind is not type(module):
+            self.note_refusal(error := class_error(path, module, kind))
+            raise error
+
     def on_world_asked(self, kind: str, name: str) -> None:
         """Hear that something asks for the time, or the system for random numbers."""
         if self._draws is not None and not self.paused:
@@ -163,6 +210,13 @@ class StateKeeper:
         if not self.paused:
             self._surroundings.note_mode(name, arguments, answer)
         return answer
+
+    def _note_setter(self, code: CodeType, names: frozenset[str]) -> None:
+        """Hear of code that is about to run and that may change settings of torch: they hear of nodes from now on."""
+        settings = self._settings
+        if not settings.are_noted:
+            self.graph.observers.append(settings.on_node)
+        settings.note_code(code, names)
 
     def note_held(self, value: Any) -> None:
         """Hear that an object of the program holds another value from now on: other code may be reached through it."""
@@ -179,10 +233,10 @@ class StateKeeper:
             self._draws.note_function(function, names)
         if not names.isdisjoint(CHANGING_GRADIENTS):
             self.paused += 1
-            self._states.keep_gradients()
+            self._states.keep_gradients(_weights_found_by(function, names))
             self.paused -= 1
         if not names.isdisjoint(SETTERS):
-            self._settings.note_code(code, names)
+            self._note_setter(code, names)
         if not names.isdisjoint(_UNHEARD) or writes_of(code).deletes:
             self._states.expect_changes()
         if self._outside is not None:

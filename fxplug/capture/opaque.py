@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.callforms import written_arguments
 from fxplug.capture.closures import held_by
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.shims import traced_value
 from fxplug.capture.sources import caller_level, place_in_program
 from fxplug.errors import TraceError, TraceWarning
+from fxplug.execute.aliases import may_return_argument
+from fxplug.ir import Node, effects
 from fxplug.semantics.internals import opaque_functions
 
 if TYPE_CHECKING:
@@ -248,4 +252,57 @@ def _checkpoint(
         TraceWarning,
         stacklevel=caller_level(),
     )
-    return function(*args[1:], **{name: value for name, value in kwargs.items() if name not in _OPTIONS})
+    recorded = interceptor.graph.nodes.listed()
+    given = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
+    result = function(*args[1:], **given)
+    if torch.is_grad_enabled():
+        _refuse_writes(interceptor, set(recorded))
+    return result
+
+
+def _refuse_writes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
+    """Refuse a checkpointed function that writes to what it has not made: it runs a second time for the gradients.
+
+    Args:
+        interceptor: Who traces.
+        before: The nodes that were recorded before the function ran.
+
+    Raises:
+        TraceError: The function was recorded operation by operation, and writes to such.
+    """
+    root = interceptor.root
+    for node in interceptor.graph.nodes.listed():
+        if node in before or node.op == "output":
+            continue
+        effect = effects.effect_of(node, root)
+        if not effect.writes:
+            continue
+        written = iterate_parts(tuple(written_arguments(effect, node.args, node.kwargs)))
+        if "state" not in effect.writes and all(
+            _is_made_since(part, before, root) for part in written if isinstance(part, Node)
+        ):
+            continue
+        error = TraceError(
+            f"Cannot record a call of torch.utils.checkpoint{place_in_program()}: its function holds modules or traced "
+            f"values, and would be recorded operation by operation. But {node.format_node()} writes to something that "
+            "the function has not made, such as the statistics of a batch norm, and torch does so a second time where "
+            "gradients are computed. Give checkpoint a module instead (checkpoint(self.block, x)), which stays one "
+            "call, or call eval() before.",
+            code="FXP-T054",
+        )
+        interceptor.note_refusal(error)
+        raise error
+
+
+def _is_made_since(node: Node, before: set[Node], root: Any) -> bool:
+    """Return whether the memory of a value is that of calls which were not recorded before."""
+    pending, seen = [node], {node}
+    while pending:
+        one = pending.pop()
+        if one in before or one.op in {"get_attr", "placeholder"}:
+            return False
+        if may_return_argument(one, root):
+            found = [used for used in one.all_input_nodes if used not in seen]
+            seen.update(found)
+            pending += found
+    return True

@@ -12,7 +12,15 @@ import weakref
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -31,14 +39,16 @@ from fxplug.capture.containers import (
     parts_of,
 )
 from fxplug.capture.iterators import is_iterator, position_of
+from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
-from fxplug.capture.writes import only_adds_to, place_of_write, with_inner, writes_of
+from fxplug.capture.writes import is_read, only_adds_to, place_of_write, with_inner, writes_of
 from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
     from contextvars import Context
 
+    from fxplug.capture.writes import Writes
     from fxplug.ir import SourceLine
 
 __all__ = ["ABSENT", "Known", "OutsideChange", "OutsideState", "Step"]
@@ -60,7 +70,17 @@ _SET_BY_TRACES = frozenset({DYNAMO_INLINE, "__signature__", "__wrapped__"})
 _PASSIVE = PLAIN | {FunctionType, classmethod, property, staticmethod, type}
 """Classes of what most classes hold, and which is not looked into."""
 _ScriptModule: type = torch.jit.ScriptModule
-_CLOSED = (nn.Module, type, FunctionType, MethodType, ModuleType)
+_CLOSED = (nn.Module, type, FunctionType, ModuleType)
+_WITH_ATTRIBUTES = frozenset({FunctionType, classmethod, staticmethod})
+_DEFAULTS = frozenset({"__defaults__", "__kwdefaults__"})
+_HOLDING = (MethodType, BuiltinMethodType, MethodWrapperType, partial)
+"""What is made of an object, or of others, that it calls."""
+
+
+def _held_by(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    return () if isinstance(value.__self__, _CLOSED) else (value.__self__,)
 
 
 class Known(NamedTuple):
@@ -139,6 +159,8 @@ class OutsideState:
         self._codes: list[CodeType] = []
         self._bindings: dict[tuple[int, str], tuple[Known, Any, Any]] = {}
         self._contents: dict[int, tuple[Known, Any, list[Any]]] = {}
+        self._objects: list[tuple[Any, type]] = []
+        """Each object that was noted, and its class."""
         self._iterators: dict[int, tuple[Known, Any, Any]] = {}
         self._tables: dict[int, tuple[str, Any, dict[str, Any]]] = {}
         self._put_back: list[tuple[Any, Any, Any, Any]] = []
@@ -178,8 +200,9 @@ class OutsideState:
                 self._note_module_of_python(value, names, writes.attributes)
             else:
                 self._note(Known("global", owner, name), value, writes.attributes)
+                self._note_own_defaults(value, names)
         if function.__closure__:
-            self._note_closure(function, code, writes.cells, writes.attributes)
+            self._note_closure(function, code, writes, names)
         if function.__defaults__ or function.__kwdefaults__:
             self._note_defaults(function, code)
 
@@ -192,19 +215,31 @@ class OutsideState:
                     self._add(Known("attribute", type(module).__qualname__, name), value)
 
     def _note_closure(
-        self, function: FunctionType, code: CodeType, assigned: frozenset[str], attributes: frozenset[str]
+        self, function: FunctionType, code: CodeType, writes: Writes, names: frozenset[str]
     ) -> None:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             known = Known("variable", code.co_name, name)
-            if name in assigned:
+            if name in writes.cells:
                 self._bind(known, cell)
             try:
                 value = cell.cell_contents
             except ValueError:  # It has no value yet.
                 continue
             # What a function only adds to is for whoever looks at it afterwards.
-            if not (isinstance(value, KINDS) and only_adds_to(code, name)) and not _is_namespace(value):
-                self._note(known, value, attributes)
+            if isinstance(value, ModuleType):
+                self._note_module_of_python(value, names, _read_again(code, writes.attributes))
+            elif not (isinstance(value, KINDS) and only_adds_to(code, name)) and not _is_namespace(value):
+                self._note(known, value, writes.attributes)
+                self._note_own_defaults(value, names)
+
+    def _note_own_defaults(self, value: Any, names: frozenset[str]) -> None:
+        """Take note of the defaults of a function that a program finds, if it names what holds them."""
+        if names.isdisjoint(_DEFAULTS) or not isinstance(value, FunctionType):
+            return
+        for name in _DEFAULTS:
+            known = Known("attribute", f"the function {value.__qualname__}", name)
+            self._bind(known, value)
+            self._add(known, getattr(value, name))
 
     def _note_defaults(self, function: FunctionType, code: CodeType) -> None:
         defaults = function.__defaults__ or ()
@@ -269,6 +304,12 @@ class OutsideState:
             self.note_class(value)
         elif isinstance(value, FunctionType):
             self._note_attributes_of(value, assigned)
+        elif isinstance(value, MethodType):
+            self._note(known, value.__self__, assigned)
+            self._note(known, value.__func__, assigned)
+        elif isinstance(value, torch.Tensor):
+            if assigned and type(value) in PLAIN:
+                self._note_table(f"the tensor {known.name}", vars(value))
         elif isinstance(value, nn.Module):
             if id(value) not in self._below:
                 self._note_modules_in(known, value, assigned)
@@ -289,6 +330,8 @@ class OutsideState:
         for name, value in before.items():
             if type(value) not in _PASSIVE and not _is_ignored(name):
                 self._add(Known("attribute", owner, name), value)
+            elif type(value) in _WITH_ATTRIBUTES and isinstance(function_behind(value), FunctionType):
+                self._note_attributes_of(function_behind(value), frozenset())
 
     def _note_modules_in(self, known: Known, module: nn.Module, assigned: frozenset[str]) -> None:
         """Take note of what a function may change in a module that the root does not have, and in those below.
@@ -321,22 +364,39 @@ class OutsideState:
             kind = type(part)
             if kind in PLAIN or id(part) in self._contents or isinstance(part, _CLOSED):
                 continue
-            if is_container(part):
-                before = copy_of(part)
-                self._contents[id(part)] = (known, part, before)
-                if len(before) <= _MOST:
-                    pending.extend((known, inner) for inner in parts_of(part, before))
+            if isinstance(part, _HOLDING):
+                pending.extend((known, inner) for inner in _held_by(part))
+            elif is_container(part):
+                pending.extend((known, inner) for inner in self._add_container(known, part))
             elif _is_own_object(part):
                 before = copy_of(part)
                 self._contents[id(part)] = (known, part, before)
+                self._objects.append((part, kind))
                 self.note_class(kind)
                 owner = kind.__qualname__
                 pending.extend((Known("attribute", owner, name), inner) for name, inner in before)
-            elif isinstance(part, ContextVar):
-                variable = cast("ContextVar[Any]", part)
-                self._variables.setdefault(id(part), (known, variable, variable.get(ABSENT)))
-            elif is_iterator(part) and (position := position_of(part)) is not None:
-                self._iterators.setdefault(id(part), (known, part, position))
+            else:
+                self._add_other(known, part)
+
+    def _add_container(self, known: Known, container: Any) -> Iterable[Any]:
+        """Take note of what a container holds, and return what has to be looked at in it."""
+        kind, before = type(container), copy_of(container)
+        self._contents[id(container)] = (known, container, before)
+        if kind.__module__ != "builtins" and _is_own_class(kind):
+            self._note_table(kind.__qualname__, getattr(container, "__dict__", {}))
+        return parts_of(container, before) if len(before) <= _MOST else ()
+
+    def _add_other(self, known: Known, value: Any) -> None:
+        """Take note of an error, a context variable or an iterator."""
+        if isinstance(value, BaseException):
+            owner = type(value).__qualname__
+            self._bind(Known("attribute", owner, "args"), value)
+            self._note_table(owner, vars(value))
+        elif isinstance(value, ContextVar):
+            variable = cast("ContextVar[Any]", value)
+            self._variables.setdefault(id(value), (known, variable, variable.get(ABSENT)))
+        elif is_iterator(value) and (position := position_of(value)) is not None:
+            self._iterators.setdefault(id(value), (known, value, position))
 
     # -- putting back
 
@@ -361,6 +421,7 @@ class OutsideState:
                 changes.extend(_changes_in(known, value, before, found))
                 self._put_back.append((value, None, before, found))
                 fill(value, before)
+        changes.extend(self._class_changes())
         for known, value, before in self._iterators.values():
             if position_of(value) != before:
                 changes.append(OutsideChange(known, "iterator", None, value))
@@ -368,9 +429,19 @@ class OutsideState:
         self._root = None
         self.context = None  # Neither it nor a variable can be copied, as a tracer can.
         held = (self._bindings, self._tables, self._contents, self._iterators, self._variables)
-        for table in (*held, self.classes):
+        for table in (*held, self._objects, self.classes):
             table.clear()
         return changes
+
+    def _class_changes(self) -> Iterable[OutsideChange]:
+        """Give objects their classes back, and yield which had another one."""
+        for value, kind in self._objects:
+            found = type(value)
+            if found is not kind:
+                known = Known("attribute", kind.__qualname__, "__class__")
+                self._put_back.append((value, known.name, kind, found))
+                _write(value, known.name, kind)
+                yield OutsideChange(known, "assigned", kind, found)
 
     def _context_changes(self) -> Iterable[OutsideChange]:
         """Yield what the program has given to context variables; outside of its context they are as they were."""
@@ -402,6 +473,12 @@ class OutsideState:
         return place_of_write(self.codes(), known.name, known.kind)
 
 
+def _read_again(code: CodeType, assigned: frozenset[str]) -> frozenset[str]:
+    """Return those attributes that a function assigns which it reads, too."""
+    codes = list(with_inner(code))
+    return frozenset(name for name in assigned if is_read(codes, name, "attribute", contents=False))
+
+
 def _changes_in(known: Known, value: Any, before: list[Any], found: list[Any]) -> Iterable[OutsideChange]:
     if not is_object(value):
         return [OutsideChange(known, "contents", before, found)]
@@ -425,7 +502,7 @@ def _read(holder: Any, name: str) -> Any:
             return holder.cell_contents
         except ValueError:  # It has no value yet.
             return ABSENT
-    return _names_of(holder).get(name, ABSENT)
+    return _names_of(holder).get(name, ABSENT) if isinstance(holder, (dict, type)) else getattr(holder, name)
 
 
 def _names_of(holder: Any) -> Mapping[str, Any]:
@@ -464,6 +541,8 @@ def _write(holder: Any, name: str, value: Any) -> None:
             type.__delattr__(holder, name)
         else:
             type.__setattr__(holder, name, value)
+    elif not isinstance(holder, dict):
+        setattr(holder, name, value)
     elif value is ABSENT:
         holder.pop(name, None)
     else:

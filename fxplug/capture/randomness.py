@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["RandomStates", "refuse_draws", "seeding_error"]
+__all__ = ["ASKING_FOR_SEEDS", "RandomStates", "refuse_draws", "seeding_error"]
+
+ASKING_FOR_SEEDS = frozenset({"get_rng_state", "initial_seed"})
+"""Functions of torch that tell what its random numbers were set to, and set nothing."""
 
 _FILES = frozenset({random.__file__, secrets.__file__})
 _MOST = 100
@@ -158,6 +161,11 @@ class RandomStates:
             self._clock = self._clock or f"{name}{place_in_program()}"
         elif self._error is None:
             self._error = _error(f"the system ({name}){place_in_program()}")
+
+    def on_generator_state(self, name: str) -> None:
+        """Hear that a method of a generator of torch is called that sets where it is, or tells of it."""
+        if self._error is None:
+            self._error = seeding_error(f"Generator.{name}")
 
     def note_held(self, path: str, module: nn.Module) -> None:
         """Take note of the generators of NumPy that a module or its class has as attributes, or in them.
@@ -288,13 +296,18 @@ def _error(source: str) -> TraceError:
 
 
 def seeding_error(name: str) -> TraceError:
-    """Return the error for setting the state of torch's random numbers.
+    """Return the error for setting the state of torch's random numbers, or for asking for it.
 
     Args:
         name: Of the function.
     """
+    does = "sets the random numbers of everybody"
+    if name in ASKING_FOR_SEEDS:
+        does = "tells where the random numbers of torch are"
+    elif name.startswith("Generator."):
+        does = "sets where the numbers of a generator are, or tells of it,"
     return TraceError(
-        f"Cannot trace: torch.{name} is called{place_in_program()}, which sets the random numbers of everybody and "
-        "cannot be recorded. Call it before the program, or keep the function that calls it as a call (fxplug.wrap).",
+        f"Cannot trace: torch.{name} is called{place_in_program()}, which {does} and cannot be recorded. Call it "
+        "before the program, give example inputs, or keep the function that calls it as a call (fxplug.wrap).",
         code="FXP-T053",
     )

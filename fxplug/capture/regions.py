@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import PLAIN, RegionEntry
-from fxplug.semantics.internals import TorchDispatchMode, autocast_arguments
+from fxplug.semantics.internals import TorchDispatchMode, autocast_arguments, with_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,9 +138,30 @@ class RegionKeeper:
         return decorate(context, function)
 
     def on_calls_taken_over(self, mode: Any) -> None:
-        """Hear that a mode is entered that takes calls of torch, or its operators, upon itself."""
-        if not self.paused and _is_missed(mode, runs_operators=self.mode != "symbolic"):
+        """Hear that a mode is entered that takes calls of torch, its operators, or what it saves, upon itself."""
+        if self.paused:
+            return
+        if isinstance(mode, saved_tensors_hooks):
+            kind = type(mode)
+            if (kind is saved_tensors_hooks or _is_of_program(kind)) and not self._saves_exactly(mode):
+                self._take_over(mode)
+        elif _is_missed(mode, runs_operators=self.mode != "symbolic"):
             self._take_over(mode)
+
+    def _saves_exactly(self, hooks: Any) -> bool:
+        """Return whether what torch saves comes back as it was, as far as a few numbers tell."""
+        self.paused += 1
+        token = active.set(None)
+        try:
+            with torch.no_grad(), with_data():
+                numbers = torch.tensor([[0.5, -1.25, 3.0], [0.0, 2.5, -0.125]])
+                found = hooks.unpack_hook(hooks.pack_hook(numbers.clone()))
+                return found.dtype is numbers.dtype and torch.equal(found, numbers)
+        except Exception:  # Whatever it is: they may do the same to what is saved.
+            return False
+        finally:
+            active.reset(token)
+            self.paused -= 1
 
     def _take_over(self, mode: Any) -> None:
         """Remember a mode of the program: it does what is not known with calls that it does not hear of."""
@@ -256,8 +279,19 @@ def _is_missed(mode: Any, *, runs_operators: bool) -> bool:
     return isinstance(mode, TorchDispatchMode) and not runs_operators
 
 
+def _is_of_program(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in _WITH_MODES
+
+
 def _mode_error(mode: Any) -> TraceError:
     """Return the error for a mode of the program that takes calls of torch, or its operators, upon itself."""
+    if isinstance(mode, saved_tensors_hooks):
+        return TraceError(
+            f"Cannot trace: the program enters {type(mode).__qualname__}{place_in_program()}, whose functions change "
+            "what torch saves for gradients, and the captured program would compute other ones. Make the enclosing "
+            "module a leaf, or enter it around the captured program.",
+            code="FXP-T050",
+        )
     taken, remedy = "operators", "Make"
     if isinstance(mode, TorchFunctionMode):
         taken, remedy = "calls of torch", "Give example inputs (fxplug.trace), make"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fxplug.errors import TraceError
+    from fxplug.ir import Graph
 
 __all__ = ["ModuleInterceptor", "Session", "active", "active_interceptor", "likeness_of"]
 
@@ -27,6 +28,10 @@ _DISPATCH = "__torch_function__"
 class ModuleInterceptor(Protocol):
     """Who is asked, while it traces, what a use of a module means."""
 
+    graph: Graph
+    """What is recorded."""
+    root: nn.Module
+    """What the paths of the graph refer to."""
     hears_every_attribute: bool
     """Whether it is asked about submodules that are read, and not only about parameters and buffers."""
     hears_tensor_attributes: bool
@@ -56,6 +61,10 @@ class ModuleInterceptor(Protocol):
 
     new_constants: list[Any]
     """The reads of constants since the last call of torch was recorded."""
+
+    def note_refusal(self, error: TraceError) -> None:
+        """Hear of an error that the program must not catch."""
+        ...
 
     def on_plain_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make or record a call of torch without traced values."""
@@ -87,6 +96,14 @@ class ModuleInterceptor(Protocol):
 
     def on_world_asked(self, kind: str, name: str) -> None:
         """Hear that a function is called that asks for the time (``"clock"``), or the system for random numbers."""
+        ...
+
+    def on_generator_state(self, name: str, generator: Any) -> None:
+        """Hear that a method of a generator of torch is called that sets where it is, or tells of it."""
+        ...
+
+    def on_gradient_hook(self, name: str) -> None:
+        """Hear that a hook is put on a function of torch that computes a gradient."""
         ...
 
     def on_calls_taken_over(self, mode: Any) -> None:

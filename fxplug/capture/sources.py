@@ -43,7 +43,9 @@ _STANDARD = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("stdlib"
 _PACKAGES = tuple(os.path.join(sysconfig.get_path(key), "") for key in ("purelib", "platlib"))
 _TRACER = str(Path(__file__).with_name("tracer.py"))
 
-_STAND_INS = frozenset(str(Path(__file__).with_name(name)) for name in ("shims.py", "wrapping.py"))
+_STAND_INS = frozenset(
+    str(Path(__file__).with_name(name)) for name in ("keeping.py", "shims.py", "wrapping.py")
+)
 """Where calls come by of what is lent a stand-in."""
 
 _is_carrier: dict[str, bool] = {}

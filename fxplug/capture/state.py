@@ -32,7 +32,7 @@ from fxplug.semantics.internals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     from fxplug.capture.outside import OutsideChange, OutsideState
     from fxplug.ir import Node
@@ -42,6 +42,7 @@ __all__ = [
     "ModuleStates",
     "assignment_error",
     "carried_over_error",
+    "class_error",
     "is_read_by_call",
     "is_update",
     "may_assign",
@@ -167,11 +168,18 @@ class ModuleStates:
             if has_it:
                 yield paths[id(module)], module
 
-    def keep_gradients(self) -> None:
-        """Hear that the program is about to run code that may change the gradients of parameters below the root."""
-        if self._runs_leaves and self.gradients is None:  # Else nothing is run that could.
+    def keep_gradients(self, others: Iterable[torch.Tensor]) -> None:
+        """Hear that the program is about to run code that may change the gradients of parameters below the root.
+
+        Args:
+            others: Weights that the code finds elsewhere.
+        """
+        if not self._runs_leaves:  # Nothing is run that could.
+            return
+        if self.gradients is None:
             held = [one for module in self._waiting[0] for one in parameters_of(module).values()]
             self.gradients = Gradients([one for one in held if one is not None])
+        self.gradients.add(others)
 
     def expect_changes(self) -> None:
         """Hear that the program is about to run code that changes modules without a word."""
@@ -668,6 +676,16 @@ def _changing(change: OutsideChange, state: OutsideState) -> str:
     line = state.place_of(change.known)
     place = "" if line is None else f" at {line} ({line.text!r})"
     return f"{verb[change.how]} {change.known}{place}"
+
+
+def class_error(path: str, module: nn.Module, kind: Any) -> TraceError:
+    """Return the error for giving a module another class: the next call of the program runs its forward."""
+    return TraceError(
+        f"Cannot trace: the program gives the module {path!r} the class {getattr(kind, '__name__', kind)} in the place "
+        f"of {type(module).__name__}, at {user_line(3)}. The graph has no place for it, and would answer every call as "
+        "the first one. Give it that class before the program is captured, or make the enclosing module a leaf.",
+        code="FXP-T055",
+    )
 
 
 def training_error(path: str) -> TraceError:

@@ -51,6 +51,7 @@ from fxplug.capture.state import (
     updates_in_place,
 )
 from fxplug.capture.surroundings import Surroundings
+from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.unheard import missed_change
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
@@ -253,9 +254,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._module_changes = []
             self._ended = True
             self.forget_reads()
-            self.graph.observers = [
-                observer for observer in self.graph.observers if observer != self._refuse_writes
-            ]
+            own = self._refuse_writes, self._settings.on_node
+            self.graph.observers = [observer for observer in self.graph.observers if observer not in own]
         self._finish(started, graph, None)
         return graph
 
@@ -310,6 +310,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         output = self.create_node("output", "output", (returned,), {}, type_expr=annotation)
         if self.new_constants:
             self.renew_results(output)
+        self._judge(root, concrete_args)
+        return self.graph
+
+    def _judge(self, root: Any, concrete_args: Any) -> None:
+        """Look, when all is recorded, whether the graph does what the program does at every call."""
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
         missed = self._missed_change()
@@ -317,7 +322,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise missed
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
-        return self.graph
+        if isinstance(root, nn.Module) and not self._is_repeated:
+            self._note_switches(root)
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         """Run the program with proxies and leave the user's modules as they were."""
@@ -391,6 +397,15 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self.graph.state_guards = asked.finish(root)
         if asked.asks_for_training and isinstance(root, nn.Module):
             self.graph.captured_training = root.training
+
+    def _note_switches(self, root: nn.Module) -> None:
+        """Let the graph know what the classes of the program do when they are switched, which no graph does."""
+        entered = entered_switches(self._states.below[0] or [root], self.graph)
+        if entered:
+            switches = Switches(root, entered)
+            self.graph.training_overrides = switches.overrides
+            if not switches.is_known:
+                self.graph.captured_training = root.training
 
     def note_weight(self, path: str, attribute: str, weight: torch.Tensor) -> None:
         """Hear that the program asks what a weight of the root is like, and goes on with the answer.
@@ -911,6 +926,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False  # A module that the program makes for itself.
+        if name == "__class__":
+            self.refuse_class(prefix, module, value)
         path = f"{prefix}.{name}" if prefix else name
         self.note_held(value)
         self._states.note_assignment(module, prefix)

@@ -77,15 +77,12 @@ class Transformer(Interpreter):
         """Run the graph and return a module with what was written."""
         self.new_graph.lifted = dict(self.graph.lifted)
         self.new_graph.keyword_only = self.graph.keyword_only
-        self.new_graph.captured_training = self.graph.captured_training
-        self.new_graph.state_guards = self.graph.state_guards
+        self.new_graph.rely_on(self.graph)
         try:
             self.run(enable_io_processing=False)
         finally:
             self.tracer.forget_reads()
-        module = GraphModule(self.module, self.new_graph)
-        module.train(self.module.training)
-        return module
+        return GraphModule(self.module, self.new_graph)
 
     def run_node(self, n: Node) -> Any:
         """Write what stands for one node; it keeps annotation, origins and region."""

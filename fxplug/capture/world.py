@@ -22,6 +22,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.autograd.graph import Node, register_multi_grad_hook
 
 from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object
 from fxplug.capture.hazards import scan_of
@@ -73,6 +74,19 @@ _NOWS = frozenset({"now", "today", "utcnow"})
 """Methods of `datetime.date` and the classes derived from it."""
 _DRAWS = frozenset({"getrandbits", "random"})
 """Methods of `random.Random` that are written in C."""
+_STATES = frozenset({"clone_state", "get_offset", "get_state", "initial_seed", "manual_seed", "seed"}) | {
+    "set_offset",
+    "set_state",
+}
+"""Methods of generators of torch that set where they are, or tell of it."""
+_MADE_BY_CHANCE = frozenset({"Generator", "seed"})
+"""What a function names that makes a generator of torch, and lets the system say what it draws."""
+_HOOKING = frozenset({"register_hook", "register_multi_grad_hook", "register_prehook"})
+_GRADIENT_FUNCTIONS = frozenset(
+    {"get_gradient_edge", "grad_fn", "next_functions", "register_multi_grad_hook"}
+)
+"""Names by which a program reaches the functions that compute gradients, on which it may put hooks."""
+_METHODS_HEARD = _NOWS | _DRAWS | _STATES | _HOOKING
 _ENTROPY = {os: ("getrandom", "urandom"), uuid: ("uuid1", "uuid4")}
 
 _MODE_NAMES = frozenset(
@@ -193,8 +207,13 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
 
     Yields:
         A function, a method of a generator of random numbers or of a class that knows the time, such a class, a
+        generator of torch whose state the function may ask for or set, a function that hangs hooks on gradients, a
         `functools.partial` of one of these, or a function in a container or object which finds one by a name.
     """
+    if ("default_generator" in names and not names.isdisjoint(_STATES)) or names.issuperset(_MADE_BY_CHANCE):
+        yield torch.default_generator
+    if not names.isdisjoint(_HOOKING) and not names.isdisjoint(_GRADIENT_FUNCTIONS):
+        yield Node.register_hook
     namespace = function.__globals__
     kept: list[Any] = [namespace.get(name) for name in namespace.keys() & names]
     kept += function.__defaults__ or ()
@@ -222,6 +241,8 @@ def _asks_world(value: Any, names: frozenset[str]) -> bool:
         return id(value) in _asked or id(value) in _modes or _asked_by_method(value) is not None
     if isinstance(value, partial):
         return _asks_world(value.func, names)
+    if isinstance(value, torch.Generator):
+        return not names.isdisjoint(_STATES)
     return isinstance(value, type) and issubclass(value, date) and not names.isdisjoint(_NOWS)
 
 
@@ -286,7 +307,7 @@ def _parts_of_object(value: Any, names: frozenset[str]) -> Iterable[Any]:
 
 
 class CallsPatch:
-    """Lets Python tell of every call of C code that this thread makes.
+    """Lets Python tell of every call that this thread makes, above all of C code.
 
     Who listens to them already, such as a debugger that is written in Python, still hears of all; beside a profiler
     that is written in C nobody can.
@@ -312,16 +333,41 @@ class CallsPatch:
             if mode is not None:
                 _hear_of_mode(mode, frame)
             asked = _asked.get(id(function))
-            if asked is None and (function.__name__ in _NOWS or function.__name__ in _DRAWS):
-                asked = _asked_by_method(function)
-            interceptor = active_interceptor() if asked is not None else None
-            if interceptor is not None and asked is not None:
-                if asked[0] == "draw":
-                    interceptor.on_random("draw", function.__self__, (), {})
-                else:
-                    interceptor.on_world_asked(*asked)
+            if asked is None and function.__name__ in _METHODS_HEARD:
+                asked = _asked_by_method(function) or _does_by_method(function, frame)
+            if asked is not None:
+                _tell(asked, function)
+        elif event == "call" and frame.f_code is register_multi_grad_hook.__code__:
+            _tell(("hook", frame.f_code.co_name), function)
         if self._former is not None:
             self._former(frame, event, function)
+
+
+def _does_by_method(function: Any, frame: FrameType) -> tuple[str, str] | None:
+    """Return what a method of an object of torch does, and its name; None for any other function."""
+    name = function.__name__
+    if name in _HOOKING:
+        return ("hook", name) if isinstance(function.__self__, Node) else None
+    is_heard = isinstance(function.__self__, torch.Generator) and not passes_calls_on(
+        frame.f_code.co_filename
+    )
+    return ("state", name) if is_heard else None
+
+
+def _tell(asked: tuple[str, str], function: Any) -> None:
+    """Tell whoever traces what is asked or done, and by which name."""
+    interceptor = active_interceptor()
+    if interceptor is None:
+        return
+    kind, name = asked
+    if kind == "draw":
+        interceptor.on_random("draw", function.__self__, (), {})
+    elif kind == "hook":
+        interceptor.on_gradient_hook(name)
+    elif kind == "state":
+        interceptor.on_generator_state(name, function.__self__)
+    else:
+        interceptor.on_world_asked(kind, name)
 
 
 def _hear_of_mode(name: str, frame: FrameType) -> None:

@@ -19,6 +19,7 @@ from torch import nn
 
 from fxplug.codegen import as_identifier
 from fxplug.errors import GraphError, InvalidArgumentError
+from fxplug.execute.paths import module_at
 from fxplug.execute.references import Libraries, UnreachableError, definition, path_expression
 from fxplug.ir import is_plain_name, iterate_leaves
 from fxplug.semantics.internals import modules_of
@@ -276,9 +277,23 @@ def _forward_source(module: Any, where: str) -> tuple[str, str]:
     base = libraries.name("torch")
     head = "\n".join([note, "", *libraries.imports(), *dict.fromkeys(imports), *lines])
     # Inside a class, Python would read names that begin with two underscores as others.
+    methods = f"    forward = {code.function_name}\n{_switching(module)}"
+    return kind, f"{head}\n\n\n{code.src}\n\nclass {kind}({base}.nn.Module):\n{methods}"
+
+
+def _switching(module: Any) -> str:
+    """Return the method that puts modules into their modes which the classes of the program do not let torch switch."""
+    overrides: dict[str, tuple[bool, bool]] = module.graph.training_overrides
+    held = {path: flags for path, flags in overrides.items() if module_at(module, path) is not None}
+    if not held:
+        return ""
+    lines = [
+        f"        self.get_submodule({str.__str__(path)!r}).training = {flags[0]} if mode else {flags[1]}\n"
+        for path, flags in held.items()
+    ]
     return (
-        kind,
-        f"{head}\n\n\n{code.src}\n\nclass {kind}({base}.nn.Module):\n    forward = {code.function_name}\n",
+        "\n    def train(self, mode=True):\n        super().train(mode)\n"
+        f"{''.join(lines)}        return self\n"
     )
 
 

@@ -17,7 +17,7 @@ from fxplug.execute.display import class_text
 from fxplug.execute.failures import caught_by_program, note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet, relies_on_state
-from fxplug.execute.paths import Holders, delete_path, has_path, set_path
+from fxplug.execute.paths import Holders, delete_path, has_path, module_at, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import Guard
@@ -163,7 +163,9 @@ class GraphModule(nn.Module):
                 f"Cannot make a GraphModule: the graph refers to {missing!r}, which {type(root).__name__} does "
                 f"not have. Pass the module that the graph was traced from, or a dict that holds {missing!r}."
             )
-        holders.keep_flags([path for *path, name in asked if name == "training"])
+        holders.keep_flags(
+            [path for *path, name in asked if name == "training"], graph.training_overrides.keys()
+        )
         holders.keep_order()
 
     def _take_values(self, values: Mapping[str, Any], paths: Iterable[str]) -> None:
@@ -335,6 +337,20 @@ class GraphModule(nn.Module):
                 from exported import FxModule
         """
         write_folder(self, GraphModule, folder, module_name)
+
+    # -- training
+
+    def train(self, mode: bool = True) -> GraphModule:  # noqa: FBT001, FBT002 - the signature of torch
+        """Switch this module and those below between training and evaluation, as the program that was captured would.
+
+        What its classes say in a ``train`` of their own, such as that a batch norm is never trained, holds here, too.
+        """
+        super().train(mode)
+        for path, flags in self.graph.training_overrides.items():
+            held = module_at(self, path)
+            if held is not None:
+                held.training = flags[0 if mode else 1]
+        return self
 
     # -- submodules
 

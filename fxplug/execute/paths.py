@@ -19,9 +19,9 @@ from fxplug.semantics.internals import (
 from fxplug.semantics.surroundings import deepest_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["Holders", "delete_path", "fetch_path", "has_path", "set_path"]
+__all__ = ["Holders", "delete_path", "fetch_path", "has_path", "module_at", "set_path"]
 
 
 def fetch_path(root: Any, path: str, *, reader: str | None = None) -> Any:
@@ -57,6 +57,16 @@ def has_path(root: Any, path: str) -> bool:
             return False
         holder = getattr(holder, part)
     return True
+
+
+def module_at(root: nn.Module, path: str) -> nn.Module | None:
+    """Return the module at a dotted path below `root`, None where there is none."""
+    found: nn.Module | None = root
+    for name in path.split(".") if path else ():
+        found = modules_of(found).get(name)
+        if found is None:
+            break
+    return found
 
 
 def set_path(root: nn.Module, path: str, value: Any, *, persistent: bool = True) -> None:
@@ -163,15 +173,23 @@ class Holders:
         set_path(ours, name, value, persistent=persistent)
         return True
 
-    def keep_flags(self, paths: Iterable[Sequence[str]]) -> None:
+    def keep_flags(self, paths: Iterable[Sequence[str]], switched: Collection[str] = ()) -> None:
         """Let the new root have a module at each path where what it has on the way there is in another mode.
 
         Switching the new root, or that part of it, has to be seen at the place of the module.
+
+        Args:
+            paths: Those of the modules.
+            switched: The paths of modules that may get into another mode than what they are in.
         """
         ours, theirs, *_ = self._pairs[""]
         for path in paths:
-            if deepest_module(ours, path).training is not deepest_module(theirs, path).training:
-                self._open(".".join(path))
+            name = ".".join(path)
+            if (
+                name in switched
+                or deepest_module(ours, path).training is not deepest_module(theirs, path).training
+            ):
+                self._open(name)
 
     def keep_order(self) -> None:
         """Bring what was taken into the order that the old root has: state goes by position in optimisers."""

@@ -25,7 +25,7 @@ from fxplug.ir.origins import Origin, origins_in
 from fxplug.ir.regions import PLAIN, Region, RegionEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from fxplug.ir.guards import StateGuard
     from fxplug.ir.origins import StoredOrigin
@@ -83,9 +83,9 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         describe_origin: Turns an origin into what stands in the data.
 
     Returns:
-        ``{"version": int, "keyword_only": [...], "captured_training": ..., "state_guards": (...), "nodes": [...]}``;
-        each node is a dict of its opcode, name, target, arguments (nodes as `NodeRef`), annotation, notes, region and
-        origins.
+        ``{"version": int, "keyword_only": [...], "captured_training": ..., "state_guards": (...),
+        "training_overrides": {...}, "nodes": [...]}``; each node is a dict of its opcode, name, target,
+        arguments (nodes as `NodeRef`), annotation, notes, region and origins.
     """
     nodes: list[dict[str, Any]] = []
     for node in describe_nodes(graph):
@@ -97,6 +97,7 @@ def graph_to_data(graph: Graph, describe_origin: Callable[[Origin], Any] = Origi
         "keyword_only": sorted(graph.keyword_only),
         "captured_training": graph.captured_training,
         "state_guards": graph.state_guards,
+        "training_overrides": graph.training_overrides,
         "nodes": nodes,
     }
 
@@ -157,6 +158,7 @@ def graph_from_data(
             data.get("keyword_only", ()),
             training=data.get("captured_training"),
             state_guards=data.get("state_guards", ()),
+            training_overrides=data.get("training_overrides", {}),
         )
         for entry in data["nodes"]:
             origins = tuple([restore_origin(origin) for origin in entry["origins"]])
@@ -194,6 +196,7 @@ class GraphBuilder:
         keyword_only: Names of the parameters that are keyword-only.
         training: What `Graph.captured_training` is to be.
         state_guards: What `Graph.state_guards` is to be.
+        training_overrides: What `Graph.training_overrides` is to be.
 
     Raises:
         StorageError: The data has another version.
@@ -206,6 +209,7 @@ class GraphBuilder:
         *,
         training: bool | None = None,
         state_guards: Iterable[StateGuard] = (),
+        training_overrides: Mapping[str, tuple[bool, bool]] | None = None,
     ) -> None:
         if version != FORMAT_VERSION:
             raise StorageError(
@@ -214,6 +218,7 @@ class GraphBuilder:
         self._graph = Graph()
         self._graph.keyword_only = frozenset(keyword_only)
         self._graph.captured_training, self._graph.state_guards = training, tuple(state_guards)
+        self._graph.training_overrides = dict(training_overrides or {})
         self._nodes: list[Node] = []
         self._notes: list[tuple[Node, dict[str, Any]]] = []
 

@@ -109,6 +109,9 @@ class Graph(CodeOwner):
         self.state_guards: tuple[StateGuard, ...] = ()
         """What the program was told of the modules below its root, of its weights and of torch while it was captured;
         calls of its module check it."""
+        self.training_overrides: dict[str, tuple[bool, bool]] = {}
+        """Path of a module below the root -> whether it is trained after ``train()`` and after ``eval()`` of the root,
+        for those of which the classes of the program say otherwise than torch (a frozen batch norm)."""
         self._keyword_only: frozenset[str] = frozenset()
         self.owning_module = owning_module
 
@@ -636,13 +639,18 @@ class Graph(CodeOwner):
         other.generate_code_as(self)
         other.lifted = dict(self.lifted)
         other._keyword_only = self._keyword_only
-        other.captured_training, other.state_guards = self.captured_training, self.state_guards
+        other.rely_on(self)
         with paused_collection():
             copies = clone_nodes(self._ring, other, other._ring)
         if memo is not None:
             memo.update({id(node): copy for node, copy in copies.items()})
         other._namespace = self._namespace.copy()
         return other
+
+    def rely_on(self, other: Graph) -> None:
+        """Let what holds of the modules and weights around another graph hold of those around this one."""
+        self.captured_training, self.state_guards = other.captured_training, other.state_guards
+        self.training_overrides = other.training_overrides
 
     # -- upkeep
 

@@ -73,6 +73,10 @@ def inline_submodule(module: GraphModule, path: str) -> int:
     if module.graph.captured_training is None:
         module.graph.captured_training = inner.graph.captured_training
     module.graph.state_guards += _state_guards_of(inner, path)
+    overrides = {
+        f"{path}.{name}".rstrip("."): flags for name, flags in inner.graph.training_overrides.items()
+    }
+    module.graph.training_overrides = {**overrides, **module.graph.training_overrides}
     for call in calls:  # Bound anew: one may be given what another returned.
         _put_in_place(module.graph, call, inner.graph, _bind(inner, call, path), paths)
     _make_plain(module, path)

@@ -83,7 +83,7 @@ def split_into(module: GraphModule, parts: Sequence[Part], style: PartStyle, mad
     """
     find_borders(module, parts, own=style.own_attributes)
     graph = Graph()
-    graph.captured_training, graph.state_guards = module.graph.captured_training, module.graph.state_guards
+    graph.rely_on(module.graph)
     graph.keyword_only = module.graph.keyword_only
     graph.generate_code_as(module.graph)
     root = copy.copy(module)
@@ -218,6 +218,7 @@ def build_part(module: GraphModule, part: Part, style: PartStyle) -> GraphModule
     results = tuple([mapping[node] for node in part.outputs])
     graph.output(results[0] if len(results) == 1 and not style.tuples else results)
     graph.lifted.update(_lifted(module, graph))
+    graph.training_overrides = module.graph.training_overrides  # Of what the part holds, at the same paths.
     built = GraphModule(module, graph, type(module).__name__)
     built.meta.clear()
     if built.guard_set is not None:

@@ -71,8 +71,8 @@ class _Graph:
             return
         # Notes are no part of what a version counts.
         give_back_notes(self.graph.nodes, self._copy.nodes, mapping)
-        self.graph.lifted, self.graph.captured_training = self._copy.lifted, self._copy.captured_training
-        self.graph.state_guards = self._copy.state_guards
+        self.graph.lifted = self._copy.lifted
+        self.graph.rely_on(self._copy)
         self.graph.observers[:] = self._copy.observers
 
     def _former_nodes(self) -> dict[Node, Node] | None:

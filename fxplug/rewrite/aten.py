@@ -507,8 +507,9 @@ class _AtenWriter(Interpreter):
     def _module(self) -> GraphModule:
         source, graph = self.source, self.new_graph
         calls_modules = bool(self.graph.find_nodes(op="call_module"))
-        graph.captured_training = source.training if calls_modules else self.graph.captured_training
-        graph.state_guards = self.graph.state_guards
+        graph.rely_on(self.graph)
+        if calls_modules:
+            graph.captured_training = source.training
         for node in graph.nodes if self.for_inference else ():
             if node.op == "call_function":
                 node.region = (RegionEntry(torch.no_grad), *node.region)

@@ -6,7 +6,21 @@ import torch
 
 from fxplug.ir import PURE, effects
 
-__all__ = ["generator_from_state"]
+__all__ = ["default_generator", "generator_from_state", "is_default"]
+
+
+def is_default(generator: torch.Generator) -> bool:
+    """Return whether a generator is the one from which torch draws where it is given none."""
+    if generator is torch.default_generator:
+        return True
+    return generator.device.type == "cuda" and generator in torch.cuda.default_generators
+
+
+def default_generator(device: torch.device) -> torch.Generator:
+    """Return the generator from which torch draws on a device where it is given none."""
+    if device.type == "cuda":
+        return torch.cuda.default_generators[device.index or 0]
+    return torch.default_generator
 
 
 def generator_from_state(state: torch.Tensor, device: torch.device) -> torch.Generator:
@@ -21,4 +35,5 @@ def generator_from_state(state: torch.Tensor, device: torch.device) -> torch.Gen
     return generator
 
 
+effects.register_target(default_generator, PURE)
 effects.register_target(generator_from_state, PURE)

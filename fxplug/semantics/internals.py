@@ -39,6 +39,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ __all__ = [
     "is_compiled_class",
     "is_compiler_loaded",
     "is_differentiating",
+    "is_factory",
     "is_fake",
     "is_functional",
     "is_implicit",
@@ -877,6 +879,11 @@ class LightDispatchMode(TorchDispatchMode):
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator, and run it."""
         raise NotImplementedError
+
+
+def is_factory(function: Any) -> bool:
+    """Return whether a function of torch makes tensors of the default dtype, on the default device, by default."""
+    return function in _device_constructors()
 
 
 def compiles_functions(target: Any) -> bool:

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _FIELDS = frozenset({"version", "nodes", "keyword_only", "lifted", *ORIGIN_TABLES})
-_OPTIONAL_FIELDS = frozenset({"captured_training", "state_guards", "structures"})
+_OPTIONAL_FIELDS = frozenset({"captured_training", "state_guards", "structures", "training_overrides"})
 NODE_COLUMNS = ("op", "name", "target", "args", "origins", "type", "kwargs", "meta", "region")
 """What the parts of a node's row are; the last ones are left out where they are what `NODE_DEFAULTS` says."""
 _REQUIRED = 3
@@ -138,12 +138,14 @@ class GraphWriter:
                 raise refusal.within(f"node {node.name!r}") from None
         training = graph.captured_training
         state_guards = [self._state_guard(guard) for guard in graph.state_guards]
+        overrides = {path: list(flags) for path, flags in graph.training_overrides.items()}
         return {
             "version": FORMAT_VERSION,
             "nodes": nodes,
             "keyword_only": sorted(graph.keyword_only),
             **({} if training is None else {"captured_training": training}),
             **({"state_guards": state_guards} if state_guards else {}),
+            **({"training_overrides": overrides} if overrides else {}),
             **({} if structures is None else {"structures": structures}),
             **self._origins.tables(),
             "lifted": {path: self._encoder.encode(value) for path, value in graph.lifted.items()},
@@ -292,6 +294,7 @@ class GraphReader:
                 keyword_only,
                 training=training,
                 state_guards=[self._state_guard(row) for row in guards],
+                training_overrides=_overrides(fields.get("training_overrides", {})),
             )
             for number, row in enumerate(checked(fields["nodes"], list, "The list of nodes")):
                 try:
@@ -378,6 +381,16 @@ class GraphReader:
             context = self._targets.resolve_context(name)
             entries.append(RegionEntry(context, tuple(self._decoder.decode_plain(values))))
         return tuple(entries)
+
+
+def _overrides(data: Any) -> dict[str, tuple[bool, bool]]:
+    """Return which modules are trained after ``train()`` and after ``eval()`` of the root; see the graph."""
+    found: dict[str, tuple[bool, bool]] = {}
+    for path, flags in checked(data, dict, "The table of training overrides").items():
+        if not (isinstance(flags, list) and len(flags) == 2 and all(type(flag) is bool for flag in flags)):
+            raise Refusal(f"The training override of {path!r} is no pair of flags. The file is damaged.")
+        found[path] = (flags[0], flags[1])
+    return found
 
 
 def _named(row: Any, number: int) -> str:

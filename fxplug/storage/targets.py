@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional
 
 from fxplug.ir import NodeRef, is_class_method
-from fxplug.semantics import checks, copies, internals
+from fxplug.semantics import checks, copies, generators, internals
 from fxplug.storage.faults import Codes, Refusal
 from fxplug.storage.provisions import Provision
 from fxplug.storage.text_fields import is_plain_format
@@ -77,6 +77,7 @@ _CHECKS: dict[str, Any] = {
 }
 
 _COPIES: dict[str, Any] = {"clone_tensors": copies.clone_tensors}
+_GENERATORS: dict[str, Any] = {"default_generator": generators.default_generator}
 
 # Listed and not read off the module: a later Python may add something like operator.call.
 _OPERATORS: dict[str, Any] = {
@@ -214,6 +215,7 @@ _HOLDERS: dict[str, Mapping[str, Any]] = {
     "collections": _COLLECTIONS,
     "fxplug.semantics.checks": _CHECKS,
     "fxplug.semantics.copies": _COPIES,
+    "fxplug.semantics.generators": _GENERATORS,
     "math": vars(math),
     "operator": _OPERATORS,
     "torch": vars(torch),
@@ -231,6 +233,7 @@ _RULES: dict[str, Callable[[str], Any]] = {
     "collections": _COLLECTIONS.get,
     "fxplug.semantics.checks": _CHECKS.get,
     "fxplug.semantics.copies": _COPIES.get,
+    "fxplug.semantics.generators": _GENERATORS.get,
     "math": _from_math,
     "operator": _OPERATORS.get,
     "torch": _from_torch,

@@ -10,7 +10,7 @@ from torch import nn
 
 import fxplug
 from fxplug.capture import GraphAppendingTracer, Proxy, TracePolicy, Tracer
-from fxplug.errors import TraceError
+from fxplug.errors import TraceError, TraceWarning
 
 
 class Box:
@@ -172,3 +172,51 @@ def test_node_and_tracer_may_be_exchanged():
     proxy.node = other
 
     assert (proxy + 1).node.args == (other, 1)
+
+
+class Assigning(nn.Module):
+    def __init__(self, assign):
+        super().__init__()
+        self.register_buffer("state", torch.zeros(2))
+        self.assign = assign
+
+    def forward(self, x):
+        return self.assign(self, x)
+
+
+def assign_and_return(module, x):
+    module.state = x * 2
+    return module.state[:1]
+
+
+def assign_input(module, x):
+    module.state = x
+    return x * 2
+
+
+def assign_copy(module, x):
+    module.state = x.clone()
+    return module.state * 2
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("assign", [assign_and_return, assign_input])
+def test_a_buffer_that_is_to_be_a_tensor_of_others_is_told_of(assign, mode):
+    with pytest.warns(
+        TraceWarning, match="to the buffer 'state' a tensor that it was given or that it returns"
+    ):
+        captured = fxplug.trace(Assigning(assign), (torch.ones(2),), mode=mode)
+    eager = Assigning(assign)
+    for x in (torch.ones(2), torch.ones(2) * 3):
+        assert torch.equal(captured(x), eager(x))
+        assert torch.equal(captured.state, eager.state)
+    with pytest.raises(TraceError, match="would not make them one tensor") as info:
+        fxplug.trace(Assigning(assign), (torch.ones(2),), mode=mode, on_mutation="error")
+    assert info.value.code == "FXP-T067"
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_buffer_that_is_assigned_need_not_be_read_before(mode):
+    captured = fxplug.trace(Assigning(assign_copy), (torch.ones(2),), mode=mode)
+    assert torch.equal(captured(torch.ones(2) * 3), torch.full((2,), 6.0))
+    assert torch.equal(captured.state, torch.full((2,), 3.0))

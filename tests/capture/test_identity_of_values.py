@@ -7,6 +7,7 @@ import operator
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fxplug
@@ -425,3 +426,36 @@ def test_gradients_that_are_not_asked_are_captured():
 
     given = ONE.clone().requires_grad_()
     assert torch.equal(fxplug.symbolic_trace(program)(given), program(given))
+
+
+def compared_with_a_local(x):
+    y = x.contiguous()
+    return x * 2 if y is x else x * 3
+
+
+RETURNED_AS_GIVEN = {
+    "contiguous": (lambda x: x * 2 if x.contiguous() is x else x * 3, torch.ones(3, 2).t()),
+    "float": (lambda x: x * 2 if x.float() is x else x * 3, torch.ones(2, 3, dtype=torch.float64)),
+    "to": (lambda x: x * 2 if x.to(torch.float32) is not x else x * 3, torch.ones(2, 3, dtype=torch.int64)),
+    "a local": (compared_with_a_local, torch.ones(3, 2).t()),
+}
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize("name", RETURNED_AS_GIVEN)
+def test_whether_a_call_returns_its_argument_is_answered_and_guarded(name, checked, mode):
+    program, other = RETURNED_AS_GIVEN[name]
+    captured = fxplug.trace(program, (torch.ones(2, 3),), mode=mode, check=checked)
+    assert torch.equal(captured(torch.ones(2, 3)), program(torch.ones(2, 3)))
+    with pytest.raises(fxplug.GuardError, match=" is x"):
+        captured(other)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_call_that_returns_its_argument_is_another_value_where_nobody_asks(mode):
+    captured = fxplug.trace(
+        lambda x: F.dropout(x, training=False).contiguous() * 2, (torch.ones(2, 3),), mode=mode
+    )
+    assert captured.guards == ()
+    assert torch.equal(captured(torch.ones(3, 2).t()), torch.full((2, 3), 2.0))

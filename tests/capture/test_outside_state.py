@@ -9,7 +9,7 @@ import types
 import warnings
 from collections import Counter, deque
 from dataclasses import dataclass
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial, singledispatch, singledispatchmethod, wraps
 
 import pytest
 import torch
@@ -705,3 +705,36 @@ def test_the_nodes_of_the_second_look_are_told_to_nobody():
         graph = fxplug.Tracer(policy=policy).trace(only_counts)
 
     assert heard == [node.name for node in graph.nodes]
+
+
+def dispatched(is_method):
+    calls = [0]
+
+    def counted(x):
+        calls[0] += 1
+        return x * calls[0]
+
+    if not is_method:
+        choose = singledispatch(lambda x: x)
+        choose.register(torch.Tensor, counted)
+        return lambda x: choose(x) + 0
+
+    class Root(nn.Module):
+        @singledispatchmethod
+        def choose(self, x):
+            return x
+
+        choose.register(torch.Tensor, lambda self, x: counted(x))
+
+        def forward(self, x):
+            return self.choose(x)
+
+    return Root()
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("is_method", [True, False])
+def test_what_functions_keep_that_are_chosen_by_a_class_is_state(is_method, mode):
+    with pytest.raises(TraceError, match="variable 'calls', which counted closes over") as refused:
+        fxplug.trace(dispatched(is_method), (torch.ones(2),), mode=mode, check=False)
+    assert refused.value.code == "FXP-T055"

@@ -6,6 +6,8 @@ import contextvars
 import io
 import os
 import threading
+import types
+from functools import partial
 
 import pytest
 import torch
@@ -202,3 +204,193 @@ def test_views_of_what_the_program_makes_are_written_to():
     for _ in range(2):
         assert torch.equal(captured(X), program(X))
     assert torch.equal(box.tensor, torch.ones(3))
+
+
+class Counter:
+    calls = 0
+
+    def count(self):
+        self.calls += 1
+        return self.calls
+
+
+class Doubling:
+    factor = 2
+
+
+class Tripling:
+    factor = 3
+
+
+class Listed(list):
+    pass
+
+
+class Paired(tuple):
+    __slots__ = ()
+
+
+class PairedWithMore(tuple):  # noqa: SLOT001 - it has a dict
+    pass
+
+
+def a_bound_method():
+    count = Counter().count
+    return lambda x: x * count()
+
+
+def a_method_of_a_list():
+    take = [3, 2, 1].pop
+    return lambda x: x * take()
+
+
+def a_step_of_an_iterator():
+    take = iter([1, 2, 3]).__next__
+    return lambda x: x * take()
+
+
+def a_partial_of_one():
+    take = partial(next, iter([1, 2, 3]))
+    return lambda x: x * take()
+
+
+def names_in_a_partial():
+    scale = partial(torch.mul, other=1)
+
+    def program(x):
+        scale.keywords["other"] += 1
+        return scale(x)
+
+    return program
+
+
+def counting(held):
+    held.calls = 0
+
+    def program(x):
+        held.calls += 1
+        return x * held.calls
+
+    return program
+
+
+def a_static_method():
+    class Root(nn.Module):
+        @staticmethod
+        def scale(x):
+            Root.scale.calls += 1
+            return x * Root.scale.calls
+
+        def forward(self, x):
+            return self.scale(x)
+
+    Root.scale.calls = 0
+    return Root()
+
+
+def a_class_of_an_object():
+    held = Doubling()
+
+    def program(x):
+        factor = held.factor
+        held.__class__ = Tripling
+        return x * factor
+
+    return program
+
+
+def a_class_of_a_module():
+    class Twice(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    class Thrice(nn.Module):
+        def forward(self, x):
+            return x * 3
+
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Twice()
+
+        def forward(self, x):
+            y = self.inner(x)
+            self.inner.__class__ = Thrice
+            return y
+
+    return Root()
+
+
+def defaults_of_a_function():
+    def scale(x, factor=1):
+        return x * factor
+
+    def program(x):
+        scale.__defaults__ = (scale.__defaults__[0] + 1,)
+        return scale(x)
+
+    return program
+
+
+def named_defaults_of_a_function():
+    def scale(x, *, factor=1):
+        return x * factor
+
+    def program(x):
+        scale.__kwdefaults__["factor"] += 1
+        return scale(x)
+
+    return program
+
+
+def an_argument_of_an_error():
+    error = ValueError(0)
+
+    def program(x):
+        error.args = (error.args[0] + 1,)
+        return x * error.args[0]
+
+    return program
+
+
+PLACES = {
+    "a bound method": a_bound_method,
+    "a method of a list": a_method_of_a_list,
+    "a step of an iterator": a_step_of_an_iterator,
+    "a partial of one": a_partial_of_one,
+    "names in a partial": names_in_a_partial,
+    "an attribute of a list": lambda: counting(Listed()),
+    "an attribute of a tuple": lambda: counting(PairedWithMore((1,))),
+    "an attribute of a tensor": lambda: counting(torch.ones(2)),
+    "an attribute of an error": lambda: counting(ValueError()),
+    "a module of Python": lambda: counting(types.ModuleType("made")),
+    "a static method": a_static_method,
+    "the class of an object": a_class_of_an_object,
+    "the class of a module": a_class_of_a_module,
+    "defaults": defaults_of_a_function,
+    "named defaults": named_defaults_of_a_function,
+    "an argument of an error": an_argument_of_an_error,
+}
+"""Where a program keeps what its next call answers by -> makes one."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_kept_there_is_refused_and_put_back(place, mode):
+    program, eager = PLACES[place](), PLACES[place]()
+    with pytest.raises(TraceError) as refused:
+        capture(program, mode, **({} if mode == "symbolic" else {"check": False}))
+    assert refused.value.code == "FXP-T055"
+    if "iterator" not in place and "partial of one" not in place:  # What was taken from these is gone.
+        assert torch.equal(program(X), eager(X))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_these_hold_and_nobody_changes_is_a_constant(mode):
+    held, method, error = Paired((1, 2)), Counter().count, ValueError(3)
+    scale = partial(torch.mul, other=2)
+
+    def program(x):
+        return scale(x) * held[1] * error.args[0] if callable(method) else x
+
+    assert torch.equal(capture(program, mode)(X), X * 12)

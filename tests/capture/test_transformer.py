@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.capture import Transformer
 from fxplug.ir import RegionEntry
 
@@ -128,3 +129,11 @@ def test_signature_is_kept(capture):
     module = capture(lambda x, *, scale: x * scale)
 
     assert str(inspect.signature(Transformer(module).transform().forward)) == "(x, *, scale)"
+
+
+def test_layers_stay_in_the_modes_that_they_are_in():
+    root = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    root[1].eval()
+    module = Transformer(fxplug.symbolic_trace(root)).transform()
+    assert module.training
+    assert not root[1].training

@@ -121,6 +121,24 @@ def test_gradients_of_weights_are_as_they_were(capture_as, way, has_gradients):
         assert gradient is None or torch.equal(gradient, torch.full_like(weight, 5))
 
 
+@pytest.mark.parametrize("capture_as", WITH_EXAMPLES, indirect=True)
+@pytest.mark.parametrize("has_gradient", [False, True])
+def test_gradients_of_tensors_in_closures_are_as_they_were(capture_as, has_gradient):
+    weight = torch.ones(3, requires_grad=True)
+    if has_gradient:
+        weight.grad = torch.full_like(weight, 5)
+    before = weight.grad
+
+    def program(x):
+        (x * weight).sum().backward()
+        return x * 2
+
+    capture_as(program)
+
+    assert weight.grad is before
+    assert before is None or torch.equal(before, torch.full_like(weight, 5))
+
+
 class Grows(nn.Module):
     """Changes what its containers hold."""
 

@@ -17,7 +17,14 @@ from fxplug.capture.sources import Place
 from fxplug.capture.state import may_assign
 from fxplug.execute import GraphModule
 from fxplug.ir import PURE, Effect, ModuleScope, Node, effects
-from fxplug.semantics.internals import call_beneath, calls_forward, has_backward_hooks, storage_of
+from fxplug.semantics.internals import (
+    call_beneath,
+    calls_forward,
+    has_backward_hooks,
+    has_hooks,
+    modules_below,
+    storage_of,
+)
 from fxplug.semantics.modules import effects_of_layers
 
 if TYPE_CHECKING:
@@ -191,7 +198,10 @@ class LayerCaller(CallListener):
         effect = effects.effect_of_module(node, module)
         if not may_assign(module):
             return self._make(node, run, args, kwargs, effect)
-        run = partial(self.run_kept, original_call, module)
+        if any(_runs_other_code(part) for _, part in modules_below(module)):
+            run = partial(self.run_kept, original_call, module)
+        else:
+            run = partial(self.run_drawing, original_call, module)
         with self._states.calling(module):
             return self._make(node, run, args, kwargs, effect)
 
@@ -199,6 +209,13 @@ class LayerCaller(CallListener):
         for tensor in tensors:
             self._snapshots.add(tensor)
             self._aloof(self._snapshots.before_write, tensor)
+
+
+def _runs_other_code(module: nn.Module) -> bool:
+    """Return whether a call of a module runs other code than that of torch, which may write to anything."""
+    if not type(module).__module__.startswith("torch.nn.modules."):
+        return True
+    return "forward" in module.__dict__ or has_hooks(module)
 
 
 _ENTER_CODE = LayerCaller._enter_settled.__code__  # pyright: ignore[reportPrivateUsage]

@@ -14,9 +14,11 @@ from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
 from fxplug.capture.examples.recording import CallRecorder
+from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
 from fxplug.capture.opaque import OpaqueCall, check_functions
+from fxplug.capture.randomness import ASKING_FOR_SEEDS
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node
@@ -35,11 +37,12 @@ __all__ = ["KEPT", "CallListener"]
 _QUESTIONS = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
 KEPT = (
     # These read the memory of a tensor, or its values, which is not heard; that they are called is.
-    *(copy.copy, copy.deepcopy, torch.from_dlpack, torch.get_rng_state, nn.Parameter.__new__),
+    *(copy.copy, copy.deepcopy, torch.from_dlpack, nn.Parameter.__new__),
     *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
     torch.broadcast_shapes,  # It needs the very numbers, which would be all that it can be called with then.
 )
 """Functions that stay calls."""
+_GIVING_SEEDS = frozenset({torch.get_rng_state, torch.initial_seed, torch.seed})
 _TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian})
 """What makes a function that runs another one in several other transforms."""
 _EXACT = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__int__", "__len__"})
@@ -197,14 +200,10 @@ class CallListener(CallRecorder):
             return original(*args, **kwargs)
         if target in _TRANSFORMS:
             return partial(self._call_transformed, target, original(*args, **kwargs), args[0])
-        if target is not torch.get_rng_state and not (self._holds_traced(args) or self._holds_traced(kwargs)):
+        if not (self._holds_traced(args) or self._holds_traced(kwargs)):
             return original(*args, **kwargs)
         if target is nn.Parameter.__new__ and args[0] is nn.Parameter:
             target, args, original = nn.Parameter, args[1:], partial(original, nn.Parameter)
-        if target is torch.get_rng_state:
-            node = self._record("call_function", target, args, kwargs)
-            with with_data():
-                return self._stand_in(self.run_unheard(original), node, writes=False)
         return self._call_kept(target, original, args, kwargs)
 
     def _call_kept(self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,21 +232,16 @@ class CallListener(CallRecorder):
         return self.on_opaque_call(call)
 
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Hear that the random numbers of torch are set: the captured program sets them, too."""
+        """Hear that the random numbers of torch are set, or asked for: the captured program does so, too."""
         if self.paused:
             return original(*args, **kwargs)
         target = getattr(torch, original.__name__)
         node = self._record("call_function", target, args, kwargs)
-        self._has_acted = True
         with with_data():
-            self.run_unheard(original, *args, **self._real(kwargs))
-        if target is torch.manual_seed:
-            return torch.default_generator
-        return (
-            None
-            if node.target is torch.set_rng_state
-            else self.exact(self._stand_in(torch.initial_seed(), node, writes=False))
-        )
+            result = self.run_unheard(original, *args, **self._real(kwargs))
+            if original.__name__ not in ASKING_FOR_SEEDS:
+                self._has_acted = True
+            return self._stand_in(result, node, writes=False) if target in _GIVING_SEEDS else result
 
     def on_extended_shape(
         self, original: Callable[..., Any], distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -282,7 +276,7 @@ class CallListener(CallRecorder):
 
     def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced, in the modes that the program has entered."""
-        with beneath(self._calls):
+        with beneath(self._calls), WritesInside(self._snapshots, self._made_inside):
             return self.run_unheard(function, *args, **kwargs)
 
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:

@@ -14,6 +14,7 @@ from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of
 from fxplug.capture.examples.inputs import InputReceiver
 from fxplug.capture.examples.parts import numbers_in, tensors_in
+from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.questions import refuse_cycles
 from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
@@ -22,6 +23,7 @@ from fxplug.ir import PURE, Argument, Effect, Node, effects
 from fxplug.semantics.checks import check_raises
 from fxplug.semantics.internals import (
     is_about_missing_data,
+    is_factory,
     put_on,
     put_on_calls,
     take_off,
@@ -46,8 +48,8 @@ class CallRecorder(InputReceiver):
     def _reset(self) -> None:
         super()._reset()
         self._pure: set[tuple[str, Any]] = set()
-        self._effects: dict[tuple[Any, ...], Effect] = {}
         self._default_dtype = torch.get_default_dtype()
+        self._effects: dict[tuple[Any, ...], Effect] = {}
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers."""
@@ -71,6 +73,14 @@ class CallRecorder(InputReceiver):
             active.reset(token)
 
     def run_kept(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make a call that stays one, and whose code is not looked at.
+
+        What it writes is put back.
+        """
+        with WritesInside(self._snapshots, self._made_inside):
+            return self.run_drawing(function, *args, **kwargs)
+
+    def run_drawing(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make a call that stays one: what it draws of random numbers, the captured program draws, too."""
         with nullcontext() if self._draws is None else self._draws.kept():
             return self.run_unheard(function, *args, **kwargs)
@@ -233,11 +243,10 @@ class CallRecorder(InputReceiver):
             self._lift_fresh(value)
             return value
         kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
-        if isinstance(value, torch.Tensor) and torch.get_default_dtype() is not self._default_dtype:
-            node_kwargs = {
-                "dtype": value.dtype,
-                **node_kwargs,
-            }  # The program has set another one for a while.
+        is_set = self._settings.are_noted or torch.get_default_dtype() is not self._default_dtype
+        if is_set and isinstance(value, torch.Tensor) and is_factory(function):
+            # The program may have set others for a while.
+            node_kwargs = {"dtype": value.dtype, "device": value.device, **node_kwargs}
         node = self.create_node(
             kind,
             target,

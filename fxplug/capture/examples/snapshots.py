@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.semantics.internals import storage_of, with_data
+from fxplug.capture.examples.parts import tensors_in
+from fxplug.semantics.internals import (
+    LightDispatchMode,
+    hook_tables_of,
+    is_fake,
+    storage_of,
+    with_data,
+)
+from fxplug.semantics.schemas import written_arguments
 from fxplug.semantics.storages import is_elsewhere, take_off_history
 
-__all__ = ["Snapshots"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.utils.hooks import RemovableHandle
+
+__all__ = ["HooksOnTensors", "Snapshots", "WritesInside"]
 
 
 class Snapshots:
@@ -67,3 +80,65 @@ class Snapshots:
                 if tensor.requires_grad != requires_grad and tensor.is_leaf:
                     tensor.requires_grad_(requires_grad)
         self._saved.clear()
+
+
+class HooksOnTensors:
+    """The hooks that a program puts on tensors, which may be weights of the user; no hook of them stays."""
+
+    def __init__(self) -> None:
+        self._handles: list[RemovableHandle] = []
+        self._former: dict[int, tuple[torch.Tensor, list[dict[Any, Any]]]] = {}
+
+    def add(self, handle: RemovableHandle, weight: torch.Tensor | None) -> None:
+        """Hear of a hook that was registered a moment ago.
+
+        Args:
+            handle: Takes it off again.
+            weight: The tensor from before the program for which it is meant; None for another one.
+        """
+        self._handles.append(handle)
+        if weight is not None and id(weight) not in self._former:
+            former = [
+                {key: hook for key, hook in (table or {}).items() if key != handle.id}
+                for table in hook_tables_of(weight)
+            ]
+            self._former[id(weight)] = weight, former
+
+    def restore(self) -> None:
+        """Take the hooks off, and put back those that were there before; this can be done again."""
+        for handle in self._handles:
+            handle.remove()
+        for weight, former in self._former.values():
+            for table, before in zip(hook_tables_of(weight), former, strict=True):
+                if table is not None and [*table] != [*before]:
+                    table.clear()
+                    table.update(before)
+
+
+class WritesInside(LightDispatchMode):
+    """Hears of what a call writes that stays one, and whose own code is not looked at: a layer with hooks, for one.
+
+    Args:
+        snapshots: Keeps what is about to be written to, unless such a call has made it.
+        made: Receives the memory of what the call makes.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, snapshots: Snapshots, made: set[Any]) -> None:
+        super().__init__()
+        self._snapshots = snapshots
+        self._made = made
+
+    def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of an operator."""
+        for place in written_arguments(func):
+            written = kwargs.get(place) if isinstance(place, str) else args[place : place + 1]
+            for tensor in tensors_in(written):
+                if not is_fake(tensor) and storage_of(tensor) not in self._made:
+                    self._snapshots.add(tensor)
+                    self._snapshots.before_write(tensor)
+        result = func(*args, **kwargs)
+        given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
+        self._made.update({storage_of(tensor) for tensor in tensors_in(result)} - given - {None})
+        return result

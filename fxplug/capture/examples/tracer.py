@@ -21,7 +21,7 @@ from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.values import node_behind
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
-from fxplug.capture.state import training_error
+from fxplug.capture.state import speak_of, training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node
 from fxplug.semantics.internals import (
@@ -30,6 +30,7 @@ from fxplug.semantics.internals import (
     is_compiler_loaded,
     paths_and_modules_below,
     remove_mode,
+    storage_of,
     tensor_tables,
 )
 from fxplug.semantics.random_state import random_state
@@ -163,7 +164,7 @@ class ExampleTracer(LayerCaller):
                 with _as_written(), self.around, self._operators or nullcontext():
                     result = run(*values)
                 self._settle_reads("")
-                self._record_assigned_buffers()
+                self._record_assigned_buffers(result)
                 self._record_changes()
             finally:
                 self.paused += 1
@@ -173,8 +174,19 @@ class ExampleTracer(LayerCaller):
             return super()._run(run_and_pause, values)
         finally:
             self._snapshots.restore()
+            self._hooks_on_tensors.restore()
             for generator, state, _ in self._generators.values():
                 generator.set_state(state)
+
+    def putting_back_outside(self) -> Callable[[], None]:
+        """Return what puts back what is outside of the modules once more, after the program has run on its own."""
+        put_back, hooks = super().putting_back_outside(), self._hooks_on_tensors
+
+        def put_all_back() -> None:
+            put_back()
+            hooks.restore()
+
+        return put_all_back
 
     def _take_after(self, other: Tracer, left: Any) -> None:
         first = cast("ExampleTracer", other)
@@ -245,6 +257,8 @@ class ExampleTracer(LayerCaller):
         prefix = self._paths.get(id(module))
         if prefix is None:
             return False
+        if name == "__class__":
+            self.refuse_class(prefix, module, value)
         self.note_held(value)
         self._states.note_assignment(module, prefix)
         if name == "training" and value is not module.training:
@@ -269,9 +283,13 @@ class ExampleTracer(LayerCaller):
         self.create_node("call_function", setattr, (node, "training", mode), {})
         self._has_acted = True
 
-    def _record_assigned_buffers(self) -> None:
-        """Record what the program assigned to buffers as an update of each, at the end of the program."""
-        for buffers, name, former in self._assigned.values():
+    def _record_assigned_buffers(self, result: Any) -> None:
+        """Record what the program assigned to buffers as an update of each, at the end of the program.
+
+        Args:
+            result: What the program returns.
+        """
+        for path, (buffers, name, former) in self._assigned.items():
             value = buffers.get(name)
             if not isinstance(value, torch.Tensor) or value is former:
                 continue
@@ -279,9 +297,27 @@ class ExampleTracer(LayerCaller):
             fits = (value.shape, value.dtype, value.device) == (former.shape, former.dtype, former.device)
             self.paused -= 1
             if fits:
+                self._speak_of_alias(path, value, result)
+                buffers[name] = former  # Where it is found if the program has not read it.
                 node = self._record("call_method", "copy_", (former, value), {})
                 self._make(node, lambda *_: None, (former, value), {})
-                buffers[name] = former
+
+    def _speak_of_alias(self, path: str, value: torch.Tensor, result: Any) -> None:
+        """Speak of a tensor that was assigned to a buffer and that others have, too, who may write to it."""
+        memory = storage_of(value)
+        given = [tensor for _, tensor in self._tensor_inputs]
+        if self._is_repeated or not any(storage_of(one) == memory for one in (*given, *tensors_in(result))):
+            return
+        said = (
+            f"While it was traced, forward assigned to the buffer {path!r} a tensor that it was given or that it "
+            "returns. The captured program"
+        )
+        speak_of(
+            said,
+            "make them one tensor: it copies the values",
+            "assign a copy (clone())",
+            warns=self.on_mutation == "keep",
+        )
 
 
 def _as_written() -> AbstractContextManager[Any]:

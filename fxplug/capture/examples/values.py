@@ -14,13 +14,14 @@ from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
-from fxplug.capture.examples.snapshots import Snapshots
+from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
-from fxplug.capture.sources import place_in_program
+from fxplug.capture.hazards import scan_of
+from fxplug.capture.sources import frames_of_program, place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
 from fxplug.semantics.checks import class_of
-from fxplug.semantics.generators import generator_from_state
+from fxplug.semantics.generators import default_generator, generator_from_state, is_default
 from fxplug.semantics.internals import (
     is_fake,
     put_on_calls,
@@ -28,6 +29,7 @@ from fxplug.semantics.internals import (
     take_off_calls,
     with_data,
 )
+from fxplug.semantics.surroundings import tensor_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,6 +49,16 @@ def node_behind(source: Node | Part) -> Node:
     while isinstance(source, Part):
         source = source.whole
     return source
+
+
+def _is_compared(tensor: torch.Tensor) -> bool:
+    """Return whether the function that has just made a call compares a parameter, which is this tensor, by identity."""
+    frame = next(frames_of_program(), None)
+    pairs = () if frame is None else scan_of(frame.f_code).pairs
+    if frame is None or not pairs:
+        return False
+    names = {name for pair in pairs if not pair.name for name in (pair.one, pair.other)}
+    return any(frame.f_locals.get(name) is tensor for name in names)
 
 
 def another(tensor: torch.Tensor) -> torch.Tensor:
@@ -72,6 +84,9 @@ class ValueKeeper(Answerer):
         self._has_written = False
         self._snapshots = Snapshots()
         self._tuples: dict[int, tuple[Any, Node]] = {}
+        self._made_inside: set[Any] = set()
+        """The memory of what was made inside of calls that stay calls, and whose code is not looked at."""
+        self._hooks_on_tensors = HooksOnTensors()
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
@@ -180,6 +195,7 @@ class ValueKeeper(Answerer):
             self.decide(self._aside_of("call_function", operator.is_not, (node, None)), answer=True)
             return value
         if isinstance(value, RemovableHandle):
+            self._hooks_on_tensors.add(value, self._weight_of(node.args[0]))
             return value
         raise TraceError(
             f"Cannot record {node.format_node()}: it gives a {type(value).__module__}.{type(value).__qualname__}"
@@ -187,6 +203,14 @@ class ValueKeeper(Answerer):
             "leaf (fxplug.wrap), or the enclosing module.",
             code="FXP-T062",
         )
+
+    def _weight_of(self, node: Any) -> torch.Tensor | None:
+        """Return the tensor from before the program that a node reads, None for any other node."""
+        if not isinstance(node, Node) or node.op != "get_attr":
+            return None
+        path = str(node.target)
+        lifted = self.graph.lifted.get(path)
+        return tensor_at(self.root, path.split(".")) if lifted is None else lifted
 
     def _is_torch_module(self, path: str) -> bool:
         return type(self.root.get_submodule(path)).__module__.startswith("torch.nn")
@@ -196,6 +220,11 @@ class ValueKeeper(Answerer):
         value = self._with_data.get(id(value), value)
         known = self._known.get(id(value))
         if known is not None and not writes and self._converting:
+            return value
+        if known is not None and not writes and isinstance(source, Node) and _is_compared(value):
+            # The program asks whether they are one tensor, and goes on with the answer.
+            other = known[1] if isinstance(known[1], Node) else self.node_of_part(known[1])
+            self.decide(self._aside_of("call_function", operator.is_, (source, other)), answer=True)
             return value
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
@@ -259,13 +288,18 @@ class ValueKeeper(Answerer):
             with with_data():
                 state = generator.get_state().clone()
             self.paused -= 1
-            if is_in_reach(generator):
+            if is_default(generator):  # No copy of it would be the one that is seeded.
+                node = self.create_node("call_function", default_generator, (generator.device,), {})
+            elif is_in_reach(generator):
                 node = self._lift(generator, "_generator")
             else:  # The program has made it, and makes it anew in every call.
                 start = self._lift(state, "_generator_state")
                 node = self.create_node("call_function", generator_from_state, (start, generator.device), {})
             known = self._generators[id(generator)] = (generator, state, node)
         return known[2]
+
+    def _is_held(self, generator: torch.Generator) -> bool:
+        return is_default(generator) or is_in_reach(generator)
 
     def _lift_tensor(self, tensor: torch.Tensor, origin: Origin | None = None) -> Node:
         known = self._known.get(id(tensor))
@@ -294,8 +328,9 @@ class ValueKeeper(Answerer):
     def _unheard_of(self, tensor: torch.Tensor) -> TraceError:
         message = (
             f"Cannot record a tensor that comes from somewhere{place_in_program()} that torch does not tell of: "
-            "another thread, the memory of something else (frombuffer, from_numpy), or another class (as_subclass). "
-            "Compute it in this thread with functions of torch, or keep the function as a call (fxplug.wrap)."
+            "another thread, the memory of something else (frombuffer, from_numpy), another class (as_subclass), or a "
+            "hook of a layer, or a function, that stays one call. Compute it in this thread with functions of torch, "
+            "and outside of such hooks, or keep the function as a call (fxplug.wrap)."
         )
         if self._is_of_input(tensor):
             message = (
@@ -316,7 +351,8 @@ class ValueKeeper(Answerer):
         return memory is not None and any(storage_of(known) == memory for known in inputs)
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
-        return self._known.have_had(storage_of(tensor))
+        memory = storage_of(tensor)
+        return memory in self._made_inside or self._known.have_had(memory)
 
     def _is_traced(self, value: Any) -> bool:
         if isinstance(value, torch.Tensor):

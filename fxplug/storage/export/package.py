@@ -20,6 +20,7 @@ from fxplug.codegen.formatting import FixedName, format_statements
 from fxplug.errors import FxplugError, InvalidArgumentError, StorageError
 from fxplug.execute import GraphModule
 from fxplug.execute.folder import overriding_class
+from fxplug.execute.paths import module_at
 from fxplug.ir import is_plain_name, printable
 from fxplug.storage.export.guards import CHECKS_FILE, check_program, guard_call
 from fxplug.storage.export.names import Names
@@ -290,6 +291,9 @@ class _Package:
             methods.append(_method(name, check.arguments, check.body))
             program.body.insert(0, guard_call(name, program.arguments))
         methods.append(_method("forward", program.arguments, program.body, program.returns))
+        switches = _switches(module, tree)
+        if switches:
+            methods.append(_switching_method(switches))
         return methods
 
 
@@ -322,6 +326,30 @@ def _self_alone() -> ast.arguments:
 
 def _super_call() -> ast.stmt:
     return ast.Expr(ast.Call(ast.Attribute(ast.Call(FixedName("super"), [], []), "__init__"), [], []))
+
+
+def _switches(module: GraphModule, tree: ModuleText) -> list[ast.stmt]:
+    """Return what puts the modules into their modes that the classes of the program do not let torch switch."""
+    found: list[ast.stmt] = []
+    for path, flags in module.graph.training_overrides.items():
+        if module_at(module, path) is None:
+            continue
+        value: ast.expr = ast.Constant(flags[0])
+        if flags[0] is not flags[1]:
+            value = FixedName("mode") if flags[0] else ast.UnaryOp(ast.Not(), FixedName("mode"))
+        owner = tree.path(tuple(path.split("."))) if path else FixedName("self")
+        found.append(ast.Assign([ast.Attribute(owner, "training")], value))
+    return found
+
+
+def _switching_method(switches: list[ast.stmt]) -> ast.stmt:
+    arguments = ast.arguments(
+        [], [ast.arg("self"), ast.arg("mode")], None, [], [], None, [ast.Constant(True)]
+    )
+    plain = ast.Expr(
+        ast.Call(ast.Attribute(ast.Call(FixedName("super"), [], []), "train"), [FixedName("mode")], [])
+    )
+    return _method("train", arguments, [plain, *switches, ast.Return(FixedName("self"))])
 
 
 def _docstring(module: GraphModule) -> list[str]:

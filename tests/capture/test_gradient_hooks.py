@@ -1,0 +1,92 @@
+"""What changes gradients behind the back of tensors: hooks of what computes them, and of what that saves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd import graph
+
+from fxplug.errors import TraceError
+
+X = torch.tensor([2.0, 3.0], requires_grad=True)
+
+
+def tenfold(inputs, _):
+    return tuple(one if one is None else one * 10 for one in inputs)
+
+
+def hooked(x):
+    y = x * 2
+    y.grad_fn.register_hook(tenfold)
+    return y
+
+
+def hooked_before(x):
+    y = x * 2
+    y.grad_fn.register_prehook(lambda grads: tuple(one * 10 for one in grads))
+    return y
+
+
+def hooked_further_up(x):
+    y = x * 2 * 3
+    y.grad_fn.next_functions[0][0].register_hook(tenfold)
+    return y
+
+
+def hooked_at_an_edge(x):
+    y = x * 2
+    graph.get_gradient_edge(y).node.register_hook(tenfold)
+    return y
+
+
+def hooked_together(x):
+    y = x * 2
+    graph.register_multi_grad_hook((x, y), print)
+    return y
+
+
+@pytest.mark.parametrize(
+    "program", [hooked, hooked_before, hooked_further_up, hooked_at_an_edge, hooked_together]
+)
+def test_hooks_of_functions_that_compute_gradients_are_refused(capture_as, program, request):
+    if "symbolic" in request.node.name:
+        pytest.skip("without examples they are recorded, or need what is unknown")
+    with pytest.raises(
+        TraceError, match=r"of a function that computes gradients at .*test_gradient_hooks"
+    ) as info:
+        capture_as(program)
+    assert info.value.code == "FXP-T010"
+
+
+def test_hooks_of_such_functions_are_recorded_without_examples(capture):
+    captured = capture(hooked)
+    grads = torch.autograd.grad(captured(X).sum(), X)
+    assert torch.equal(grads[0], torch.full((2,), 20.0))
+
+
+class Doubling(graph.saved_tensors_hooks):
+    def __init__(self):
+        super().__init__(lambda saved: saved * 2, lambda saved: saved)
+
+
+@pytest.mark.parametrize("context", [lambda: graph.saved_tensors_hooks(torch.neg, torch.clone), Doubling])
+def test_functions_that_change_what_is_saved_are_refused(capture_as, context):
+    def program(x):
+        with context():
+            return x * x
+
+    with pytest.raises(TraceError, match="change what torch saves for gradients") as info:
+        capture_as(program)
+    assert info.value.code == "FXP-T050"
+
+
+@pytest.mark.parametrize(
+    "context", [graph.save_on_cpu, lambda: graph.saved_tensors_hooks(lambda saved: -saved, torch.neg)]
+)
+def test_saving_in_another_way_changes_nothing(capture_as, context):
+    def program(x):
+        with context():
+            return x * x
+
+    captured = capture_as(program)
+    assert torch.equal(torch.autograd.grad(captured(X).sum(), X)[0], 2 * X)

@@ -1,0 +1,226 @@
+"""Classes that say themselves what ``train()`` and ``eval()`` mean for their parts."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import pickle
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug.errors import GuardError, TraceError
+
+X = torch.rand(3, 2)
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
+class Around(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.norm = Frozen(), nn.BatchNorm1d(2)
+
+    def forward(self, x):
+        return self.norm(self.block(x))
+
+
+class Never(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(2)
+        self.eval()
+
+    def train(self, mode=True):
+        return super().train(False)
+
+    def forward(self, x):
+        return self.norm(x) * (2 if self.training else 3)
+
+
+def modes_of(module, switch):
+    getattr(module, switch)()
+    return {path: part.training for path, part in module.named_modules() if type(part) is not nn.Module}
+
+
+def check_modes(root, captured):
+    for switch in ("train", "eval", "train"):
+        wanted, found = modes_of(root, switch), modes_of(captured, switch)
+        assert found == {path: wanted[path] for path in found}
+        assert "norm" in found
+
+
+@pytest.mark.parametrize("kind", [Frozen, Around, Never])
+def test_what_is_captured_is_switched_as_the_program_is(capture_as, kind):
+    root = kind()
+    check_modes(copy.deepcopy(root), capture_as(root))
+
+
+def test_a_program_is_in_the_modes_that_it_was_in(capture_as):
+    root = Around()
+    root.block.layer.eval()
+    before = {path: part.training for path, part in root.named_modules()}
+    capture_as(root)
+    assert {path: part.training for path, part in root.named_modules()} == before
+
+
+def loaded(module, folder):
+    fxplug.save(module, folder / "module.fxp")
+    return fxplug.load(folder / "module.fxp")
+
+
+def imported(name, folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setitem(sys.modules, name, None)
+    del sys.modules[name]
+    return importlib.import_module(name)
+
+
+COPIES = {
+    "copy": lambda module, _: copy.copy(module),
+    "deepcopy": lambda module, _: copy.deepcopy(module),
+    "pickle": lambda module, _: pickle.loads(pickle.dumps(module)),
+    "load": loaded,
+    "transform": lambda module, _: fxplug.Transformer(module).transform(),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_are_switched_as_the_program_is(how, tmp_path):
+    root = Around()
+    check_modes(copy.deepcopy(root), COPIES[how](fxplug.symbolic_trace(root), tmp_path))
+
+
+@pytest.mark.parametrize("kind", [Around, Never])
+def test_packages_are_switched_as_the_program_is(kind, tmp_path, monkeypatch):
+    captured = fxplug.symbolic_trace(kind())
+    captured.to_folder(tmp_path / f"folder_{kind.__name__}")
+    fxplug.export_python(captured, tmp_path / f"package_{kind.__name__}")
+    made = imported(f"folder_{kind.__name__}", tmp_path, monkeypatch).FxModule()
+    check_modes(kind(), made)
+    check_modes(kind(), imported(f"package_{kind.__name__}", tmp_path, monkeypatch).load())
+
+
+def test_parts_are_switched_as_the_program_is():
+    captured = fxplug.symbolic_trace(Around())
+    split = fxplug.split_module(captured, captured, lambda node: 0 if "block" in str(node.target) else 1)
+    split.train()
+    norms = {path: part.training for path, part in split.named_modules() if isinstance(part, nn.BatchNorm1d)}
+    assert sorted((path.partition(".")[2], training) for path, training in norms.items()) == [
+        ("block.norm", False),
+        ("norm", True),
+    ]
+
+
+def test_a_submodule_that_is_written_into_its_caller_is_switched_as_before():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = fxplug.symbolic_trace(Frozen())
+
+        def forward(self, x):
+            return self.inner(x)
+
+    captured = fxplug.symbolic_trace(Outer())
+    assert not captured.train().get_submodule("inner.norm").training
+
+
+class Merged(nn.Module):
+    """As adapters of low rank do: the weight holds what was learned while it is evaluated."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.is_merged = nn.Linear(2, 2), False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode is self.is_merged:
+            self.layer.weight.data += -1 if mode else 1
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_program_that_changes_its_weights_is_guarded(capture_as, training):
+    root = Merged().train(training)
+    weight = root.layer.weight.detach().clone()
+    captured = capture_as(root)
+    assert torch.equal(root.layer.weight, weight)
+    assert (root.training, root.is_merged) == (training, not training)
+    captured.train(training)(torch.ones(1, 2))
+    with pytest.raises(GuardError, match=f"self.training is {training}"):
+        captured.train(not training)(torch.ones(1, 2))
+
+
+def test_a_program_that_changes_in_the_mode_that_it_is_in_is_refused(capture_as):
+    class Freezing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def train(self, mode=True):
+            self.layer.weight.requires_grad_(False)
+            return super().train(mode)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    root = Freezing()
+    with pytest.raises(TraceError, match=r"train\(\) of it changes whether its parameters require") as info:
+        capture_as(root)
+    assert info.value.code == "FXP-T052"
+    assert root.layer.weight.requires_grad
+    capture_as(root.train()).train()
+
+
+def test_an_eval_that_does_something_else_than_train_is_guarded(capture_as):
+    class Sampling(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout()
+
+        def eval(self):
+            super().eval()
+            self.drop.train()
+            return self
+
+        def forward(self, x):
+            return self.drop(x)
+
+    captured = capture_as(Sampling())
+    captured.eval()
+    with pytest.raises(GuardError):
+        captured(torch.ones(1, 2))
+
+
+def test_a_switch_that_fails_leaves_the_program_in_its_mode(capture_as):
+    class Closed(nn.Module):
+        def train(self, mode=True):
+            if mode:
+                raise RuntimeError
+            return super().train(mode)
+
+        def forward(self, x):
+            return x + 1
+
+    captured = capture_as(Closed().eval())
+    with pytest.raises(GuardError):
+        captured.train()(torch.ones(2))

@@ -1,0 +1,237 @@
+"""What calls that stay calls write to tensors from before the capture: all of it is put back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fxplug
+from fxplug.errors import TraceError, TraceWarning
+
+X = torch.linspace(-1, 1, 6).reshape(3, 2)
+OUTSIDE = torch.zeros(())
+
+
+def decay_behind_its_back(module, args, result):
+    module.weight.data.mul_(0.9)
+
+
+def count(module, args, result):
+    module.calls += 1
+
+
+def count_outside(module, args, result):
+    OUTSIDE.add_(1)
+
+
+def decay_before(module, args):
+    with torch.no_grad():
+        module.weight.mul_(0.9)
+
+
+def normalise(module, args, result):
+    return module.norm(result)
+
+
+class Hooked(nn.Module):
+    def __init__(self, hook):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.layer.norm = nn.BatchNorm1d(2)
+        self.layer.register_buffer("calls", torch.zeros(()))
+        before = hook is decay_before
+        (self.layer.register_forward_pre_hook if before else self.layer.register_forward_hook)(hook)
+
+    def forward(self, x):
+        return self.layer(x) * 2
+
+
+def state_of(module):
+    return [value.clone() for value in module.state_dict().values()]
+
+
+def equal(found, wanted):
+    return all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("hook", [decay_behind_its_back, count, decay_before, normalise])
+@pytest.mark.parametrize("training", [True, False])
+def test_hooks_of_layers_leave_nothing_behind(capture_as, hook, training):
+    root = Hooked(hook)
+    root.layer.norm.train(not training)
+    before, eager = state_of(root), copy.deepcopy(root)
+    captured = capture_as(root)
+    assert equal(state_of(root), before)
+    for _ in range(2):
+        assert torch.equal(captured(X), eager(X))
+    assert equal(state_of(root), state_of(eager))
+
+
+def test_what_hooks_count_outside_is_put_back(capture_unchecked):
+    OUTSIDE.zero_()
+    captured = capture_unchecked(Hooked(count_outside))
+    assert OUTSIDE == 0
+    captured(X)
+    assert OUTSIDE == 1
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoints_leave_nothing_behind(capture_as, reentrant):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+        def forward(self, x):
+            return checkpoint(self.block, x * 1, use_reentrant=reentrant)
+
+    root = Root()
+    before, eager = state_of(root), copy.deepcopy(root)
+    captured = capture_as(root)
+    assert equal(state_of(root), before)
+    for module in (captured, eager):
+        module(X.clone().requires_grad_()).sum().backward()
+    assert equal(state_of(root), state_of(eager))
+
+
+def test_a_checkpoint_of_what_counts_is_refused_where_it_would_count_once(capture_as):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+
+        def forward(self, x):
+            return checkpoint(lambda y: self.norm(self.layer(y)), x, use_reentrant=False)
+
+    with pytest.warns(TraceWarning), pytest.raises(TraceError, match="a second time where gradients") as info:
+        capture_as(Root())
+    assert info.value.code == "FXP-T054"
+    with pytest.warns(TraceWarning):
+        captured = capture_as(Root().eval())
+    assert captured(X).requires_grad
+
+
+@fxplug.wrap
+def add_up(x):
+    OUTSIDE.add_(x.sum())
+    return x * 2
+
+
+def test_kept_functions_leave_nothing_behind(capture_unchecked):
+    OUTSIDE.zero_()
+    captured = capture_unchecked(lambda x: add_up(x) + 1)
+    assert OUTSIDE == 0
+    captured(X + 1)
+    assert torch.equal(OUTSIDE, (X + 1).sum())
+
+
+def double_gradient(weight):
+    weight.grad.mul_(2)
+
+
+HOOKS = {
+    "register_hook": lambda weight: weight.register_hook(lambda grad: grad * 2),
+    "register_post_accumulate_grad_hook": lambda weight: weight.register_post_accumulate_grad_hook(
+        double_gradient
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("before", [0, 1])
+def test_hooks_that_a_program_puts_on_weights_are_no_more_than_in_eager(capture_as, name, before):
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+            for _ in range(before):
+                HOOKS[name](self.weight)
+
+        def forward(self, x):
+            HOOKS[name](self.weight)
+            return x * self.weight
+
+    found = []
+    for program in (Root(), capture_as(Root())):
+        for _ in range(2):
+            program(X).sum().backward()
+            found.append(program.weight.grad.clone())
+    assert equal(found[:2], found[2:])
+
+
+class Watching(nn.Module):
+    """Reads behind a layer what a hook of the layer has made."""
+
+    def __init__(self, made):
+        super().__init__()
+        self.layer, self.made, self.box = nn.Linear(2, 2), made, {}
+        self.layer.register_forward_hook(self.watch)
+
+    def watch(self, module, args, result):
+        self.statistic = self.made(result)
+        self.box["statistic"] = self.statistic
+
+    def forward(self, x):
+        result = self.layer(x)
+        return result - (self.statistic if x.shape[0] > 1 else self.box["statistic"])
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    "made",
+    [lambda y: y.mean(), lambda y: y.detach().mean(0), lambda y: y[:1].detach()],
+    ids=["made", "made without gradients", "a view"],
+)
+def test_what_a_hook_makes_is_no_constant(made, rows):
+    with pytest.raises(TraceError, match="hook of a layer") as info:
+        fxplug.trace(Watching(made), (X[:rows],), check=False)
+    assert info.value.code == "FXP-T061"
+
+
+def test_the_result_of_a_layer_may_come_by_a_hook():
+    with pytest.warns(TraceWarning, match="While tracing, forward (assigned|changed)"):
+        captured = fxplug.trace(Watching(lambda y: y), (X,))
+    assert torch.equal(captured(X), torch.zeros_like(X))
+
+
+def branching(module, args, result):
+    return torch.cond(result.sum() > 0, torch.sin, torch.cos, (result,))
+
+
+def test_hooks_may_call_functions_with_functions():
+    root = Hooked(branching)
+    with torch.no_grad():
+        assert torch.equal(fxplug.trace(root, (X,), check=False)(X), root(X))
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_without_examples_no_hook_has_left_anything(capture, has_run, rows):
+    root = Watching(lambda y: y.mean())
+    if has_run:
+        root(X)
+    if rows == 1:
+        root.forward = lambda x: root.layer(x) - root.box["statistic"]
+    else:
+        root.forward = lambda x: root.layer(x) - root.statistic
+    with pytest.raises(TraceError, match="hook") as info:
+        capture(root)
+    assert info.value.code == "FXP-T010"
+
+
+def test_hooks_that_leave_nothing_for_the_program_are_fine(capture):
+    root = Hooked(count)
+    root.layer.register_forward_hook(lambda module, args, result: setattr(module, "seen", 1))
+    assert torch.equal(capture(root)(X), root(X))
+
+
+def test_errors_of_a_program_that_have_nothing_to_do_with_its_hooks_are_its_own(capture):
+    root = Hooked(count)
+    root.forward = lambda x: root.layer(x) + {}["missing"]
+    with pytest.raises(KeyError, match="missing"):
+        capture(root)
