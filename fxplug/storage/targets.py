@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional
+import torch.nn.utils.rnn
 
 from fxplug.ir import NodeRef, is_class_method
 from fxplug.semantics import checks, copies, generators, internals
@@ -77,7 +78,10 @@ _CHECKS: dict[str, Any] = {
 }
 
 _COPIES: dict[str, Any] = {"clone_tensors": copies.clone_tensors}
-_GENERATORS: dict[str, Any] = {"default_generator": generators.default_generator}
+_GENERATORS: dict[str, Any] = {
+    function.__name__: function for function in (generators.default_generator, generators.generator_from_state)
+}
+_SEQUENCES: dict[str, Any] = {"PackedSequence": torch.nn.utils.rnn.PackedSequence}
 
 # Listed and not read off the module: a later Python may add something like operator.call.
 _OPERATORS: dict[str, Any] = {
@@ -219,6 +223,7 @@ _HOLDERS: dict[str, Mapping[str, Any]] = {
     "math": vars(math),
     "operator": _OPERATORS,
     "torch": vars(torch),
+    "torch.nn.utils.rnn": _SEQUENCES,
     "torch.nn.functional": vars(torch.nn.functional),
     "torch.linalg": vars(torch.linalg),
     "torch.fft": vars(torch.fft),
@@ -237,6 +242,7 @@ _RULES: dict[str, Callable[[str], Any]] = {
     "math": _from_math,
     "operator": _OPERATORS.get,
     "torch": _from_torch,
+    "torch.nn.utils.rnn": _SEQUENCES.get,
     "torch.nn.functional": _from_functional,
     "torch.linalg": _from_library("torch.linalg", "linalg_"),
     "torch.fft": _from_library("torch.fft", "fft_"),

@@ -362,3 +362,27 @@ def test_damaged_ordered_dicts_and_results_are_refused(written, text):
 
     with pytest.raises(Refusal, match=text):
         decoder.decode(written)
+
+
+class _Packing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent = nn.LSTM(2, 3, batch_first=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        noise = torch.randn(3, generator=torch.Generator().manual_seed(1))
+        padded, _ = nn.utils.rnn.pad_packed_sequence(self.recurrent(packed)[0], batch_first=True)
+        return padded + noise
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_packed_sequences_and_generators_of_a_program_come_back(way, tmp_path):
+    model = _Packing()
+    module = fxplug.trace(model, (torch.randn(3, 4, 2), torch.tensor([4, 2, 3])))
+
+    loaded = WAYS[way](module, tmp_path)
+
+    for lengths in (torch.tensor([2, 4, 3]), torch.tensor([5, 1])):
+        x = torch.randn(len(lengths), int(lengths.max()), 2)
+        torch.testing.assert_close(loaded(x, lengths), model(x, lengths))
