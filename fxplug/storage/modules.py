@@ -357,6 +357,12 @@ def _state_of(module: nn.Module) -> dict[str, Any]:
         try:
             found = get_state(module)
         except RuntimeError as error:
+            if "parametrizations" in internals.modules_of(module):
+                raise Refusal(
+                    "its weights are computed by parametrizations, for which its class was made, and no file can name "
+                    "that. Trace through it (through_modules in the table trace of the configuration), so that they "
+                    "are part of the program, or take them off (torch.nn.utils.parametrize.remove_parametrizations)."
+                ) from error
             raise Refusal(f"it does not give its state away: {error}") from error
         state = found if isinstance(found, dict) else state
         missing = _TABLES - state.keys()

@@ -79,7 +79,8 @@ _CHECKS: dict[str, Any] = {
 
 _COPIES: dict[str, Any] = {"clone_tensors": copies.clone_tensors}
 _GENERATORS: dict[str, Any] = {
-    function.__name__: function for function in (generators.default_generator, generators.generator_from_state)
+    function.__name__: function
+    for function in (generators.default_generator, generators.generator_from_state)
 }
 _SEQUENCES: dict[str, Any] = {"PackedSequence": torch.nn.utils.rnn.PackedSequence}
 

@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+import fxplug
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph, RegionEntry
-from fxplug.storage import documents, save, tensors
+from fxplug.plugins import Config, PluginManager, TraceConfig
+from fxplug.storage import documents, load, save, tensors
 
 
 class Custom(nn.Module):
@@ -360,6 +362,30 @@ class Packed(nn.Module):
 def test_a_class_that_gives_another_state_away(tmp_path):
     message = refusal(holding(Packed()), tmp_path, allow=[f"{__name__}:Packed"])
     assert "its class Packed gives a state away that lacks '_buffers'" in message
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_parametrized_weights_are_stored_as_part_of_the_program(tmp_path):
+    model, x = Normed(), torch.rand(3, 2)
+    message = refusal(fxplug.trace(model, (x,)), tmp_path)
+    assert "submodule 'layer': its weights are computed by parametrizations" in message
+    assert "through_modules" in message
+    assert "remove_parametrizations" in message
+
+    manager = PluginManager(config=Config(trace=TraceConfig(through_modules=("*",))), candidates=())
+    save(fxplug.trace(model, (x,), manager=manager), tmp_path / "module.fxplug")
+    torch.testing.assert_close(load(tmp_path / "module.fxplug")(x), model(x))
+    nn.utils.parametrize.remove_parametrizations(model.layer, "weight")
+    save(fxplug.trace(model, (x,)), tmp_path / "module.fxplug")
+    torch.testing.assert_close(load(tmp_path / "module.fxplug")(x), model(x))
 
 
 def test_more_values_than_a_file_may_hold(tmp_path, monkeypatch):
