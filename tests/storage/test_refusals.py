@@ -364,17 +364,23 @@ def test_a_class_that_gives_another_state_away(tmp_path):
     assert "its class Packed gives a state away that lacks '_buffers'" in message
 
 
-class Normed(nn.Module):
+class Symmetric(nn.Module):
+    def forward(self, weight):
+        return weight.triu() + weight.triu(1).T
+
+
+class Parametrized(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+        self.layer = nn.Linear(2, 2)
+        nn.utils.parametrize.register_parametrization(self.layer, "weight", Symmetric())
 
     def forward(self, x):
         return self.layer(x)
 
 
 def test_parametrized_weights_are_stored_as_part_of_the_program(tmp_path):
-    model, x = Normed(), torch.rand(3, 2)
+    model, x = Parametrized(), torch.rand(3, 2)
     message = refusal(fxplug.trace(model, (x,)), tmp_path)
     assert "submodule 'layer': its weights are computed by parametrizations" in message
     assert "through_modules" in message
