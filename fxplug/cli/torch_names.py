@@ -100,6 +100,10 @@ PROBES: tuple[TorchName, ...] = (
         "_FrameExecStrategy _FrameAction set_code_exec_strategy",
         "generated code under torch.compile",
     ),
+    *_below(
+        "torch.utils._device", "_device_constructors", "tensors made while a program has changed a setting"
+    ),
+    *_below("torch.distributions.Distribution", "_extended_shape", "distributions of any batch size"),
     *_below("torch._higher_order_ops", "while_loop", "control flow operators in graphs"),
     *_below("torch._functorch.vmap", "vmap_impl", "torch.func in graphs"),
     *_below(
