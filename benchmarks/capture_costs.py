@@ -7,6 +7,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import fxplug
 from benchmarks.functional import level_of_functions
@@ -36,6 +38,7 @@ def costs_table(rounds: int = 11) -> str:
     root = resnet50()
     lines = [
         _cost("ResNet-50", root, images, plain, rounds),
+        _cost_of_hearing("ResNet-50, its calls heard of and nothing more", root, images, plain, rounds),
         _cost("ResNet-50, down to functions", root, images, level_of_functions(), rounds),
         _cost("2,000 small operations", long_function(2_000), torch.randn(8), plain, rounds),
     ]
@@ -52,13 +55,50 @@ def _cost(
         nonlocal nodes
         nodes = len(fxplug.trace(program, (example,), manager=manager, check=False).graph.nodes)
 
+    capture()
+    return _row(name, nodes, lambda: program(example), capture, rounds)
+
+
+def _cost_of_hearing(
+    name: str, program: Callable[..., Any], example: torch.Tensor, manager: PluginManager, rounds: int
+) -> str:
+    """Measure what remains if everything is left out but to hear of the calls of modules and of torch.
+
+    Captures cannot cost less, whatever they do: it is the least that Python can do about a call.
+    """
+    heard: list[Any] = []
+    called = nn.Module.__call__
+
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = called(module, *args, **kwargs)
+        heard.append((module, args, result))
+        return result
+
+    class Listening(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            heard.append((func, args, result))
+            return result
+
+    def hear() -> None:
+        heard.clear()
+        nn.Module.__call__ = call
+        try:
+            with Listening():
+                program(example)
+        finally:
+            nn.Module.__call__ = called
+
+    nodes = len(fxplug.trace(program, (example,), manager=manager, check=False).graph.nodes)
+    return _row(name, nodes, lambda: program(example), hear, rounds)
+
+
+def _row(name: str, nodes: int, run: Callable[[], Any], capture: Callable[[], None], rounds: int) -> str:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.no_grad():
-            samples = interleave(
-                {"eager": lambda: program(example), "capture": capture}, rounds, time.process_time
-            )
+            samples = interleave({"eager": run, "capture": capture}, rounds, time.process_time)
     finally:
         torch.set_num_threads(threads)
     more = statistics.median(
