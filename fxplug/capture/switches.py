@@ -1,33 +1,41 @@
 """What the classes of a program do when they are switched between training and evaluation.
 
 A class may have a ``train`` of its own, as one whose batch norm is never trained. A graph has no place for that code.
-So it is run when the program is captured, for both modes, and what it has done is put back: which modules it leaves in
-which mode is kept as data.
+So it is run when the program is captured, for both modes, on a copy of the modules that shares their weights: which
+modules it leaves in which mode is kept as data. What it does beside that is put back.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict, defaultdict, deque
 from contextlib import ExitStack
-from types import FunctionType
+from types import MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 from torch import nn
 
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.outside import OutsideState
 from fxplug.capture.quiet import quiet
-from fxplug.capture.reached import function_behind
+from fxplug.capture.settings import Settings
 from fxplug.capture.state import ModuleStates
+from fxplug.capture.unheard import functions_behind
+from fxplug.capture.writes import with_inner
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
-from fxplug.semantics.internals import LightDispatchMode, modules_below, parameters_of
+from fxplug.semantics.internals import LightDispatchMode, buffers_of, modules_below, parameters_of
+from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from types import CodeType, FunctionType
 
     from fxplug.capture.outside import Step
+    from fxplug.capture.state import ModuleChange
     from fxplug.ir import Graph
 
 __all__ = ["Switches", "entered_switches"]
@@ -98,15 +106,20 @@ class Switches:
     Args:
         root: The program. It is as it was afterwards.
         entered: Its modules that have a ``train`` of their own and are no calls of the captured program, with paths.
+        codes: The functions that the program runs: what they do not read may change.
 
     Raises:
         TraceError: A call of ``train()`` or ``eval()`` that should change nothing changes the program.
     """
 
-    def __init__(self, root: nn.Module, entered: list[tuple[str, nn.Module]]) -> None:
+    def __init__(
+        self, root: nn.Module, entered: list[tuple[str, nn.Module]], codes: Iterable[CodeType]
+    ) -> None:
         self._root = root
-        self._modules = modules_below(root)
-        self._functions = [found for _, module in entered for found in _functions_of(module)]
+        self._copy = _copy_of(root)
+        self._read = {name for code in codes for part in with_inner(code) for name in part.co_names}
+        switching = [getattr(module, name) for _, module in entered for name in ("train", "eval")]
+        self._functions = {one.__code__: one for switch in switching for one in functions_behind(switch)}
         now = self._after(training=root.training)
         if now.others:
             raise _refusal(root, entered, now.others[0])
@@ -114,36 +127,34 @@ class Switches:
         self.is_known = now.flags is not None and other.flags is not None and not other.others
         """Whether both switches do nothing but to switch modules; otherwise the program is the captured one in its
         present mode alone."""
-        found = {root.training: now.flags or {path: module.training for path, module in self._modules}}
+        flags_now = {path: module.training for path, module in modules_below(root)}
+        found = {root.training: now.flags or flags_now}
         found[not root.training] = other.flags if self.is_known and other.flags is not None else {}
         self.overrides: dict[str, tuple[bool, bool]] = {}
         """See `Graph.training_overrides`."""
-        for path, _ in self._modules:
+        for path in flags_now:
             flags = found[True].get(path, True), found[False].get(path, False)
             if flags != (True, False):
                 self.overrides[path] = flags
 
     def _after(self, *, training: bool) -> _Switched:
-        """Return what the switch does to the program, and put that back."""
-        root = self._root
-        switched = self._run(root.train, training)
-        if training or switched.flags is None or not _has_own(root, "eval"):
+        """Return what the switch does to the program."""
+        copied = self._copy
+        if copied is None:
+            return _Switched(None, [])
+        switched = self._run(copied, copied.train, training)
+        if training or switched.flags is None or not _has_own(copied, "eval"):
             return switched
         # The one is called where the other is meant.
-        again = self._run(root.eval)
+        again = self._run(copied, copied.eval)
         known = again.flags == switched.flags
         return _Switched(again.flags if known else None, switched.others + again.others)
 
-    def _run(self, switch: Callable[..., Any], *args: bool) -> _Switched:
-        states, outside = ModuleStates(), OutsideState({id(module) for _, module in self._modules})
-        for path, module in self._modules:
+    def _run(self, copied: nn.Module, switch: Callable[..., Any], *args: bool) -> _Switched:
+        """Switch the copy, and put back what that does to it, and to what it has in common with others."""
+        modules, states, around = modules_below(copied), ModuleStates(), _Around(self._root, self._functions)
+        for path, module in modules:
             states.remember(module, path)
-        for function in self._functions:
-            outside.note_function(function, function.__code__, scan_of(function.__code__).names)
-        weights = [
-            one for _, module in self._modules for one in parameters_of(module).values() if one is not None
-        ]
-        required = [(weight, weight.requires_grad, weight.grad) for weight in weights]
         operators = _NoOperators()
         with ExitStack() as stack:
             stack.enter_context(quiet())
@@ -154,34 +165,97 @@ class Switches:
                 is_done = not operators.has_met_one
             except Exception:
                 is_done = False
-        flags = {path: module.training for path, module in self._modules} if is_done else None
-        others = [
-            change.path
-            for change in states.restore()
-            if change.name != "training" and not (change.steps and all(map(_is_equal, change.steps)))
+        flags = {path: module.training for path, module in modules} if is_done else None
+        others = [change.path for change in states.restore() if self._matters(change)]
+        others += around.restore()
+        return _Switched(flags, others)
+
+    def _matters(self, change: ModuleChange) -> bool:
+        """Return whether the program may do something else after a change in one of its modules."""
+        if change.name == "training" or (change.steps and all(map(_is_equal, change.steps))):
+            return False
+        return (
+            change.how in {"hooks", "state"}
+            or change.name == "forward"
+            or change.name in self._read
+            or not self._read.isdisjoint(_DYNAMIC)
+        )
+
+
+class _Around:
+    """What a switch may change besides the copy that is switched.
+
+    Args:
+        root: What the copy was made of.
+        functions: Those that the switch may call, by their code.
+    """
+
+    def __init__(self, root: nn.Module, functions: Mapping[CodeType, FunctionType]) -> None:
+        modules = [module for _, module in modules_below(root)]
+        self._flags = [(module, module.training) for module in modules]
+        self._weights = [
+            (weight, weight.requires_grad, weight.grad)
+            for module in modules
+            for weight in parameters_of(module).values()
+            if weight is not None
         ]
-        others += [str(change.known) for change in outside.restore()]
-        for weight, requires_grad, grad in required:
+        self._gradients = torch.is_grad_enabled()
+        self._sources, self._settings, self._outside = RandomSources(), Settings(), OutsideState(set())
+        for code, function in functions.items():
+            names = scan_of(code).names
+            self._settings.note_code(code, names)
+            self._outside.note_function(function, code, names)
+
+    def restore(self) -> list[str]:
+        """Put back what is not as it was, and return what that is."""
+        drawn = self._sources.changed()
+        self._sources.restore(drawn)
+        others = [str(change.known) for change in self._outside.restore()]
+        others += [f"a setting of the process ({what})" for what in self._settings.restore()]
+        others += [f"random numbers ({name})" for name in drawn]
+        if torch.is_grad_enabled() is not self._gradients:
+            torch.set_grad_enabled(self._gradients)
+            others.append("whether gradients are computed")
+        for module, training in self._flags:
+            if module.training is not training:  # By a function that has closed over it.
+                module.training = training
+                others.append("modules that its functions hold")
+        for weight, requires_grad, grad in self._weights:
             if weight.requires_grad is not requires_grad:
                 weight.requires_grad_(requires_grad)
                 others.append("whether its parameters require gradients")
             if weight.grad is not grad:
                 weight.grad = grad
                 others.append("the gradients of its parameters")
-        return _Switched(flags, others)
+        return others
 
 
-def _functions_of(module: nn.Module) -> Iterator[FunctionType]:
-    for name in ("train", "eval"):
-        function = function_behind(getattr(module, name))
-        if isinstance(function, FunctionType) and _has_own(module, name):
-            yield function
+def _copy_of(root: nn.Module) -> nn.Module | None:
+    """Return a copy of modules with the very weights and buffers; None of one that cannot be copied."""
+    known: dict[int, Any] = {}
+    for _, module in modules_below(root):
+        for table in (parameters_of(module), buffers_of(module), vars(module)):
+            known.update((id(value), value) for value in table.values() if isinstance(value, torch.Tensor))
+    try:
+        return copy.deepcopy(root, known)
+    except Exception:  # Whatever the objects in it raise.
+        return None
 
 
 def _is_equal(step: Step) -> bool:
-    """Return whether what was assigned is a plain value that is equal to the former one."""
-    kind = type(step.former)
-    return kind in PLAIN and type(step.found) is kind and step.former == step.found
+    """Return whether what was assigned is as good as what was there: equal plain values, or nothing in both."""
+    former, found = step.former, step.found
+    kind = type(former)
+    if type(found) is not kind:
+        return False
+    if kind in _CONTAINERS:
+        return not former and not found
+    return (kind in PLAIN or kind is MethodType) and former == found
+
+
+_CONTAINERS = frozenset({dict, list, set, OrderedDict, defaultdict, deque})
+_DYNAMIC = frozenset({"__dict__", "getattr", "vars"})
+"""What code uses that reads attributes by other than their names."""
 
 
 def _refusal(root: nn.Module, entered: list[tuple[str, nn.Module]], what: str) -> TraceError:

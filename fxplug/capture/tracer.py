@@ -402,7 +402,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Let the graph know what the classes of the program do when they are switched, which no graph does."""
         entered = entered_switches(self._states.below[0] or [root], self.graph)
         if entered:
-            switches = Switches(root, entered)
+            switches = Switches(root, entered, () if self._outside is None else self._outside.codes())
             self.graph.training_overrides = switches.overrides
             if not switches.is_known:
                 self.graph.captured_training = root.training

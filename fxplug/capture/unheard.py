@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph, SourceLine
 
-__all__ = ["missed_change"]
+__all__ = ["functions_behind", "missed_change"]
 
 _HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 """Methods of tensors that let torch call a function with a gradient."""
@@ -82,7 +82,7 @@ def _changes_read(
     function: Any, modules: Sequence[nn.Module], codes: Sequence[CodeType], kinds: frozenset[str]
 ) -> Iterator[tuple[str, SourceLine | None]]:
     """Yield the names of what a function changes and the program reads, and where it changes that."""
-    own = {code for one in _functions_of(function) for code in with_inner(one.__code__)}
+    own = {code for one in functions_behind(function) for code in with_inner(one.__code__)}
     others = [code for code in codes if code not in own]
     for name, kind, contents in _changes_by(function, modules):
         if name == "" or (kind in kinds and is_read(others, name, kind, contents=contents)):
@@ -167,8 +167,8 @@ def _parts_of(hook: Any) -> tuple[Any, Any]:
     return getattr(function, DYNAMO_INLINE, function), owner
 
 
-def _functions_of(hook: Any) -> list[FunctionType]:
-    """Return the function behind a hook, and those of the program that it calls by a name of its own."""
+def functions_behind(hook: Any) -> list[FunctionType]:
+    """Return the function behind a hook, or another callable, and those of the program that it calls by a name."""
     function, owner = _parts_of(hook)
     found: list[FunctionType] = []
     waiting = [function]
@@ -206,7 +206,7 @@ def _changes_by(hook: Any, modules: Sequence[nn.Module]) -> Iterator[tuple[str, 
     if isinstance(function, BuiltinMethodType) and is_container(owner):
         names = list(_names_of(owner, modules))
         yield from ((name, "attribute", True) for name in names or [""])
-    for one in _functions_of(hook):
+    for one in functions_behind(hook):
         for name, kind, contents in chain.from_iterable(map(changes_in, with_inner(one.__code__))):
             yield name, kind, contents
             value = None if kind == "attribute" else _found_by(one, name)
