@@ -14,7 +14,16 @@ from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
-from types import CellType, FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
+from types import (
+    BuiltinMethodType,
+    CellType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -158,7 +167,7 @@ def is_container(value: Any) -> bool:
     return isinstance(value, (*KINDS, tuple, CellType, *_STREAMS)) or value is os.environ or is_array(value)
 
 
-_CALLABLES = (FunctionType, MethodType, partial)
+_CALLABLES = (FunctionType, MethodType, BuiltinMethodType, MethodWrapperType, partial)
 
 
 def _inside_callable(value: Any) -> Iterable[Any]:
@@ -167,6 +176,8 @@ def _inside_callable(value: Any) -> Iterable[Any]:
         return value.func, value.args, value.keywords
     if isinstance(value, MethodType):
         return value.__self__, value.__func__
+    if isinstance(value, (BuiltinMethodType, MethodWrapperType)):  # Such as `next` of an iterator.
+        return () if isinstance(value.__self__, (ModuleType, type, nn.Module)) else (value.__self__,)
     code = value.__code__
     if is_installed(code.co_filename):
         return ()

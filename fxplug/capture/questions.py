@@ -103,9 +103,10 @@ def misunderstood(error: BaseException) -> TraceError | None:
     )
 
 
-# torch.finfo and iinfo do not say what they were given.
+# These do not say what they were given: torch.finfo and iinfo, what takes the name of a device, distributions.
 _STAND_IN = re.compile(
     r"\b(\w*Proxy|Attribute)\b|^torch\.[fi]info\(\) requires |^(an integer is required|Expected int as r)$"
+    r"|^unpackString: expected |^The value argument to log_prob must be a Tensor$"
 )
 _COMPILED = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
 

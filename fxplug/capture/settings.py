@@ -190,10 +190,15 @@ class Settings:
         self._used: dict[str, None] = {}
         """The settings that were not as they had been while something was recorded that hangs on them."""
 
-    def note_code(self, code: CodeType, names: frozenset[str]) -> None:
-        """Hear of code that is about to run and that names a function which changes settings."""
+    def note_code(self, code: CodeType, names: frozenset[str] | None) -> None:
+        """Hear of code that is about to run and that names a function which changes settings.
+
+        Args:
+            code: It.
+            names: The names in it; None where it may change any.
+        """
         for setting in _SETTINGS:
-            if setting.what not in self._found and not names.isdisjoint(setting.setters):
+            if setting.what not in self._found and (names is None or not names.isdisjoint(setting.setters)):
                 self._found[setting.what] = setting, setting.read(), code
 
     def on_node(self, event: str, node: Node) -> None:

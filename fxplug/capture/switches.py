@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict, defaultdict, deque
 from contextlib import ExitStack
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -32,7 +32,7 @@ from fxplug.semantics.random_state import kept_random_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from types import CodeType, FunctionType
+    from types import CodeType
 
     from fxplug.capture.outside import Step
     from fxplug.capture.state import ModuleChange
@@ -118,7 +118,12 @@ class Switches:
         self._root = root
         self._copy = _copy_of(root)
         self._read = {name for code in codes for part in with_inner(code) for name in part.co_names}
-        switching = [getattr(module, name) for _, module in entered for name in ("train", "eval")]
+        switching = [
+            one
+            for _, module in entered
+            for one in (module.train, module.eval, *vars(module).values())
+            if isinstance(one, (FunctionType, MethodType))
+        ]
         self._functions = {one.__code__: one for switch in switching for one in functions_behind(switch)}
         now = self._after(training=root.training)
         if now.others:
@@ -202,9 +207,8 @@ class _Around:
         self._gradients = torch.is_grad_enabled()
         self._sources, self._settings, self._outside = RandomSources(), Settings(), OutsideState(set())
         for code, function in functions.items():
-            names = scan_of(code).names
-            self._settings.note_code(code, names)
-            self._outside.note_function(function, code, names)
+            self._settings.note_code(code, None)
+            self._outside.note_function(function, code, scan_of(code).names)
 
     def restore(self) -> list[str]:
         """Put back what is not as it was, and return what that is."""

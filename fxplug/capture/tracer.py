@@ -52,7 +52,7 @@ from fxplug.capture.state import (
 )
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
-from fxplug.capture.unheard import missed_change
+from fxplug.capture.unheard import missed_change, unheard_value
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -453,8 +453,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _missed_change(self) -> TraceError | None:
         """Return the refusal of a program that reads what a hook changes that did not run; None where there is none."""
         outside = self._outside
-        if self.runs_leaves or outside is None:
+        if outside is None:
             return None
+        if self.runs_leaves:
+            left = [
+                step for change in (*self._module_changes, *self._outside_changes) for step in change.steps
+            ]
+            return unheard_value(self.graph, *self._states.below, outside.codes(), left)
         return missed_change(self.graph, *self._states.below, outside.codes(), self.kept_functions.values())
 
     def note_kept(self, function: Any) -> None:

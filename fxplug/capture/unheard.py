@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from itertools import chain
 from types import BuiltinMethodType, FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import CodeType
 
+    from fxplug.capture.outside import Step
     from fxplug.ir import Graph, SourceLine
 
-__all__ = ["functions_behind", "missed_change"]
+__all__ = ["functions_behind", "missed_change", "unheard_value"]
 
 _HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 """Methods of tensors that let torch call a function with a gradient."""
@@ -72,6 +73,68 @@ def missed_change(
         for name, line in _changes_read(hook.function, modules, codes, _ANYWHERE):
             return _refusal(hook, name, line)
     return None
+
+
+def unheard_value(
+    graph: Graph,
+    modules: Sequence[nn.Module],
+    paths: Mapping[int, str],
+    codes: Sequence[CodeType],
+    left: Sequence[Step],
+) -> TraceError | None:
+    """Return the refusal of a program that was run and reads a number that a hook of a layer has left; None for others.
+
+    The layer runs as a whole, and what its hooks compute is not heard of: the number would be a constant. Tensors are
+    heard of when the program uses them.
+
+    Args:
+        graph: What was recorded.
+        modules: Those below the root.
+        paths: The id of each -> its path.
+        codes: The functions of the program, with those inside of them.
+        left: What the program has left that was not there before.
+    """
+    hooked = _with_hooks(modules)
+    called = [str(target) for target in graph.distinct_targets("call_module")] if hooked else []
+    for module in hooked:
+        path = paths[id(module)]
+        if not any(path == one or path.startswith(f"{one}.") for one in called):
+            continue
+        for table in hook_tables(module)[:_FORWARD_TABLES]:
+            for hook in table.values():
+                for name, line in _changes_read(hook, modules, codes, _ANYWHERE):
+                    if any(map(_holds_number, _values_under(name, hook, modules, left))):
+                        return _refusal_of_number(_Hook(hook, f"the layer {path!r}"), name, line)
+    return None
+
+
+def _values_under(name: str, hook: Any, modules: Sequence[nn.Module], left: Sequence[Step]) -> Iterator[Any]:
+    """Yield what the objects that a hook may change hold under a name, and what it may have put there."""
+    holders = [*modules, _parts_of(hook)[1]]
+    yield from (vars(one)[name] for one in holders if name in getattr(one, "__dict__", {}))
+    yield from (_found_by(function, name) for function in functions_behind(hook))
+    yield from (_contents(step) for step in left if step.name == name)
+
+
+def _contents(step: Step) -> Any:
+    """Return what was left in a place; of a dict the values, which stand behind their keys there."""
+    found = step.found
+    if step.contents and isinstance(found, list):
+        parts = cast("list[Any]", found)
+        return [part[1] if isinstance(part, tuple) and len(part) == _PAIR else part for part in parts]
+    return found
+
+
+_PAIR = 2
+
+
+def _holds_number(value: Any, steps: int = 3) -> bool:
+    """Return whether a value is a number, or a container that holds one."""
+    if isinstance(value, (bool, int, float, complex)):
+        return True
+    if isinstance(value, dict):
+        value = list(cast("dict[Any, Any]", value).values())
+    return bool(steps) and is_container(value) and any(_holds_number(part, steps - 1) for part in value)
 
 
 _AROUND = frozenset({"global", "variable"})
@@ -238,6 +301,18 @@ def _refusal_of_call(function: Any, name: str, line: SourceLine | None) -> Trace
         "has read is what was there before. Let the function return what is new, or give example inputs "
         "(fxplug.trace(root, example_inputs)).",
         code="FXP-T056",
+    )
+
+
+def _refusal_of_number(hook: _Hook, name: str, line: SourceLine | None) -> TraceError:
+    function = _parts_of(hook.function)[0]
+    called = getattr(function, "__qualname__", type(hook.function).__qualname__)
+    place = "" if line is None else f" at {line} ({line.text!r})"
+    return TraceError(
+        f"Cannot trace: {called}, a hook of {hook.owner}, puts a number into {name!r}{place}, and the program "
+        "reads it. The layer stays one call, and what its hooks compute is not heard of: it would be a constant. "
+        "Compute it in forward, or keep the tensor itself, of which the program takes the number.",
+        code="FXP-T061",
     )
 
 

@@ -602,6 +602,9 @@ class Graph(CodeOwner):
     ) -> Argument | tuple[Argument, Node] | None:
         """Copy every node of another graph to the insertion point, except its output.
 
+        A graph that has no nodes yet, into which a whole program is copied, relies on what that program relies on (its
+        state guards, and how its modules are switched).
+
         Args:
             g: The graph to be copied.
             val_map: Filled with old node -> new argument; nodes already in it are not copied.
@@ -619,6 +622,8 @@ class Graph(CodeOwner):
                 )
             return val_map[used]
 
+        if not val_map and next(iter(self.nodes), None) is None:
+            self.rely_on(g)
         copied = {str(node.target) for node in g.nodes if node.op == "placeholder" and node not in val_map}
         if g.keyword_only & copied:
             self.keyword_only |= g.keyword_only & copied

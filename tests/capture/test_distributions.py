@@ -41,6 +41,7 @@ PROGRAMS = {
     "poisson": _drawn(lambda x: D.Poisson(F.softplus(x))),
     "categorical": lambda x: D.Categorical(logits=x).sample(),
     "one of several": _drawn(lambda x: D.OneHotCategorical(logits=x)),
+    "inverse gamma": _drawn(lambda x: D.InverseGamma(x.exp(), torch.tensor(2.0))),
     "covariance": _drawn(
         lambda x: D.MultivariateNormal(_halves(x)[0], scale_tril=torch.diag_embed(_halves(x)[1]))
     ),
@@ -112,3 +113,14 @@ def test_sizes_that_are_broadcast_hang_on_the_inputs():
         torch.testing.assert_close(captured(x, y), program(x, y))
         with pytest.raises(RuntimeError, match="broadcast"):
             captured(torch.randn(2, 4), torch.randn(5))
+
+
+def test_sizes_that_were_broadcast_are_broadcast_again():
+    def program(x):
+        sizes = torch.broadcast_shapes(x.size(), x.new_ones(()).shape)
+        return x.expand(torch.broadcast_shapes(sizes, (1,)))
+
+    for mode in ("value", "shape"):
+        captured = fxplug.trace(program, (torch.randn(4, 2),), mode=mode)
+        x = torch.randn(3, 2)
+        assert torch.equal(captured(x), x)

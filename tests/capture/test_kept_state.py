@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections import OrderedDict, defaultdict, deque
+from functools import partial
 
 import pytest
 import torch
@@ -412,3 +414,41 @@ def test_a_cache_by_size_is_refused_until_it_is_filled(key, mode):
     assert all(
         type(part) is int for kept in model.tables for part in (kept if type(kept) is tuple else (kept,))
     )
+
+
+def _sending():
+    value = 1
+    while True:
+        value += (yield value) or 1
+
+
+def _started():
+    generator = _sending()
+    next(generator)
+    return generator.send
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: itertools.count(1).__next__,
+        lambda: iter(range(1, 9)).__next__,
+        lambda: [4, 3, 2].pop,
+        lambda: deque([4, 3, 2]).popleft,
+        lambda: partial(_started(), None),
+    ],
+    ids=["count", "iterator", "list", "deque", "generator"],
+)
+@pytest.mark.parametrize("mode", ["symbolic", "value"])
+def test_a_method_of_python_that_a_module_holds_keeps_state(make, mode):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step, self.scale = make(), {"a": 2}.get
+
+        def forward(self, x):
+            return x * self.step() * self.scale("a")
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(Counting(), (torch.ones(1),) if mode == "value" else None, mode=mode, check=False)
+    assert refused.value.code == "FXP-T055"

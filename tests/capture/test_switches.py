@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import importlib
 import pickle
+import random
 import sys
+import threading
 
 import pytest
 import torch
@@ -224,3 +226,93 @@ def test_a_switch_that_fails_leaves_the_program_in_its_mode(capture_as):
     captured = capture_as(Closed().eval())
     with pytest.raises(GuardError):
         captured.train()(torch.ones(2))
+
+
+class _Beside(nn.Module):
+    """Does something besides switching its modules; what that is, a test says."""
+
+    def __init__(self, also):
+        super().__init__()
+        self.layer, self.cache, self.calls = nn.Linear(2, 2), {"seen": 1}, 0
+        self.teacher = [nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))]
+        self.also = also
+
+    def train(self, mode=True):
+        super().train(mode)
+        if hasattr(self, "also"):
+            self.also(self, mode)
+        return self
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def _bump():
+    CALLS.append(1)
+
+
+CALLS = []
+HARMLESS = {
+    "a module that is no part": lambda model, mode: model.teacher[0].train(mode),
+    "an empty cache": lambda model, mode: setattr(model, "cache", {}),
+    "a counter": lambda model, mode: setattr(model, "calls", model.calls + 1),
+    "a text": lambda model, mode: setattr(model, "mode", "train" if mode else "eval"),
+}
+REFUSED = {
+    "gradients": lambda model, mode: torch.set_grad_enabled(False),
+    "a dtype": lambda model, mode: torch.set_default_dtype(torch.float64),
+    "a seed": lambda model, mode: random.seed(7),
+    "a global": lambda model, mode: _bump(),
+    "a freeze": lambda model, mode: model.layer.weight.requires_grad_(False),
+}
+
+
+def _state_of(model):
+    teacher = [part.training for part in model.teacher[0].modules()]
+    around = torch.is_grad_enabled(), torch.get_default_dtype(), random.getstate(), len(CALLS)
+    return teacher, around, model.cache, model.calls, model.layer.weight.requires_grad
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_a_switch_does_besides_is_not_done_by_a_capture(capture_as, name, training):
+    model = nn.Module.train(_Beside(HARMLESS[name]), training)
+    before = _state_of(model)
+
+    captured = capture_as(model)
+
+    assert _state_of(model) == before
+    for mode in (True, False):
+        assert torch.equal(captured.train(mode)(X), model.layer(X))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_switch_that_changes_what_is_around_the_program_is_refused(capture_as, name):
+    model = nn.Module.train(_Beside(REFUSED[name]))
+    before = _state_of(model)
+
+    with pytest.raises(TraceError) as info:
+        capture_as(model)
+
+    assert info.value.code == "FXP-T052"
+    assert _state_of(model) == before
+
+
+def test_modules_that_cannot_be_copied_keep_to_their_mode(capture_as):
+    model = Frozen()
+    model.lock = threading.Lock()
+
+    captured = capture_as(model)
+
+    assert torch.equal(captured(X), model(X))
+    with pytest.raises(GuardError):
+        captured.eval()(X)
+
+
+def test_a_graph_into_which_a_program_is_copied_switches_as_it_does():
+    captured = fxplug.symbolic_trace(Frozen())
+    graph = fxplug.Graph()
+    graph.output(graph.graph_copy(captured.graph, {}))
+    again = fxplug.GraphModule(captured, graph)
+
+    assert [again.train(mode).norm.training for mode in (True, False)] == [False, False]

@@ -246,6 +246,20 @@ def test_limits_of_an_unknown_dtype_are_refused_with_a_code():
         Tracer().trace(lambda x: x * torch.finfo(x.dtype).min)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x * 2 if torch.is_autocast_enabled(x.device.type) else x,
+        lambda x: x + torch.rand(2, generator=torch.Generator(device=x.device)),
+        lambda x: torch.distributions.Normal(0.0, 1.0).log_prob(x),
+    ],
+    ids=["is_autocast_enabled", "Generator", "log_prob"],
+)
+def test_what_does_not_say_what_it_was_given_is_refused_with_a_code(program):
+    with pytest.raises(TraceError, match=r"something takes no traced value.*\[FXP-T068\]$"):
+        Tracer().trace(program)
+
+
 # -- a size is not a tuple
 
 

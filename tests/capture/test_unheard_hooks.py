@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import warnings
 
 import pytest
 import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import TraceError
+from fxplug.errors import TraceError, TraceWarning
 
 X = torch.arange(6.0).reshape(2, 3)
 STORE = {}
@@ -397,3 +398,96 @@ def test_kept_function_that_changes_a_global_that_the_program_reads_is_refused(p
 )
 def test_kept_function_that_changes_what_the_program_does_not_read_is_captured(program):
     assert torch.equal(fxplug.symbolic_trace(program)(X), X * 2)
+
+
+# -- numbers that hooks leave, on examples
+
+
+class _Leaving(nn.Module):
+    def __init__(self, hook, read, before=False):
+        super().__init__()
+        self.layer, self.number, self.held, self.table = nn.Linear(4, 4), 1, [], {}
+        self.read = read
+        register = self.layer.register_forward_pre_hook if before else self.layer.register_forward_hook
+        register(lambda *given: hook(self, *given))
+
+    def forward(self, x):
+        return self.read(self, self.layer(x))
+
+
+def _assigns(model, layer, given, result):
+    model.number = result.shape[0]
+
+
+def _appends(model, layer, given, result):
+    model.held.append(result.shape)
+
+
+def _stores(model, layer, given, result):
+    model.table["rows"] = result.shape[0]
+
+
+def _decides(model, layer, given, result):
+    model.flag = bool(result.sum() > 0)
+
+
+def _sees_inputs(model, layer, given):
+    model.sizes = tuple(given[0].shape)
+
+
+def _keeps(model, layer, given, result):
+    model.held.append(result)
+    model.table["result"] = result
+    model.kept = result
+
+
+NUMBERS = {
+    "assigned": (_assigns, lambda model, y: y * model.number, False),
+    "appended": (_appends, lambda model, y: y.reshape(model.held[-1]), False),
+    "stored": (_stores, lambda model, y: y * model.table["rows"], False),
+    "decided": (_decides, lambda model, y: y * 2 if model.flag else y, False),
+    "of the inputs": (_sees_inputs, lambda model, y: y.reshape(model.sizes), True),
+}
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_that_a_hook_leaves_is_no_constant(name, check):
+    model = _Leaving(*NUMBERS[name])
+
+    with pytest.raises(TraceError, match="a hook of the layer 'layer', puts a number into") as refused:
+        fxplug.trace(model, (torch.rand(3, 4),), check=check)
+
+    assert refused.value.code == "FXP-T061"
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda model, y: y + model.held.pop(),
+        lambda model, y: y + model.table["result"],
+        lambda model, y: y + model.kept,
+        lambda model, y: y * model.number,
+    ],
+    ids=["a list", "a dict", "an attribute", "what it leaves alone"],
+)
+def test_the_result_of_a_layer_that_a_hook_keeps_is_heard_of(read):
+    model = _Leaving(_keeps, read)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        captured = fxplug.trace(model, (torch.rand(3, 4),))
+
+    x = torch.rand(5, 4)
+    torch.testing.assert_close(captured(x), model(x))
+
+
+def test_numbers_that_the_program_does_not_read_are_its_hooks_own():
+    model = _Leaving(_assigns, lambda model, y: y + 1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)
+        captured = fxplug.trace(model, (torch.rand(3, 4),))
+
+    x = torch.rand(5, 4)
+    torch.testing.assert_close(captured(x), model(x))

@@ -126,6 +126,15 @@ class ValueKeeper(Answerer):
                 put_on_calls(self._calls)
             self.paused -= 1
 
+    def _ask_rank_of_size(self, source: Node | Part, rank: int) -> None:
+        """Hear that there are so many sizes."""
+        if isinstance(source, Node):
+            if source.target is torch.broadcast_shapes:
+                return  # Of sizes that were asked for themselves.
+            if source.all_input_nodes:
+                source = source.all_input_nodes[0]
+        self._ask_rank(source, rank)
+
     def _part_stand_in(self, value: Any, source: Node | Part) -> Any:
         kind = type(value)
         if isinstance(value, torch.Tensor):
@@ -142,10 +151,7 @@ class ValueKeeper(Answerer):
         if kind is int or kind is float:
             return self._number_stand_in(value, source)
         if kind is torch.Size:
-            whole = (
-                source.all_input_nodes[0] if isinstance(source, Node) and source.all_input_nodes else source
-            )
-            self._ask_rank(whole, len(value))
+            self._ask_rank_of_size(source, len(value))
             return SizeProxy(
                 [self._part_stand_in(size, Part(source, i)) for i, size in enumerate(value)], source, self
             )
