@@ -251,7 +251,7 @@ def test_limits_of_an_unknown_dtype_are_refused_with_a_code():
     [
         lambda x: x * 2 if torch.is_autocast_enabled(x.device.type) else x,
         lambda x: x + torch.rand(2, generator=torch.Generator(device=x.device)),
-        lambda x: torch.distributions.Normal(0.0, 1.0).log_prob(x),
+        lambda x: torch.distributions.Normal(0.0, 1.0, validate_args=True).log_prob(x),
     ],
     ids=["is_autocast_enabled", "Generator", "log_prob"],
 )
