@@ -321,7 +321,7 @@ def test_parametrized_layers_are_refused(tmp_path):
     graph = fxplug.Graph()
     graph.output(graph.call_module("layer", (graph.placeholder("x"),)))
 
-    with pytest.raises(StorageError, match=r"submodule 'layer'.*parametrized"):
+    with pytest.raises(StorageError, match=r"submodule 'layer'.*parametrizations"):
         fxplug.save(fxplug.GraphModule({"layer": layer}, graph), tmp_path / "file.fxplug")
 
 
