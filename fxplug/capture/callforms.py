@@ -23,6 +23,7 @@ __all__ = [
     "attribute_asked",
     "call_effect",
     "call_form",
+    "is_of_library",
     "is_query",
     "node_effect",
     "tells_sizes_apart",
@@ -102,8 +103,13 @@ def tells_sizes_apart(kind: str, target: Any) -> bool:
     Torch's own functions and methods do not, but for ``Tensor.new``: it takes a size for one, and a tuple for values.
     """
     if kind == "call_function":
-        return str(getattr(target, "__module__", "")).partition(".")[0] not in _LIBRARIES
+        return not is_of_library(target)
     return kind == "call_module" or (kind == "call_method" and target == "new")
+
+
+def is_of_library(function: Any) -> bool:
+    """Return whether a function is one of torch, or an operator of Python."""
+    return str(getattr(function, "__module__", "")).partition(".")[0] in _LIBRARIES
 
 
 _LIBRARIES = frozenset({"_operator", "torch"})

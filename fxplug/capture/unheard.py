@@ -293,23 +293,30 @@ def _names_of(value: Any, modules: Iterable[nn.Module]) -> Iterator[str]:
         yield from (name for name, held in vars(module).items() if held is value)
 
 
+def _place(line: SourceLine | None) -> str:
+    return "" if line is None else f" at {line} ({line.text!r})"
+
+
+def _called(hook: _Hook) -> str:
+    """Return how messages call a hook, and whose it is."""
+    function = _parts_of(hook.function)[0]
+    name = getattr(function, "__qualname__", type(hook.function).__qualname__)
+    return f"{name}, a hook of {hook.owner},"
+
+
 def _refusal_of_call(function: Any, name: str, line: SourceLine | None) -> TraceError:
-    place = "" if line is None else f" at {line} ({line.text!r})"
     return TraceError(
-        f"Cannot trace: {function.__qualname__}, which is kept as a call, changes {name!r}{place}, and the program "
-        "reads it. The function runs when the captured program runs, and not while it is recorded: what the program "
-        "has read is what was there before. Let the function return what is new, or give example inputs "
+        f"Cannot trace: {function.__qualname__}, which is kept as a call, changes {name!r}{_place(line)}, and the "
+        "program reads it. The function runs when the captured program runs, and not while it is recorded: what the "
+        "program has read is what was there before. Let the function return what is new, or give example inputs "
         "(fxplug.trace(root, example_inputs)).",
         code="FXP-T056",
     )
 
 
 def _refusal_of_number(hook: _Hook, name: str, line: SourceLine | None) -> TraceError:
-    function = _parts_of(hook.function)[0]
-    called = getattr(function, "__qualname__", type(hook.function).__qualname__)
-    place = "" if line is None else f" at {line} ({line.text!r})"
     return TraceError(
-        f"Cannot trace: {called}, a hook of {hook.owner}, puts a number into {name!r}{place}, and the program "
+        f"Cannot trace: {_called(hook)} puts a number into {name!r}{_place(line)}, and the program "
         "reads it. The layer stays one call, and what its hooks compute is not heard of: it would be a constant. "
         "Compute it in forward, or keep the tensor itself, of which the program takes the number.",
         code="FXP-T061",
@@ -317,12 +324,9 @@ def _refusal_of_number(hook: _Hook, name: str, line: SourceLine | None) -> Trace
 
 
 def _refusal(hook: _Hook, name: str, line: SourceLine | None) -> TraceError:
-    function = _parts_of(hook.function)[0]
-    called = getattr(function, "__qualname__", type(hook.function).__qualname__)
-    place = "" if line is None else f" at {line} ({line.text!r})"
-    what = f"changes {name!r}{place}" if name else "changes a container of the program"
+    what = f"changes {name!r}{_place(line)}" if name else "changes a container of the program"
     return TraceError(
-        f"Cannot trace: {called}, a hook of {hook.owner}, {what}, and the program reads it. The hook runs when the "
+        f"Cannot trace: {_called(hook)} {what}, and the program reads it. The hook runs when the "
         "captured program runs, and not while it is recorded: what the program has read is what was there before. Give "
         "example inputs (fxplug.trace(root, example_inputs)), let the trace enter the layer (a policy with "
         "is_leaf_module), or compute in forward what the hook keeps.",

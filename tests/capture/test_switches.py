@@ -286,6 +286,28 @@ def test_what_a_switch_does_besides_is_not_done_by_a_capture(capture_as, name, t
         assert torch.equal(captured.train(mode)(X), model.layer(X))
 
 
+def test_a_cache_that_is_empty_and_stays_so_may_be_another_one(capture_as):
+    class Caching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.cache = nn.Linear(2, 2), {}
+
+        def train(self, mode=True):
+            self.cache = {}
+            return super().train(mode)
+
+        def forward(self, x):
+            return self.layer(x) + len(self.cache)
+
+    model = Caching()
+    held = model.cache
+
+    captured = capture_as(model)
+
+    assert model.cache is held
+    assert torch.equal(captured.eval()(X), model.layer(X))
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_switch_that_changes_what_is_around_the_program_is_refused(capture_as, name):
     model = nn.Module.train(_Beside(REFUSED[name]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from fxplug.capture.callforms import tells_sizes_apart
+from fxplug.capture.callforms import is_of_library, tells_sizes_apart
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["CallRecorder"]
-
-_LIBRARIES = frozenset({"_operator", "torch"})
-"""Where functions come from whose effect hangs on nothing but how they are called."""
 
 
 class CallRecorder(InputReceiver):
@@ -186,7 +183,8 @@ class CallRecorder(InputReceiver):
         if effect.is_pure:
             effect = PURE
         target: Any = node.target
-        if node.op == "call_method" or str(getattr(target, "__module__", "")).partition(".")[0] in _LIBRARIES:
+        # Their effect hangs on nothing but how they are called.
+        if node.op == "call_method" or is_of_library(target):
             self._effects[key] = effect
         # Flags may make a call of the same function do something else.
         has_flag = bool(node.kwargs) or any(type(value) is bool for value in node.args)
