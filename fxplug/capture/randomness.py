@@ -53,6 +53,8 @@ class RandomStates:
     def __init__(self) -> None:
         self._sources = self._latest = RandomSources()
         self._by_program: set[str] = set()
+        self._heard: set[str] = set()
+        self._possible: set[str] = set()
         self._made: dict[int, random.Random] = {}
         self._seeded: set[int] = set()
         self._drawn: dict[int, tuple[random.Random, Any]] = {}
@@ -61,8 +63,13 @@ class RandomStates:
         self._error: TraceError | None = None
         self._clock = ""
 
+    @property
+    def of_program(self) -> frozenset[str]:
+        """Whose random numbers, if they were drawn, the program has drawn: ``"random"`` (of Python), ``"numpy"``."""
+        return frozenset(self._heard | self._possible)
+
     def restore(self) -> list[str]:
-        """Put back what has changed, unless other threads run, which may be those that have drawn.
+        """Put back what has changed, unless it may be another thread that has drawn.
 
         Returns:
             Whose random numbers had been drawn or seeded: ``"random"`` (of Python), ``"numpy"``, or the name of a
@@ -71,8 +78,10 @@ class RandomStates:
         for generator, state in self._drawn.values():
             generator.setstate(state)
         drawn = self._sources.changed()
-        changed = sorted(self._by_program.union(self._latest.changed()))
-        if drawn and threading.active_count() == 1:
+        changed = sorted(self._by_program.union(self._latest.changed(), self._heard))
+        if threading.active_count() > 1:
+            drawn = [name for name in drawn if name in self.of_program]
+        if drawn:
             self._sources.restore(drawn)
         changed += [name for name, generator in self._held.values() if generator.restore()]
         self._drawn.clear()
@@ -131,7 +140,10 @@ class RandomStates:
         """Hear that a number is drawn of a generator: one that the program has seeded gives the same in every call."""
         key = id(generator)
         frame = _drawing_frame()
-        if generator is GLOBAL_GENERATOR or key in self._seeded or frame is None:
+        if key in self._seeded or frame is None:
+            return
+        if generator is GLOBAL_GENERATOR:  # Its state tells of it, but not that it was this thread.
+            self._heard.add("random")
             return
         # A RandomState of NumPy is made with random numbers of the system, and takes the seed that it is given then.
         if called_name(frame) == "RandomState" and type(last_argument(frame)) is int:
@@ -151,9 +163,16 @@ class RandomStates:
         """Hear that a function is called which asks for the time, or the system for random numbers.
 
         Args:
-            kind: ``"clock"`` or ``"entropy"``.
-            name: Of the function.
+            kind: ``"clock"``, ``"entropy"``, ``"numbers"`` of a generator that all threads share, or ``"possible
+                numbers"`` where nobody would hear the program draw them.
+            name: Of the function, or of the library whose generator it is.
         """
+        if kind == "possible numbers":
+            self._possible.add(name)
+            return
+        if kind == "numbers":
+            self._heard.add(name)
+            return
         frame = next(frames_of_program(), None)
         if frame is None or is_installed(frame.f_code.co_filename):
             return  # A library does for itself, as one that logs does.
@@ -260,20 +279,24 @@ def _drawing_frame() -> FrameType | None:
     return None
 
 
-def refuse_draws(generators: list[str]) -> None:
+def refuse_draws(generators: list[str], of_program: frozenset[str] = frozenset()) -> None:
     """Refuse a program that has drawn random numbers while it was traced: in the graph they would be constants.
 
     Args:
         generators: Whose numbers were drawn (see `RandomStates.restore`).
+        of_program: Whose the program has drawn, if anybody has (see `RandomStates.of_program`).
 
     Raises:
-        TraceError: There are such, and no other thread could have drawn them.
+        TraceError: There are such, and it was the program, or no other thread could have drawn them.
     """
     if not generators:
         return
     known = {"random": "Python's random module", "numpy": "numpy.random"}
-    source = known.get(generators[0], f"{generators[0]!r}, which is or holds a generator of NumPy")
-    if threading.active_count() > 1:
+    # A generator that the program holds is its own, whoever else runs.
+    by_program = next((name for name in generators if name in of_program or name not in known), None)
+    name = by_program or generators[0]
+    source = known.get(name, f"{name!r}, which is or holds a generator of NumPy")
+    if by_program is None and threading.active_count() > 1:
         warnings.warn(
             f"While tracing, random numbers were drawn from {source}, by the program or by another thread. If it was "
             "the program, they are the same in every call of what was captured.",

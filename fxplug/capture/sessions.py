@@ -95,7 +95,7 @@ class ModuleInterceptor(Protocol):
         ...
 
     def on_world_asked(self, kind: str, name: str) -> None:
-        """Hear that a function is called that asks for the time (``"clock"``), or the system for random numbers."""
+        """Hear that a function is called that asks for the time, or for random numbers (see `world`)."""
         ...
 
     def on_generator_state(self, name: str, generator: Any) -> None:

@@ -366,7 +366,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         states.refuse_changes(self._module_changes)
         self._settle_surroundings()
         draws.refuse()
-        refuse_draws(changed)
+        refuse_draws(changed, draws.of_program)
         settings.report(changed_settings, warns=self.on_mutation == "keep")
         if kept is not None:
             raise kept

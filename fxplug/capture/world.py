@@ -12,6 +12,7 @@ import dis
 import os
 import random
 import sys
+import threading
 import time
 import uuid
 from collections import deque
@@ -29,11 +30,11 @@ from fxplug.capture.hazards import scan_of
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
 from fxplug.capture.sources import is_installed, passes_calls_on
-from fxplug.semantics.random_sources import GLOBAL_GENERATOR
+from fxplug.semantics.random_sources import GLOBAL_GENERATOR, draws_for_everybody
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import CodeType, FrameType
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "CallsPatch",
     "PartialPatch",
     "asked_of_world",
+    "draws_of_numpy",
+    "draws_of_python",
     "functions_in",
     "imports_world",
     "mode_asked",
@@ -117,13 +120,18 @@ _NAMES = frozenset({"getattr", "times", *_CLOCKS, *(name for names in _ENTROPY.v
 
 
 def asked_of_world(function: Any, args: tuple[Any, ...] = ()) -> tuple[str, str] | None:
-    """Return what a call asks for, ``"clock"`` or ``"entropy"``, and the name of the function; None for any other call.
+    """Return what a call asks for, and the name of the function; None for any other call.
 
     Args:
         function: What is called.
         args: With what, by position.
+
+    Returns:
+        ``"clock"`` or ``"entropy"`` with the name of the function, or ``"numbers"`` with the library whose they are.
     """
     asked = _asked.get(id(function))
+    if asked is None and draws_for_everybody(function):
+        return "numbers", "numpy"
     if asked is not None and args:
         place = _WITH_A_TIME.get(function.__name__)
         if place is not None and args[place : place + 1] not in {(), (None,)}:
@@ -159,6 +167,8 @@ def modes_named(names: frozenset[str] = _MODE_NAMES) -> Iterable[tuple[str, Any]
 
 def functions_in(module: ModuleType) -> dict[str, Any]:
     """Return these functions among those of a module, by name."""
+    if module.__name__ == "numpy.random":
+        return {name: value for name, value in vars(module).items() if draws_for_everybody(value)}
     return {name: value for name, value in vars(module).items() if id(value) in _asked}
 
 
@@ -188,6 +198,47 @@ def imports_world(code: CodeType, names: frozenset[str]) -> bool:
     if names.isdisjoint(_ASKING) or names.isdisjoint(_IMPORTED | _IMPORTING):
         return False
     return not names.isdisjoint(_IMPORTING) or any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
+
+
+def draws_of_python(namespace: Mapping[str, Any], code: CodeType, names: frozenset[str]) -> bool:
+    """Return whether a function finds, by a name, what draws of the generator of Python that all threads share.
+
+    Its state tells whether somebody has drawn, and not which thread has.
+
+    Args:
+        namespace: The globals of the function.
+        code: Of the function.
+        names: Those of globals, attributes and modules in it.
+    """
+    for name in namespace.keys() & names:
+        value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
+        if value is random or getattr(value, "__self__", None) is GLOBAL_GENERATOR:
+            return True
+    return "random" in names and any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
+
+
+def draws_of_numpy(namespace: Mapping[str, Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Yield the names by which a function finds what draws of the generator of NumPy that all threads share.
+
+    Its functions are compiled in a way that lets Python tell nobody of their calls.
+
+    Args:
+        namespace: The globals of the function.
+        names: Those of globals and attributes that it uses.
+
+    Yields:
+        A name, and what it stands for: such a function, `numpy.random` or `numpy`.
+    """
+    if "numpy.random" not in sys.modules:
+        return
+    for name in namespace.keys() & names:
+        value = original_of(namespace.get(name))
+        if isinstance(value, ModuleType):
+            is_found = value.__name__ == "numpy.random" or (value.__name__ == "numpy" and "random" in names)
+        else:
+            is_found = draws_for_everybody(value)
+        if is_found:
+            yield name, value
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
@@ -237,6 +288,10 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
 
 
 def _asks_world(value: Any, names: frozenset[str]) -> bool:
+    if isinstance(value, (BuiltinFunctionType, MethodType)) and value.__self__ is GLOBAL_GENERATOR:
+        return threading.active_count() > 1  # Otherwise the state of the generator tells.
+    if draws_for_everybody(value):
+        return threading.active_count() > 1
     if isinstance(value, (BuiltinFunctionType, FunctionType)):
         return id(value) in _asked or id(value) in _modes or _asked_by_method(value) is not None
     if isinstance(value, partial):
@@ -329,6 +384,8 @@ class CallsPatch:
 
     def _hear(self, frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call":
+            if getattr(function, "__self__", None) is GLOBAL_GENERATOR and function.__name__ != "getstate":
+                _tell(("draw", function.__name__), function)
             mode = _modes.get(id(function))
             if mode is not None:
                 _hear_of_mode(mode, frame)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import builtins
 import os
 import sys
+import threading
 import uuid
 import weakref
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
@@ -31,6 +32,8 @@ from fxplug.capture.world import (
     CallsPatch,
     PartialPatch,
     asked_of_world,
+    draws_of_numpy,
+    draws_of_python,
     functions_in,
     imports_world,
     mode_asked,
@@ -46,6 +49,7 @@ from fxplug.semantics.internals import (
     torch_fx_wrapped_functions,
     torch_fx_wrapped_methods,
 )
+from fxplug.semantics.random_sources import draws_for_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -445,6 +449,26 @@ def _hear_of_world(
     _hear_of_kept(patches, session, function, owner, names)
     if imports_world(code, names):
         _hear_of_calls(patches, session)
+    if threading.active_count() > 1:  # Otherwise the states of the generators tell.
+        _hear_of_draws(patches, session, function, code, names)
+
+
+def _hear_of_draws(
+    patches: Patches, session: Session, function: FunctionType, code: CodeType, names: frozenset[str]
+) -> None:
+    """Hear that a function draws of the generators that all threads share."""
+    namespace = function.__globals__
+    found = list(draws_of_numpy(namespace, names))
+    for name, value in found:
+        if isinstance(value, ModuleType):
+            patches.hold(session, (id(namespace), name), partial(_lend_module, namespace, name, value))
+        else:
+            _hold_name(patches, session, namespace, name, value)
+    if draws_of_python(namespace, code, names):
+        _hear_of_calls(patches, session)
+    # It may find NumPy elsewhere: it imports it, closes over it, or asks somebody for it.
+    if "random" in names and not found and session.interceptor is not None:
+        session.interceptor.on_world_asked("possible numbers", "numpy")
 
 
 def _hear_of_kept(
@@ -456,6 +480,9 @@ def _hear_of_kept(
             continue  # Heard of in every trace.
         if isinstance(value, FunctionType) and asked_of_world(value) is not None:
             _hold_function(patches, session, value)
+        elif draws_for_everybody(value):
+            if session.interceptor is not None:
+                session.interceptor.on_world_asked("possible numbers", "numpy")
         elif isinstance(value, partial):
             lent = shim_for(value.func, always=False)
             patches.hold(session, ("partial", id(value)), partial(PartialPatch, value, lent))
@@ -486,6 +513,10 @@ _lent_modules: dict[str, ModuleType] = {}
 
 def _lend_module(namespace: dict[str, Any], name: str, module: ModuleType) -> NamespacePatch:
     """Return what lends a name a module with stand-ins; the module itself is everybody's, and stays as it is."""
+    return NamespacePatch(namespace, {name: (module, _lent(module))})
+
+
+def _lent(module: ModuleType) -> ModuleType:
     lent = _lent_modules.get(module.__name__)
     if lent is None:
         lent = _lent_modules[module.__name__] = ModuleType(module.__name__)
@@ -494,7 +525,9 @@ def _lend_module(namespace: dict[str, Any], name: str, module: ModuleType) -> Na
     for key, value in functions_in(module).items():
         if not isinstance(value, FunctionType):
             setattr(lent, key, shim_for(value, always=False))
-    return NamespacePatch(namespace, {name: (module, lent)})
+    if module.__name__ == "numpy":
+        vars(lent)["random"] = _lent(sys.modules["numpy.random"])
+    return lent
 
 
 def check_inputs(function: Callable[..., Any], receiver: tuple[Any, ...], values: Mapping[str, Any]) -> None:

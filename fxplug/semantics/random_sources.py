@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["GLOBAL_GENERATOR", "HeldGenerator", "RandomSources", "held_generator"]
+__all__ = ["GLOBAL_GENERATOR", "HeldGenerator", "RandomSources", "draws_for_everybody", "held_generator"]
 
 _WORDS = 624
 """Of the state of a Mersenne twister, beside its position."""
@@ -101,6 +101,23 @@ def _global_generator() -> Any:
     mtrand: Any = sys.modules.get("numpy.random.mtrand")
     # Another thread may be importing it.
     return None if mtrand is None or "numpy" not in sys.modules else getattr(mtrand, "_rand", None)
+
+
+def draws_for_everybody(function: Any) -> bool:
+    """Return whether a function of `numpy.random` draws of the generator that all share, seeds it or exchanges it."""
+    if function.__class__.__name__ not in {"method", "cython_function_or_method"}:
+        return False
+    generator = _global_generator()
+    if generator is None:
+        return False
+    if getattr(function, "__self__", None) is generator:
+        return function.__name__ not in {"get_state"}
+    name = str(getattr(function, "__name__", ""))
+    return name in _OF_MODULE and getattr(sys.modules["numpy.random"], name, None) is function
+
+
+_OF_MODULE = frozenset({"ranf", "sample", "seed", "set_bit_generator"})
+"""Functions of `numpy.random` that are no methods of its generator."""
 
 
 def _unused_state(generator: Any) -> Any:
