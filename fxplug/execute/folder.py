@@ -19,8 +19,10 @@ from torch import nn
 
 from fxplug.codegen import as_identifier
 from fxplug.errors import GraphError, InvalidArgumentError
+from fxplug.execute.guards import relies_on_state
 from fxplug.execute.paths import module_at
 from fxplug.execute.references import Libraries, UnreachableError, definition, path_expression
+from fxplug.execute.written_guards import UnwritableGuardError, checking_methods
 from fxplug.ir import is_plain_name, iterate_leaves
 from fxplug.semantics.internals import modules_of
 
@@ -34,7 +36,7 @@ __all__ = ["given_state", "overriding_class", "write_folder"]
 
 _WEIGHTS = "weights.pt"
 _TABLES = ("_parameters", "_buffers", "_non_persistent_buffers_set")
-_GRAPH_STATE = frozenset({"_graph", "_compiled", "_class_name", "meta"})
+_GRAPH_STATE = frozenset({"_graph", "_guards", "_compiled", "_class_name", "meta"})
 _TENSORS = frozenset({torch.Tensor, nn.Parameter})
 _PLAIN = _TENSORS | {bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
 _CONTAINERS = frozenset({tuple, list, set, dict, OrderedDict})
@@ -275,10 +277,21 @@ def _forward_source(module: Any, where: str) -> tuple[str, str]:
         kind = f"_{kind}"
     note = f'"""A forward that fxplug generated for {as_identifier(module._get_name())}."""'
     base = libraries.name("torch")
-    head = "\n".join([note, "", *libraries.imports(), *dict.fromkeys(imports), *lines])
     # Inside a class, Python would read names that begin with two underscores as others.
-    methods = f"    forward = {code.function_name}\n{_switching(module)}"
+    methods = f"{_checked_forward(module, where, code.function_name, libraries)}{_switching(module)}"
+    head = "\n".join([note, "", *libraries.imports(), *dict.fromkeys(imports), *lines])
     return kind, f"{head}\n\n\n{code.src}\n\nclass {kind}({base}.nn.Module):\n{methods}"
+
+
+def _checked_forward(module: Any, where: str, function: str, libraries: Libraries) -> str:
+    """Return the forward of a class, and what checks first that it is used as it was captured."""
+    plain = f"    forward = {function}\n"
+    if module.guard_set is None and not relies_on_state(module.graph):
+        return plain
+    try:
+        return checking_methods(module, function, libraries) or plain
+    except UnwritableGuardError as error:
+        raise _refusal(f"{where} {error}") from None
 
 
 def _switching(module: Any) -> str:

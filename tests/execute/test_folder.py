@@ -6,6 +6,7 @@ import contextlib
 import enum
 import functools
 import importlib
+import inspect
 import math
 import operator
 import os
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.capture import Tracer
 from fxplug.codegen import CodeGen
 from fxplug.errors import GraphError, InvalidArgumentError
@@ -374,6 +376,89 @@ def test_regions_are_written(written):
     other, _ = written(module)
 
     assert not other(X.clone().requires_grad_()).requires_grad
+
+
+class Switched(nn.Module):
+    def forward(self, x):
+        return x * 2 if self.training else x
+
+
+class Asking(nn.Module):
+    """What it computes hangs on modes, settings and weights, and not only on its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack = nn.Sequential(nn.Linear(3, 3), Switched())
+
+    def forward(self, x, factor=2.0):
+        if self.training:
+            x = x * factor
+        if torch.is_grad_enabled():
+            x = x + 1
+        if torch.get_default_dtype() is torch.float32:
+            x = x - 2
+        return self.stack(x)
+
+
+def captured_asking(**options):
+    return fxplug.trace(Asking().eval(), (X,), mode="value", **options)
+
+
+def root_alone_in_training(module):
+    module.training = True
+    module(X)
+
+
+def without_gradients(module):
+    with torch.no_grad():
+        module(X)
+
+
+def with_doubles(module):
+    torch.set_default_dtype(torch.float64)
+    try:
+        module(X)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+WRONG_USES = [
+    (root_alone_in_training, r"self\.training is False"),
+    (lambda module: module.stack.train() and module(X), r"self\.stack\.1\.training is False"),
+    (without_gradients, r"torch\.is_grad_enabled\(\) is True"),
+    (with_doubles, r"torch\.get_default_dtype\(\) == torch\.float32"),
+]
+
+
+@pytest.mark.parametrize(("use", "message"), WRONG_USES)
+def test_what_a_program_relies_on_is_checked(written, use, message):
+    module = captured_asking()
+    other, _ = written(module)
+    assert torch.equal(other(X), module(X))
+    assert inspect.signature(other.forward) == inspect.signature(module.forward)
+    with pytest.raises(ValueError, match=f"The program was captured for {message}"):
+        use(other)
+
+
+@pytest.mark.parametrize(("use", "message"), WRONG_USES)
+def test_it_is_warned_of_or_not_checked_as_the_capture_says(written, use, message):
+    warning, _ = written(captured_asking(on_guard_failure="warn"))
+    with pytest.warns(UserWarning, match=f"The program was captured for {message}"):
+        use(warning)
+    ignoring, _ = written(captured_asking(on_guard_failure="ignore"), "ignoring")
+    use(ignoring)
+
+
+def test_a_program_that_relies_on_its_inputs_is_refused(tmp_path):
+    def program(x):
+        return x * 2 if x.shape[0] > 1 else x
+
+    module = fxplug.trace(program, (X,), mode="value")
+    with pytest.raises(
+        GraphError, match=r"relies on \d+ guards? on its inputs.*export_python.*\[FXP-G011\]$"
+    ):
+        module.to_folder(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
 
 
 def test_annotations_that_no_import_finds_are_left_out(written):
