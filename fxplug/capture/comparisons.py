@@ -10,12 +10,13 @@ import torch
 
 from fxplug.capture.answers import OPTIONAL_ATTRIBUTES
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.compared import comparisons_under_way
 from fxplug.capture.hazards import arguments_under_test, scan_of, values_by_name
-from fxplug.capture.identity import is_result_returned, test_of_result
+from fxplug.capture.identity import Pair, is_result_returned, test_of_result
 from fxplug.capture.kinds import kind_of_node, may_be_none, may_hold_none
 from fxplug.capture.originals import original_of
 from fxplug.capture.proxy import Attribute, Proxy
-from fxplug.capture.sameness import are_one_object, may_be_one_object, tell_apart
+from fxplug.capture.sameness import are_one_object, may_be_one_object, passes_on, tell_apart
 from fxplug.capture.sources import frames_of_program, passes_calls_on, user_line
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import assert_function
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import FunctionType
 
-    from fxplug.capture.identity import Pair, Test
+    from fxplug.capture.identity import Test
     from fxplug.capture.sessions import Session
     from fxplug.ir import Node
 
-__all__ = ["check_comparisons", "check_result", "hear_of_gradients"]
+__all__ = ["check_comparisons", "check_result", "check_returned", "hear_of_gradients"]
 
 _TWO_VALUED = (bool, dict, list, tuple)
 """Classes whose values, or parts of them, may be what they are compared with."""
@@ -91,6 +92,35 @@ def check_result(tracer: Any, proxy: Proxy) -> None:
             raise error
         if not is_result_returned(frame.f_code, frame.f_lasti):
             return
+
+
+def check_returned(tracer: Any, proxy: Proxy) -> None:
+    """Look whether the program compares what a call that was just recorded returns with what may be the same object.
+
+    What a function is called with is looked at when it is called (see `check_comparisons`).
+
+    Raises:
+        TraceError: It does: what stands for the result is another object than what stands for the argument.
+    """
+    node = proxy.node
+    if not passes_on(node, tracer.root):
+        return
+
+    def is_value(value: Any) -> bool:
+        return issubclass(type(value), (Proxy, torch.Tensor))
+
+    for comparison, values in comparisons_under_way(is_value):
+        if not values or any(_may_be_result(tracer, node, value) for value in values):
+            _refuse_pair(tracer, Pair(comparison.line, "", ""), node)
+
+
+def _may_be_result(tracer: Any, node: Node, value: Any) -> bool:
+    """Return whether a call may have returned a value that the program has already."""
+    if not issubclass(type(value), Proxy):
+        return any(used.op == "get_attr" for used in node.all_input_nodes)
+    return (
+        value.tracer is tracer and value.node is not node and may_be_one_object(node, value.node, tracer.root)
+    )
 
 
 def hear_of_gradients(

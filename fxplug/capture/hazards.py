@@ -21,7 +21,7 @@ from torch import nn
 
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import PLAIN, is_object
-from fxplug.capture.identity import Pair, Test, pairs_in, tests_in
+from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
 from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_standard, passes_calls_on
 from fxplug.capture.texts import names_in_getters, names_in_texts
@@ -60,6 +60,8 @@ class Scan:
     """Parameter -> the comparison of it with a constant."""
     pairs: tuple[Pair, ...]
     """The comparisons of parameters with other values."""
+    comparisons: tuple[Comparison, ...]
+    """The comparisons of any two values."""
     forwards: bool
     """Whether it, or a function in it, calls the forward of something that it finds."""
 
@@ -77,7 +79,8 @@ def scan_of(code: CodeType) -> Scan:
         own = names_in_texts(code).union(code.co_names)
         names = own.union(*(scan_of(part).names for part in inner))
         forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
-        scan = Scan(names, names & _HEARD_BY_NAME, tests_in(code), pairs_in(code), forwards)
+        asks = names & _HEARD_BY_NAME
+        scan = Scan(names, asks, tests_in(code), pairs_in(code), comparisons_in(code), forwards)
         known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
     return known[1]
 

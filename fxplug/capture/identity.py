@@ -14,7 +14,16 @@ from typing import Any
 
 from fxplug.ir import SourceLine
 
-__all__ = ["Pair", "Test", "is_result_returned", "pairs_in", "test_of_result", "tests_in"]
+__all__ = [
+    "Comparison",
+    "Pair",
+    "Test",
+    "comparisons_in",
+    "is_result_returned",
+    "pairs_in",
+    "test_of_result",
+    "tests_in",
+]
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,19 @@ class Pair:
     """The same for the other one."""
     name: str = ""
     """The global that it is compared with."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison of two values by identity, neither of which is a constant."""
+
+    line: SourceLine
+    """Where it stands."""
+    one: tuple[str, ...]
+    """A variable, followed by the attributes that are read of it: ``("self", "weight")``; the variable is ``""`` in
+    front of the name of a global. Empty for any other expression."""
+    other: tuple[str, ...]
+    """The same for what it is compared with."""
 
 
 _ELEMENT = "<element>"
@@ -429,6 +451,48 @@ def _pair_at(
         name, is_part = ("", False) if named[0] == _ELEMENT else named
         return Pair(line, name, "", is_part)
     return Pair(line, one[0], other[0], one[1], other[1], left.global_name or right.global_name)
+
+
+def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
+    """Return the comparisons of two values in a function, also those in functions inside of it."""
+    found: list[Comparison] = []
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            for inner in comparisons_in(part):
+                # What else the function inside is called with, or computes, is not known here.
+                known = [
+                    path if path[:1] == ("",) or (path and path[0] in part.co_freevars) else ()
+                    for path in (inner.one, inner.other)
+                ]
+                found.append(Comparison(inner.line, *known))
+    entries = _entries(code) if _IS in code.co_code[::2] else []
+    for index, (entry, line) in enumerate(entries):
+        if entry.opcode != _IS:
+            continue
+        right = _operand(entries, index - 1)
+        left = _left_of(entries, right)
+        ends = (right.start - 1 if right.start >= 0 else -1, index - 1)
+        reads_metadata = any(_reads_metadata(entries[end][0]) for end in ends if end >= 0)
+        if right.is_constant or left.is_constant or reads_metadata:
+            continue
+        paths = [_path(entries, *pair) for pair in zip((left, right), ends, strict=True)]
+        found.append(Comparison(SourceLine(code.co_filename, line, code.co_name), *paths))
+    return tuple(found)
+
+
+def _path(entries: list[tuple[dis.Instruction, int]], operand: _Operand, end: int) -> tuple[str, ...]:
+    """Return the variable that an expression reads, and the attributes of it; empty for any other expression."""
+    if operand.name is not None and operand.is_whole:
+        return (operand.name,)
+    names: list[str] = []
+    while end >= 0 and entries[end][0].opname.startswith("LOAD_ATTR"):
+        names.insert(0, entries[end][0].argval)
+        end -= 1
+    variable = _loaded(entries, end)
+    if variable is not None:
+        return (variable, *names)
+    is_global = end >= 0 and entries[end][0].opname == "LOAD_GLOBAL"
+    return ("", entries[end][0].argval, *names) if is_global else ()
 
 
 def _source(operand: _Operand, known: dict[str, tuple[str, bool]]) -> tuple[str, bool]:

@@ -10,6 +10,7 @@ from torch import nn
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.gradients import CHANGING_GRADIENTS
+from fxplug.capture.hazards import scan_of
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import ASKING_FOR_SEEDS, seeding_error
 from fxplug.capture.reached import FORWARDS, flags_in
@@ -93,6 +94,8 @@ class StateKeeper:
     """The functions that the program may call and whose code names ``training``, their own code, and whose they are."""
     _names_forward: bool
     """Whether one that it may call names ``forward``."""
+    _compares: bool
+    """Whether one that it may call compares two values by identity."""
     _converting: int = 0
     """Above zero while the program converts a module: a weight that is as it is to be stays the same tensor."""
     paused: int = 0
@@ -226,6 +229,7 @@ class StateKeeper:
 
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
+        self._compares = self._compares or bool(scan_of(code).comparisons)
         if "training" in names:
             self._readers.append((function, code, owner))
         self._names_forward = self._names_forward or not names.isdisjoint(FORWARDS)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["are_one_object", "may_be_one_object", "tell_apart"]
+__all__ = ["are_one_object", "may_be_one_object", "passes_on", "tell_apart"]
 
 _INPUT = "input"
 """Stands for anything that a caller may hand over: two inputs may be one tensor, and that one a parameter."""
@@ -83,7 +83,7 @@ def _sources(node: Node, root: nn.Module | None) -> set[Any]:
         current = waiting.pop()
         if current.op in {"placeholder", "get_attr"}:
             found.add(_INPUT)
-        if current.op == "placeholder" or not _passes_on(current, root):
+        if current.op == "placeholder" or not passes_on(current, root):
             found.add(current)
             continue
         found.add(current)
@@ -92,7 +92,7 @@ def _sources(node: Node, root: nn.Module | None) -> set[Any]:
     return found
 
 
-def _passes_on(node: Node, root: nn.Module | None) -> bool:
+def passes_on(node: Node, root: nn.Module | None) -> bool:
     """Return whether a call may return one of its arguments, or a part of one."""
     target: Any = node.target
     if node.op == "call_module":

@@ -20,7 +20,7 @@ from fxplug.capture.arguments import is_constant, iterate_parts
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
-from fxplug.capture.comparisons import check_result
+from fxplug.capture.comparisons import check_result, check_returned
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
@@ -166,7 +166,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._states = ModuleStates()
         self._regions = RegionStack()
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
-        self._readers, self._names_forward = [], False
+        self._readers, self._names_forward, self._compares = [], False, False
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -669,7 +669,14 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._note(node)
         if proxy_factory_fn is not None:
             return proxy_factory_fn(node)
-        return self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+        proxy = self._proxy_class(node, self) if self.policy.proxy_mixins is None else self.proxy(node)
+        if self._compares:
+            self._look_at_result(proxy)
+        return proxy
+
+    def _look_at_result(self, proxy: Proxy) -> None:
+        """Look at what a call returns in a program that compares values by identity."""
+        check_returned(self, proxy)
 
     def _plain_arguments(self, args: tuple[Any, ...]) -> tuple[Argument, ...]:
         """Convert arguments as `create_arg` does, most of them without calling it."""
@@ -899,6 +906,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         proxy = self._proxy_class(node, self) if policy.proxy_mixins is None else self.proxy(node)
         if self.new_constants:
             self.on_constants_read(proxy)
+        if self._compares:
+            self._look_at_result(proxy)
         return proxy
 
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:

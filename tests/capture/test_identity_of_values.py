@@ -433,11 +433,48 @@ def compared_with_a_local(x):
     return x * 2 if y is x else x * 3
 
 
+def of_what_was_computed(x):
+    y = x * 1
+    return y * 2 if y.float() is y else y * 3
+
+
+def by_identifier(x):
+    y = x * 1
+    return y * 2 if id(y.float()) == id(y) else y * 3
+
+
+def with_what_a_list_holds(x):
+    y = x * 1
+    held = [y]
+    z = y.to(torch.float32)
+    return x * 2 if z is held[0] else z * 3
+
+
+def with_any(x):
+    z = x.contiguous()
+    return x * 2 if any(part is x for part in [z]) else x * 3
+
+
+def _dense(x):
+    return x.contiguous()
+
+
+WIDE, TRANSPOSED, DOUBLE = torch.ones(2, 3), torch.ones(3, 2).t(), torch.ones(2, 3, dtype=torch.float64)
 RETURNED_AS_GIVEN = {
-    "contiguous": (lambda x: x * 2 if x.contiguous() is x else x * 3, torch.ones(3, 2).t()),
-    "float": (lambda x: x * 2 if x.float() is x else x * 3, torch.ones(2, 3, dtype=torch.float64)),
-    "to": (lambda x: x * 2 if x.to(torch.float32) is not x else x * 3, torch.ones(2, 3, dtype=torch.int64)),
-    "a local": (compared_with_a_local, torch.ones(3, 2).t()),
+    "contiguous": (lambda x: x * 2 if x.contiguous() is x else x * 3, TRANSPOSED),
+    "float": (lambda x: x * 2 if x.float() is x else x * 3, DOUBLE),
+    "to": (
+        lambda x: x * 2 if x.to(torch.float32) is not x else x * 3,
+        torch.ones(2, 3, dtype=torch.int64),
+    ),
+    "a local": (compared_with_a_local, TRANSPOSED),
+    "no parameter": (of_what_was_computed, DOUBLE),
+    "an identifier": (by_identifier, DOUBLE),
+    "an element": (with_what_a_list_holds, DOUBLE),
+    "a loop": (with_any, TRANSPOSED),
+    "a function that compares": (lambda x: x * 2 if _same(x.contiguous(), x) else x * 3, TRANSPOSED),
+    "a function that calls": (lambda x: x * 2 if _dense(x) is x else x * 3, TRANSPOSED),
+    "an operator": (lambda x: x * 2 if torch.broadcast_tensors(x)[0] is x else x * 3, None),
 }
 
 
@@ -446,10 +483,72 @@ RETURNED_AS_GIVEN = {
 @pytest.mark.parametrize("name", RETURNED_AS_GIVEN)
 def test_whether_a_call_returns_its_argument_is_answered_and_guarded(name, checked, mode):
     program, other = RETURNED_AS_GIVEN[name]
-    captured = fxplug.trace(program, (torch.ones(2, 3),), mode=mode, check=checked)
+    captured = fxplug.trace(program, (WIDE,), mode=mode, check=checked)
     assert torch.equal(captured(torch.ones(2, 3)), program(torch.ones(2, 3)))
-    with pytest.raises(fxplug.GuardError, match=" is x"):
-        captured(other)
+    if other is not None:
+        with pytest.raises(fxplug.GuardError, match=r" is \S"):
+            captured(other)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    "name", [name for name, (_, other) in RETURNED_AS_GIVEN.items() if other is not None]
+)
+def test_that_it_returns_another_value_is_guarded_as_well(name, checked, mode):
+    program, other = RETURNED_AS_GIVEN[name]
+    captured = fxplug.trace(program, (other,), mode=mode, check=checked)
+    assert torch.equal(captured(other), program(other))
+    with pytest.raises(fxplug.GuardError, match=r"not .* is \S"):
+        captured(WIDE)
+
+
+class ComparesItsOwn(torch.nn.Module):
+    """Compares a weight with what a call returned of it, and layers with one another."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.first = torch.nn.Identity()
+        self.layers = torch.nn.ModuleList([self.first, torch.nn.ReLU()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x) + 1 if layer is self.first else layer(x.float())
+        return x * 2 if self.weight.contiguous() is self.weight else x * 3
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_weights_and_layers_that_are_compared_are_what_they_are(mode):
+    root = ComparesItsOwn()
+    captured = fxplug.trace(root, (WIDE,), mode=mode)
+    assert torch.equal(captured(TRANSPOSED), root(TRANSPOSED))
+    assert torch.equal(captured(DOUBLE), root(DOUBLE))
+
+
+@pytest.mark.parametrize(
+    "program", [of_what_was_computed, with_what_a_list_holds, ComparesItsOwn(), with_any]
+)
+def test_what_may_have_been_returned_as_it_was_given_is_refused_without_examples(program):
+    with pytest.raises(TraceError, match=r"whether two values are the same object.*\[FXP-T041\]$"):
+        fxplug.symbolic_trace(program)
+
+
+class ComparesLayers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Identity(), torch.nn.ReLU()
+        self.chosen = self.first
+
+    def forward(self, x, kind=Kind.SUM):
+        x = self.chosen(x.float() * 2)
+        return self.last(x) if self.chosen is self.first else x
+
+
+def test_what_is_no_value_of_the_program_may_be_compared_without_examples():
+    root = ComparesLayers()
+    captured = fxplug.symbolic_trace(root)
+    assert torch.equal(captured(DOUBLE), root(DOUBLE))
 
 
 @pytest.mark.parametrize("mode", ["shape", "value"])

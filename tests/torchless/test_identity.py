@@ -317,3 +317,74 @@ def test_result_that_is_compared_later_is_found(identity, function):
         test.is_for_none == (function in WHOLE) and test.line.function == function.__name__
     )
     assert identity.is_result_returned(code, offset) == (function is handed_on)
+
+
+# -- comparisons of any two values
+
+
+SENTINEL = object()
+
+
+def two_variables(x):
+    y = x + 1
+    return x if y is x else y
+
+
+def a_call_and_a_variable(x):
+    return x if x.contiguous() is x else None
+
+
+def an_attribute_of_an_attribute(self, x):
+    return x if self.weight is not self.inner.weight else None
+
+
+def an_element(x, parts):
+    return x if parts[0] is x else None
+
+
+def a_global(x):
+    return x if x is SENTINEL else None
+
+
+def an_attribute_of_a_global(self, x):
+    return x if self.act is sys.exit else None
+
+
+def inside(x):
+    return any(part is x for part in [x])
+
+
+def inside_of_its_own(x):
+    return x, lambda y, z: y.real is z
+
+
+COMPARISONS = {
+    two_variables: [("y",), ("x",)],
+    a_call_and_a_variable: [(), ("x",)],
+    an_attribute_of_an_attribute: [("self", "weight"), ("self", "inner", "weight")],
+    an_element: [(), ("x",)],
+    a_global: [("x",), ("", "SENTINEL")],
+    an_attribute_of_a_global: [("self", "act"), ("", "sys", "exit")],
+    inside: [(), ("x",)],
+    inside_of_its_own: [(), ()],
+}
+
+
+@pytest.mark.parametrize("function", COMPARISONS)
+def test_comparisons_of_two_values_are_found_with_what_they_read(identity, function):
+    (found,) = identity.comparisons_in(function.__code__)
+    assert [found.one, found.other] == COMPARISONS[function]
+    assert found.line.line == function.__code__.co_firstlineno + (2 if function is two_variables else 1)
+
+
+def with_none(x):
+    return x if x is None else x + 1
+
+
+def with_what_is_heard(x, y):
+    return x if x.dtype is y.dtype else y
+
+
+@pytest.mark.parametrize("function", [with_none, with_what_is_heard, stored])
+def test_comparisons_with_constants_and_of_metadata_are_others(identity, function):
+    assert identity.comparisons_in(function.__code__) == ()

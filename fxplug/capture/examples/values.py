@@ -9,6 +9,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.compared import asks_for_ids, comparisons_under_way
 from fxplug.capture.examples.asking import Answerer
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
@@ -17,7 +18,8 @@ from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
 from fxplug.capture.hazards import scan_of
-from fxplug.capture.sources import frames_of_program, place_in_program
+from fxplug.capture.sameness import passes_on
+from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
 from fxplug.semantics.checks import class_of
@@ -33,7 +35,9 @@ from fxplug.semantics.surroundings import tensor_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from types import CodeType
 
+    from fxplug.capture.proxy import Proxy
     from fxplug.ir import Argument, Origin
 
 __all__ = ["PLAIN", "ValueKeeper", "another", "node_behind"]
@@ -51,14 +55,9 @@ def node_behind(source: Node | Part) -> Node:
     return source
 
 
-def _is_compared(tensor: torch.Tensor) -> bool:
-    """Return whether the function that has just made a call compares a parameter, which is this tensor, by identity."""
-    frame = next(frames_of_program(), None)
-    pairs = () if frame is None else scan_of(frame.f_code).pairs
-    if frame is None or not pairs:
-        return False
-    names = {name for pair in pairs if not pair.name for name in (pair.one, pair.other)}
-    return any(frame.f_locals.get(name) is tensor for name in names)
+def _is_value(value: Any) -> bool:
+    """Return whether something is a tensor, or stands for a number of the program."""
+    return isinstance(value, (torch.Tensor, NumberProxy))
 
 
 def another(tensor: torch.Tensor) -> torch.Tensor:
@@ -90,6 +89,7 @@ class ValueKeeper(Answerer):
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
+        self._compares_arguments = False
 
     def _stand_in(self, value: Any, node: Node, *, writes: bool) -> Any:
         """Return what the program gets for the value of a node."""
@@ -227,11 +227,13 @@ class ValueKeeper(Answerer):
         known = self._known.get(id(value))
         if known is not None and not writes and self._converting:
             return value
-        if known is not None and not writes and isinstance(source, Node) and _is_compared(value):
-            # The program asks whether they are one tensor, and goes on with the answer.
-            other = known[1] if isinstance(known[1], Node) else self.node_of_part(known[1])
-            self.decide(self._aside_of("call_function", operator.is_, (source, other)), answer=True)
-            return value
+        if self._compares and not writes:
+            if known is None:
+                self._tell_from_arguments(source)
+            elif self._is_compared(value):
+                # The program asks whether they are one tensor, and goes on with the answer.
+                self._decide_identity(source, known[1], answer=True)
+                return value
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
@@ -242,6 +244,42 @@ class ValueKeeper(Answerer):
             self.values[source.name] = value.detach().clone()
             self.paused -= 1
         return value
+
+    def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
+        """Hear of a function that the program may call (see `StateKeeper.on_function_reached`)."""
+        super().on_function_reached(function, code, names, owner)
+        scan = scan_of(code)
+        self._compares = self._compares or bool(scan.pairs) or "id" in scan.asks
+        # It may be called with what other functions have made.
+        self._compares_arguments = self._compares_arguments or any(pair.other for pair in scan.pairs)
+
+    def _look_at_result(self, proxy: Proxy) -> None:
+        """Let a result be: what it is compared with is known where it is bound."""
+
+    def _is_compared(self, tensor: torch.Tensor) -> bool:
+        """Return whether the program may compare a tensor, which a call has just returned as it was given."""
+        for _, values in comparisons_under_way(_is_value):
+            if not values or any(value is tensor for value in values):
+                return True
+        return self._compares_arguments or asks_for_ids()
+
+    def _tell_from_arguments(self, source: Node | Part) -> None:
+        """Guard that what a call returned is none of its arguments, if it may be and the program may compare them."""
+        if not isinstance(source, Node) or not passes_on(source, self.root):
+            return
+        inputs = dict.fromkeys(source.all_input_nodes)
+        for _, values in comparisons_under_way(_is_value):
+            nodes = [self._known[id(value)][1] for value in values if id(value) in self._known]
+            for node in nodes if values else inputs:
+                if node in inputs:
+                    self._decide_identity(source, node, answer=False)
+        if self._compares_arguments or asks_for_ids():
+            for node in inputs:
+                self._decide_identity(source, node, answer=False)
+
+    def _decide_identity(self, one: Node | Part, other: Node | Part, *, answer: bool) -> None:
+        nodes = tuple(part if isinstance(part, Node) else self.node_of_part(part) for part in (one, other))
+        self.decide(self._aside_of("call_function", operator.is_, nodes), answer=answer)
 
     def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for a tensor with data where none is computed with, so that it is not written to."""
