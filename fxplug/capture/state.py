@@ -108,6 +108,8 @@ class ModuleStates:
         """Whether modules that stay calls may be other ones than when the trace began."""
         self._left_by_calls: dict[int, _Copies] = {}
         """Id of a module -> its tables as a call that stays one has left them."""
+        self.assigned_by_calls: list[tuple[nn.Module, str, str, Any]] = []
+        """Module, its path, name and value of what such calls had assigned when all was put back."""
         self._called: set[int] = set()
         """The ids of modules that have run in such a call."""
         self._containers = Containers()
@@ -317,6 +319,10 @@ class ModuleStates:
                     self._tables_left.append((table, before, found))
         changes += self._restore_hooks()
         changes += self._restore_containers()
+        for key, left in self._left_by_calls.items():
+            module, path, copies = self._seen[key]
+            for name in _differing(left[0], copies[0]):
+                self.assigned_by_calls.append((module, path, name, left[0].get(name)))
         self._left_by_calls.clear()
         return changes
 
@@ -369,7 +375,7 @@ class ModuleStates:
     def release(self) -> None:
         """Let go of the modules."""
         held = (self._modules, self._seen, self._left_by_calls, self._hooks, self.plain_layers)
-        for table in (*held, self._tables_left, self._contents_left):
+        for table in (*held, self._tables_left, self._contents_left, self.assigned_by_calls):
             table.clear()
         self._waiting = (), {}
 

@@ -459,7 +459,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             left = [
                 step for change in (*self._module_changes, *self._outside_changes) for step in change.steps
             ]
-            return unheard_value(self.graph, *self._states.below, outside.codes(), left)
+            states = self._states
+            return unheard_value(self.graph, *states.below, outside.codes(), left, states.assigned_by_calls)
         return missed_change(self.graph, *self._states.below, outside.codes(), self.kept_functions.values())
 
     def note_kept(self, function: Any) -> None:

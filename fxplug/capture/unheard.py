@@ -18,9 +18,10 @@ from torch import nn
 from fxplug.capture.containers import is_container
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
-from fxplug.capture.writes import changes_in, is_read, place_of_write, with_inner
+from fxplug.capture.writes import changes_in, is_read, may_fill, names_by_text, place_of_write, with_inner
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import DYNAMO_INLINE, global_hook_tables, hook_tables, parameters_of
+from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -72,7 +73,21 @@ def missed_change(
     for hook in _hooks_of(graph, modules, paths, codes):
         for name, line in _changes_read(hook.function, modules, codes, _ANYWHERE):
             return _refusal(hook, name, line)
+    for module in _called_of_program(graph, modules, paths):
+        for name, line in _changes_read(module.forward, modules, codes, _ANYWHERE):
+            if name not in TENSOR_NAMES:  # The program most likely reads it of a tensor.
+                return _refusal_of_layer(paths[id(module)], name, line)
     return None
+
+
+def _called_of_program(
+    graph: Graph, modules: Sequence[nn.Module], paths: Mapping[int, str]
+) -> Iterator[nn.Module]:
+    """Yield the modules that the captured program calls as a whole, and whose classes are not those of torch."""
+    own = {kind for kind in set(map(type, modules)) if kind.__module__.partition(".")[0] != "torch"}
+    if own:
+        called = set(map(str, graph.distinct_targets("call_module")))
+        yield from (module for module in modules if type(module) in own and paths[id(module)] in called)
 
 
 def unheard_value(
@@ -81,11 +96,12 @@ def unheard_value(
     paths: Mapping[int, str],
     codes: Sequence[CodeType],
     left: Sequence[Step],
+    assigned: Sequence[tuple[nn.Module, str, str, Any]],
 ) -> TraceError | None:
-    """Return the refusal of a program that was run and reads a number that a hook of a layer has left; None for others.
+    """Return the refusal of a program that was run and reads a number that a layer or a hook of it has left.
 
-    The layer runs as a whole, and what its hooks compute is not heard of: the number would be a constant. Tensors are
-    heard of when the program uses them.
+    The layer runs as a whole, and what it and its hooks compute is not heard of: the number would be a constant.
+    Tensors are heard of when the program uses them.
 
     Args:
         graph: What was recorded.
@@ -93,6 +109,10 @@ def unheard_value(
         paths: The id of each -> its path.
         codes: The functions of the program, with those inside of them.
         left: What the program has left that was not there before.
+        assigned: What calls of layers have assigned to them: module, its path, name and value.
+
+    Returns:
+        None if it reads no such number.
     """
     hooked = _with_hooks(modules)
     called = [str(target) for target in graph.distinct_targets("call_module")] if hooked else []
@@ -104,8 +124,21 @@ def unheard_value(
             for hook in table.values():
                 for name, line in _changes_read(hook, modules, codes, _ANYWHERE):
                     if any(map(_holds_number, _values_under(name, hook, modules, left))):
-                        return _refusal_of_number(_Hook(hook, f"the layer {path!r}"), name, line)
+                        return _refusal_of_number(_called(_Hook(hook, f"the layer {path!r}")), name, line)
+    for module, path, name, value in assigned:
+        if _holds_number(value) and is_read(_codes_outside(module, codes), name, "attribute", contents=False):
+            return _refusal_of_number(f"a call of the layer {path!r}", name, None)
     return None
+
+
+def _codes_outside(module: nn.Module, codes: Sequence[CodeType]) -> list[CodeType]:
+    """Return the code of a program that belongs neither to the class of a module nor to its hooks."""
+    methods = [value for kind in type(module).__mro__ for value in vars(kind).values()]
+    functions = [function for function in map(function_behind, methods) if isinstance(function, FunctionType)]
+    for table in hook_tables(module):
+        functions += [function for hook in table.values() for function in functions_behind(hook)]
+    own = {code for function in functions for code in with_inner(function.__code__)}
+    return [code for code in codes if code not in own]
 
 
 def _values_under(name: str, hook: Any, modules: Sequence[nn.Module], left: Sequence[Step]) -> Iterator[Any]:
@@ -275,6 +308,27 @@ def _changes_by(hook: Any, modules: Sequence[nn.Module]) -> Iterator[tuple[str, 
             value = None if kind == "attribute" else _found_by(one, name)
             if contents and is_container(value):
                 yield from ((other, "attribute", True) for other in _names_of(value, modules))
+        handed = [*_handed_to(one), *_bound_by(hook)]
+        for code in with_inner(one.__code__):
+            yield from ((name, "attribute", False) for name in names_by_text(code, handed))
+            filled = filter(is_container, handed) if may_fill(code) else ()
+            yield from ((name, "attribute", True) for value in filled for name in _names_of(value, modules))
+
+
+def _handed_to(function: FunctionType) -> list[Any]:
+    """Return what a function has as defaults, and what it finds by its names."""
+    code = function.__code__
+    found = [_found_by(function, name) for name in (*code.co_freevars, *code.co_names)]
+    return [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values(), *found]
+
+
+def _bound_by(hook: Any) -> list[Any]:
+    """Return what a `functools.partial` calls its function with."""
+    found: list[Any] = []
+    while isinstance(hook, partial):
+        found += (*hook.args, *hook.keywords.values())
+        hook = hook.func
+    return found
 
 
 def _found_by(function: FunctionType, name: str) -> Any:
@@ -314,9 +368,19 @@ def _refusal_of_call(function: Any, name: str, line: SourceLine | None) -> Trace
     )
 
 
-def _refusal_of_number(hook: _Hook, name: str, line: SourceLine | None) -> TraceError:
+def _refusal_of_layer(path: str, name: str, line: SourceLine | None) -> TraceError:
     return TraceError(
-        f"Cannot trace: {_called(hook)} puts a number into {name!r}{_place(line)}, and the program "
+        f"Cannot trace: the forward of {path!r}, which stays one call, changes {name!r}{_place(line)}, and the program "
+        "reads it. The module runs when the captured program runs, and not while it is recorded: what the program has "
+        "read is what was there before. Let the module return what is new, let the trace enter it, or give example "
+        "inputs (fxplug.trace(root, example_inputs)).",
+        code="FXP-T056",
+    )
+
+
+def _refusal_of_number(who: str, name: str, line: SourceLine | None) -> TraceError:
+    return TraceError(
+        f"Cannot trace: {who} puts a number into {name!r}{_place(line)}, and the program "
         "reads it. The layer stays one call, and what its hooks compute is not heard of: it would be a constant. "
         "Compute it in forward, or keep the tensor itself, of which the program takes the number.",
         code="FXP-T061",

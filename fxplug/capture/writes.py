@@ -6,14 +6,24 @@ import dis
 import weakref
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import SourceLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Writes", "changes_in", "is_read", "only_adds_to", "place_of_write", "with_inner", "writes_of"]
+__all__ = [
+    "Writes",
+    "changes_in",
+    "is_read",
+    "may_fill",
+    "names_by_text",
+    "only_adds_to",
+    "place_of_write",
+    "with_inner",
+    "writes_of",
+]
 
 
 @dataclass(frozen=True)
@@ -208,6 +218,19 @@ def changes_in(code: CodeType) -> Iterator[tuple[str, str, bool]]:
             yield entry.argval, kind, True
     if not _BY_TEXT.isdisjoint(code.co_names):
         yield from ((text, "attribute", False) for text in _texts_in(code.co_consts))
+
+
+def names_by_text(code: CodeType, values: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts among some values, if a function changes attributes that it does not name: they may be those."""
+    if not _BY_TEXT.isdisjoint(code.co_names):
+        yield from _texts_in(values)
+
+
+def may_fill(code: CodeType) -> bool:
+    """Return whether a function may change what is in a container, whichever that is."""
+    if not _FILLING.isdisjoint(code.co_names):
+        return True
+    return any(entry.opname in _CHANGING or entry.opname == "STORE_SLICE" for entry in _entries(code))
 
 
 def _texts_in(constants: Iterable[object]) -> Iterator[str]:

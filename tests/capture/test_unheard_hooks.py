@@ -11,6 +11,7 @@ from torch import nn
 
 import fxplug
 from fxplug.errors import TraceError, TraceWarning
+from fxplug.plugins import Config, PluginManager, TraceConfig
 
 X = torch.arange(6.0).reshape(2, 3)
 STORE = {}
@@ -135,6 +136,36 @@ class AssignsInTheTable(Assigns):
         vars(self).update(feature=result)
 
 
+class AssignsByATextInADefault(Assigns):
+    def keep(self, module, args, result, *, name="feature"):
+        setattr(self, name, result)
+
+
+class AssignsByATextOfAPartial(Assigns):
+    def hang(self):
+        self.layer.register_forward_hook(functools.partial(self.keep, "feature"))
+
+    def keep(self, name, module, args, result):
+        setattr(self, name, result)
+
+
+class AppendsToADefault(Appends):
+    def hang(self):
+        def keep(module, args, result, kept=self.features):
+            kept.append(result)
+
+        self.layer.register_forward_hook(keep)
+
+
+class AppendsToWhatAPartialBinds(Appends):
+    def hang(self):
+        self.layer.register_forward_hook(functools.partial(self.keep, self.features))
+
+    @staticmethod
+    def keep(kept, module, args, result):
+        kept.append(result)
+
+
 class Recorder:
     def __init__(self):
         self.seen = {}
@@ -156,6 +187,7 @@ READING = [
     *(Appends, AppendsThroughAMethod, AppendsToWhatItClosesOver, Assigns, AssignsAtTheLayer, Counts),
     *(StoresInAGlobal, StoresByAPartial, StoresInAnObject),
     *(AppendsToALocal, AssignsByText, AssignsInTheTable),
+    *(AssignsByATextInADefault, AssignsByATextOfAPartial, AppendsToADefault, AppendsToWhatAPartialBinds),
 ]
 
 
@@ -491,3 +523,95 @@ def test_numbers_that_the_program_does_not_read_are_its_hooks_own():
 
     x = torch.rand(5, 4)
     torch.testing.assert_close(captured(x), model(x))
+
+
+def _count(module, given, result, *, name="calls"):
+    setattr(module, name, getattr(module, name) + 1)
+
+
+class CountsItself(nn.Linear):
+    """A layer that is kept whole, as those of torch are, and counts its calls."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+
+
+class ReadsACount(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        y = self.layer(x)
+        return y * self.layer.calls
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_number_that_a_call_of_a_layer_leaves_at_it_is_no_constant(check, mode):
+    layer = linear()
+    layer.calls = 0
+    layer.register_forward_hook(_count)
+
+    with pytest.raises(TraceError, match="puts a number into 'calls'") as refused:
+        fxplug.trace(ReadsACount(layer), (X,), check=check, mode=mode)
+
+    assert refused.value.code == "FXP-T061"
+    assert layer.calls == 0
+
+
+@pytest.fixture
+def with_whole_layers():
+    """Lets traces keep the modules called ``layer`` as calls."""
+    config = Config(trace=TraceConfig(leaf_modules=("layer",)))
+    return PluginManager(config=config, candidates=[], environ={})
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"), [("symbolic", "FXP-T056"), ("shape", "FXP-T061"), ("value", "FXP-T061")]
+)
+def test_so_is_one_that_a_layer_of_the_program_leaves_which_is_kept_whole(mode, code, with_whole_layers):
+    with pytest.raises(TraceError, match="'calls'") as refused:
+        fxplug.trace(ReadsACount(CountsItself(3, 3)), (X,), mode=mode, manager=with_whole_layers)
+    assert refused.value.code == code
+
+
+class KeepsShape(nn.Linear):
+    def forward(self, x):
+        self.shape = x.shape
+        return super().forward(x)
+
+
+class ReadsShape(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = KeepsShape(3, 3)
+
+    def forward(self, x):
+        return self.layer(x).reshape(x.shape)
+
+
+def test_what_the_program_reads_of_tensors_is_no_matter(with_whole_layers):
+    root = ReadsShape()
+    captured = fxplug.trace(root, (X,), mode="symbolic", manager=with_whole_layers)
+    assert torch.equal(captured(X), root(X))
+
+
+class OnlyCounts(ReadsACount):
+    def forward(self, x):
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_count_that_only_its_hook_reads_is_kept_by_the_hook(mode):
+    layer = linear()
+    layer.calls = 0
+    layer.register_forward_hook(_count)
+    captured = fxplug.trace(OnlyCounts(layer), (X,), mode=mode)
+
+    for count in (1, 2):
+        captured(X)
+        assert captured.layer.calls == count
