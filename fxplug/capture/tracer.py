@@ -184,6 +184,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Pairs of nodes that the graph checks to be two objects."""
         self.kept_functions: dict[int, Any] = {}
         """Id -> function of the program, of those whose calls are kept."""
+        self._whole: dict[str, nn.Module] = {}
+        """Path -> module, of those that stay calls and are no layers of torch."""
         self.hashed: list[Proxy] = []
         """Values that the program has used as keys."""
 
@@ -247,7 +249,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._place = Place(_TRACE_CODE, None, None)
             self._attribute_proxies = {}
             self.hashed = []
-            self.kept_functions = {}
+            self.kept_functions, self._whole = {}, {}
             self._constants = Constants()
             self.new_constants.clear()
             self._states.release()
@@ -461,7 +463,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             ]
             states = self._states
             return unheard_value(self.graph, *states.below, outside.codes(), left, states.assigned_by_calls)
-        return missed_change(self.graph, *self._states.below, outside.codes(), self.kept_functions.values())
+        kept = self.kept_functions.values()
+        return missed_change(self.graph, *self._states.below, outside.codes(), kept, self._whole)
 
     def note_kept(self, function: Any) -> None:
         """Hear that a call of a function was recorded that stays one."""
@@ -781,6 +784,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 self.on_constants_read(proxy)
                 if _may_give_none(type(m)):
                     check_result(self, proxy)
+                    self._whole[path] = m
                 return proxy
             finally:
                 place.scope = former
@@ -860,6 +864,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 proxy = self._record_leaf(path, kind, args, kwargs)
                 if treated not in _LAYERS:
                     check_result(self, proxy)
+                    self._whole[path] = module
                 return proxy
         return self.enter_module(path, module, partial(original_call, module), args, kwargs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import chain
-from types import BuiltinMethodType, FunctionType
+from types import BuiltinMethodType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -54,6 +54,7 @@ def missed_change(
     paths: Mapping[int, str],
     codes: Sequence[CodeType],
     kept: Iterable[Any] = (),
+    whole: Mapping[str, nn.Module] = MappingProxyType({}),
 ) -> TraceError | None:
     """Return the refusal of a program that reads what a hook has not changed yet; None if it reads no such thing.
 
@@ -66,6 +67,7 @@ def missed_change(
         paths: The id of each -> its path.
         codes: The functions of the program, with those inside of them.
         kept: The functions that stay calls.
+        whole: Path -> module, of those that stay calls and whose classes are not those of torch.
     """
     for function in kept:
         for name, line in _changes_read(function, modules, codes, _AROUND):
@@ -73,21 +75,11 @@ def missed_change(
     for hook in _hooks_of(graph, modules, paths, codes):
         for name, line in _changes_read(hook.function, modules, codes, _ANYWHERE):
             return _refusal(hook, name, line)
-    for module in _called_of_program(graph, modules, paths):
+    for path, module in whole.items():
         for name, line in _changes_read(module.forward, modules, codes, _ANYWHERE):
             if name not in TENSOR_NAMES:  # The program most likely reads it of a tensor.
-                return _refusal_of_layer(paths[id(module)], name, line)
+                return _refusal_of_layer(path, name, line)
     return None
-
-
-def _called_of_program(
-    graph: Graph, modules: Sequence[nn.Module], paths: Mapping[int, str]
-) -> Iterator[nn.Module]:
-    """Yield the modules that the captured program calls as a whole, and whose classes are not those of torch."""
-    own = {kind for kind in set(map(type, modules)) if kind.__module__.partition(".")[0] != "torch"}
-    if own:
-        called = set(map(str, graph.distinct_targets("call_module")))
-        yield from (module for module in modules if type(module) in own and paths[id(module)] in called)
 
 
 def unheard_value(
@@ -114,7 +106,7 @@ def unheard_value(
     Returns:
         None if it reads no such number.
     """
-    hooked = _with_hooks(modules)
+    hooked = _with_hooks(modules, backward=False)
     called = [str(target) for target in graph.distinct_targets("call_module")] if hooked else []
     for module in hooked:
         path = paths[id(module)]
@@ -191,7 +183,7 @@ def _hooks_of(
     """Yield the hooks that the captured program runs."""
     names: set[str] = set().union(*(code.co_names for code in codes))
     backward = not names.isdisjoint(_GRADIENTS) and _computes_gradients(graph)
-    hooked = _with_hooks(modules)
+    hooked = _with_hooks(modules, backward=backward)
     everywhere = global_hook_tables()
     if hooked or any(everywhere):
         called = [str(target) for target in graph.distinct_targets("call_module")]
@@ -220,7 +212,7 @@ def _hooks_of_weights(modules: Sequence[nn.Module], paths: Mapping[int, str]) ->
                 yield from (_Hook(hook, f"the weight {path!r}") for hook in hooks.values())
 
 
-def _with_hooks(modules: Sequence[nn.Module]) -> list[nn.Module]:
+def _with_hooks(modules: Sequence[nn.Module], *, backward: bool) -> list[nn.Module]:
     """Return the modules with hooks of their own; looked at in each trace are all, and most traces find none."""
     try:
         return [
@@ -228,8 +220,7 @@ def _with_hooks(modules: Sequence[nn.Module]) -> list[nn.Module]:
             for module in modules
             if (held := module.__dict__)["_forward_hooks"]
             or held["_forward_pre_hooks"]
-            or held["_backward_hooks"]
-            or held["_backward_pre_hooks"]
+            or (backward and (held["_backward_hooks"] or held["_backward_pre_hooks"]))
         ]
     except KeyError:  # What is compiled keeps them elsewhere.
         return [
