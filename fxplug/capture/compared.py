@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import builtins
+import enum
 import inspect
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from fxplug.capture.hazards import scan_of
+from fxplug.capture.identity import ELEMENT_OF, assigned_later, names_operators
 from fxplug.capture.sources import frames_of_program
 from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from types import CodeType, FrameType
 
     from fxplug.capture.identity import Comparison
 
-__all__ = ["asks_for_ids", "comparisons_under_way"]
+__all__ = ["are_handed_over", "comparisons_under_way", "may_compare_elsewhere"]
 
 _UNKNOWN: Any = object()
+_STRUCTURAL = (
+    *(nn.Module, type, ModuleType, FunctionType, BuiltinFunctionType, MethodType),
+    *(enum.Enum, str, torch.dtype, torch.device),
+)
+"""Classes of what programs are made of: a variable that holds one will hold no value of the program later."""
 
 
 def comparisons_under_way(is_value: Callable[[Any], bool]) -> Iterator[tuple[Comparison, list[Any]]]:
@@ -31,29 +39,34 @@ def comparisons_under_way(is_value: Callable[[Any], bool]) -> Iterator[tuple[Com
         is_value: Whether something is, or stands for, a value of the program.
 
     Yields:
-        A comparison, and what its operands are now, as far as that is plain to see.
+        A comparison, and those of its operands that are now what they will be when it is made. If there is none of
+        these, it may be of any value; otherwise it is of one of these with one that is not known, or with another one.
     """
     for frame in frames_of_program():
-        for comparison in scan_of(frame.f_code).comparisons:
-            found = [_look_up(frame, path) for path in (comparison.one, comparison.other)]
+        comparisons = scan_of(frame.f_code).comparisons
+        later = assigned_later(frame.f_code, frame.f_lasti) if comparisons else frozenset[str]()
+        for comparison in comparisons:
+            paths = (comparison.one, comparison.other)
+            found = [_look_up(frame, path, later) for path in paths]
             known = [value for value in found if value is not _UNKNOWN]
             if all(map(is_value, known)):
                 yield comparison, known
 
 
-def asks_for_ids() -> bool:
-    """Return whether a function of the program that is running names ``id``."""
-    return any("id" in scan_of(frame.f_code).asks for frame in frames_of_program())
-
-
-def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
-    """Return what a variable holds, or an attribute of it; what is not there yet, or None so far, is not known."""
+def _look_up(frame: FrameType, path: tuple[str, ...], later: frozenset[str]) -> Any:
+    """Return what a variable holds, or an attribute of it, as far as it will hold that when it is compared."""
     if not path:
         return _UNKNOWN
-    if path[0]:
-        value, names = frame.f_locals.get(path[0]), path[1:]
-    else:
+    if not path[0]:
         value, names = frame.f_globals.get(path[1], vars(builtins).get(path[1])), path[2:]
+    else:
+        value, names = frame.f_locals.get(path[0]), path[1:]
+        if path[0] in later and (names or not isinstance(value, _STRUCTURAL)):
+            return _UNKNOWN
+    return _follow(value, names)
+
+
+def _follow(value: Any, names: Iterable[str]) -> Any:
     for name in names:
         if value is None or value is _UNKNOWN:
             break
@@ -61,8 +74,50 @@ def _look_up(frame: FrameType, path: tuple[str, ...]) -> Any:
     return _UNKNOWN if value is None else value
 
 
+def are_handed_over(function: FunctionType, code: CodeType, owner: Any) -> bool:
+    """Return whether a function may compare by identity what it is called with, or parts of it, with one another.
+
+    Args:
+        function: The function.
+        code: Its own code.
+        owner: The object whose method it is; None for a function.
+    """
+    if names_operators(code):
+        return True
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    own = parameters[:1] if isinstance(owner, nn.Module) else ()
+    for pair in scan_of(code).pairs:
+        sides = {pair.one, pair.other} - {"", *own}
+        if pair.one and not sides:
+            continue  # What a module holds is no value of the program.
+        named = function.__globals__.get(pair.name) if pair.name else None
+        if named is None or isinstance(named, torch.Tensor):
+            return True
+    if parameters and not own:  # What an object holds that is no module may be a value.
+        sides = [side for one in scan_of(code).comparisons for side in (one.one, one.other)]
+        if any(side[:1] == parameters[:1] for side in sides):
+            return True
+    return "id" in scan_of(code).asks and len(parameters) > len(own)
+
+
+def may_compare_elsewhere(codes: Collection[CodeType]) -> bool:
+    """Return whether one of some functions that compare may be called with a value that has just been computed.
+
+    Those that are running are looked at themselves.
+    """
+    if not codes:
+        return False
+    running = [frame.f_code for frame in frames_of_program()]
+    return any("id" in scan_of(code).asks for code in running) or any(
+        all(code is not one for one in running) for code in codes
+    )
+
+
 def _held(owner: Any, name: str) -> Any:
     """Return what an object holds under a name, without asking it: reads are recorded, and properties run."""
+    if name == ELEMENT_OF:
+        is_of_modules = isinstance(owner, (nn.ModuleList, nn.ModuleDict, nn.Sequential))
+        return nn.Module if is_of_modules else _UNKNOWN
     if isinstance(owner, nn.Module):
         tables: list[Mapping[str, Any]] = [
             vars(owner),

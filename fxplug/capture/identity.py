@@ -8,18 +8,21 @@ from __future__ import annotations
 import dis
 import inspect
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
 from fxplug.ir import SourceLine
 
 __all__ = [
+    "ELEMENT_OF",
     "Comparison",
     "Pair",
     "Test",
+    "assigned_later",
     "comparisons_in",
     "is_result_returned",
+    "names_operators",
     "pairs_in",
     "test_of_result",
     "tests_in",
@@ -65,8 +68,8 @@ class Comparison:
     line: SourceLine
     """Where it stands."""
     one: tuple[str, ...]
-    """A variable, followed by the attributes that are read of it: ``("self", "weight")``; the variable is ``""`` in
-    front of the name of a global. Empty for any other expression."""
+    """A variable, followed by the attributes that are read of it: ``("self", "weight")``, or by `ELEMENT_OF`; the
+    variable is ``""`` in front of the name of a global. Empty for any other expression."""
     other: tuple[str, ...]
     """The same for what it is compared with."""
 
@@ -268,14 +271,25 @@ def _with_aliases(
         name: str = entry.argval[0] if isinstance(entry.argval, tuple) else entry.argval
         if name in found:
             continue
-        if entries[index - 1][0].opname == "FOR_ITER":
+        before = _behind_unpacking(entries, index - 1)
+        if entries[before][0].opname == "FOR_ITER":
             found[name] = (_ELEMENT, True)
             continue
-        source = _operand(entries, index - 1)
+        source = _operand(entries, before)
+        if before < index - 1 and source.name is not None:
+            source = replace(source, is_whole=False)
         if source.name in found:
             parameter, was_whole = found[source.name]
             found[name] = (parameter, source.is_whole and was_whole)
     return found
+
+
+def _behind_unpacking(entries: list[tuple[dis.Instruction, int]], index: int) -> int:
+    """Return the index of what leaves a value that is taken apart into several variables, or else the index itself."""
+    at = index
+    while at > 0 and entries[at][0].opname.startswith(("STORE_FAST", "STORE_DEREF")):
+        at -= 1
+    return at - 1 if at > 0 and entries[at][0].opname in {"UNPACK_SEQUENCE", "UNPACK_EX"} else index
 
 
 def _looked_up(entries: list[tuple[dis.Instruction, int]], index: int) -> _Operand | None:
@@ -453,6 +467,45 @@ def _pair_at(
     return Pair(line, one[0], other[0], one[1], other[1], left.global_name or right.global_name)
 
 
+_OPERATORS = frozenset({"is_", "is_not"})
+"""Functions of the module `operator` that compare by identity."""
+
+
+def names_operators(code: CodeType) -> bool:
+    """Return whether a function names one of the functions of `operator` that compare by identity."""
+    return not _OPERATORS.isdisjoint(code.co_names)
+
+
+_stores: dict[int, tuple[weakref.ref[CodeType], list[tuple[int, str]], list[tuple[int, int]]]] = {}
+"""Id of code -> its assignments of variables, and its jumps back: from where, and to where."""
+
+
+def assigned_later(code: CodeType, offset: int) -> frozenset[str]:
+    """Return the variables that a function may assign when it goes on.
+
+    Args:
+        code: Of the function.
+        offset: Of the instruction that it is at.
+    """
+    key = id(code)
+    known = _stores.get(key)
+    if known is None:
+        stores: list[tuple[int, str]] = []
+        jumps: list[tuple[int, int]] = []
+        for entry in dis.get_instructions(code):
+            if entry.opname.startswith(("STORE_FAST", "STORE_DEREF")):
+                held: Any = entry.argval
+                names: tuple[str, ...] = held if isinstance(held, tuple) else (held,)
+                stores += [(entry.offset, name) for name in names]
+            is_jump = entry.opcode in dis.hasjrel or entry.opcode in dis.hasjabs
+            if is_jump and entry.argval < entry.offset:
+                jumps.append((entry.offset, entry.argval))
+        known = _stores[key] = (weakref.ref(code, lambda _: _stores.pop(key, None)), stores, jumps)
+    _, stores, jumps = known
+    first = min([target for source, target in jumps if target <= offset <= source], default=offset)
+    return frozenset(name for place, name in stores if place >= first)
+
+
 def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
     """Return the comparisons of two values in a function, also those in functions inside of it."""
     found: list[Comparison] = []
@@ -465,6 +518,8 @@ def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
                     for path in (inner.one, inner.other)
                 ]
                 found.append(Comparison(inner.line, *known))
+    if names_operators(code):
+        found.append(Comparison(SourceLine(code.co_filename, code.co_firstlineno, code.co_name), (), ()))
     entries = _entries(code) if _IS in code.co_code[::2] else []
     for index, (entry, line) in enumerate(entries):
         if entry.opcode != _IS:
@@ -480,13 +535,30 @@ def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
     return tuple(found)
 
 
+ELEMENT_OF = "[]"
+"""Stands among the attributes of a path for an element, whichever that is."""
+
+
 def _path(entries: list[tuple[dis.Instruction, int]], operand: _Operand, end: int) -> tuple[str, ...]:
     """Return the variable that an expression reads, and the attributes of it; empty for any other expression."""
     if operand.name is not None and operand.is_whole:
         return (operand.name,)
+    start = entries[operand.start][0] if operand.start >= 0 else None
+    if start is not None and start.opname == "LOAD_GLOBAL" and start.argval == "type":
+        return ("", "type")  # A class in any case.
     names: list[str] = []
-    while end >= 0 and entries[end][0].opname.startswith("LOAD_ATTR"):
-        names.insert(0, entries[end][0].argval)
+    while end >= 0:
+        entry = entries[end][0]
+        if entry.opname.startswith("LOAD_ATTR"):
+            names.insert(0, entry.argval)
+        elif entry.opname.startswith(("BINARY_SUBSCR", "BINARY_OP")) and entry.argrepr in {"", "[]"}:
+            key = _operand(entries, end - 1)
+            if not key.is_constant:
+                break
+            names.insert(0, ELEMENT_OF)
+            end = key.start
+        else:
+            break
         end -= 1
     variable = _loaded(entries, end)
     if variable is not None:

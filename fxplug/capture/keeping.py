@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,7 @@ from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.gradients import CHANGING_GRADIENTS
 from fxplug.capture.hazards import scan_of
+from fxplug.capture.identity import names_operators
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import ASKING_FOR_SEEDS, seeding_error
 from fxplug.capture.reached import FORWARDS, flags_in
@@ -66,6 +68,26 @@ def _held_at(owner: Any, path: str) -> Any:
     return value
 
 
+def _finds_operators(function: Any) -> bool:
+    """Return whether a function finds the functions that compare two values by identity."""
+    held: dict[str, Any] = getattr(function, "__globals__", {})
+    return any(
+        held.get(name) in (operator.is_, operator.is_not, operator) for name in (*_IDENTITY, "operator")
+    )
+
+
+_IDENTITY = ("is_", "is_not")
+
+
+def _unknown_identity(code: CodeType) -> TraceError:
+    return TraceError(
+        f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) names operator.is_ or is_not, which "
+        "ask whether two values are the same object, and what stands for them is another one. Compare what is in them "
+        "(torch.equal), or give example inputs: fxplug.trace(root, example_inputs).",
+        code="FXP-T041",
+    )
+
+
 def _weights_found_by(function: FunctionType, names: frozenset[str]) -> list[torch.Tensor]:
     """Return the tensors that get gradients and that a function finds by its names, or closes over."""
     namespace = function.__globals__
@@ -96,6 +118,8 @@ class StateKeeper:
     """Whether one that it may call names ``forward``."""
     _compares: bool
     """Whether one that it may call compares two values by identity."""
+    runs_leaves: bool
+    """Whether modules that stay calls run while the program is traced."""
     _converting: int = 0
     """Above zero while the program converts a module: a weight that is as it is to be stays the same tensor."""
     paused: int = 0
@@ -230,6 +254,9 @@ class StateKeeper:
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         self._compares = self._compares or bool(scan_of(code).comparisons)
+        if names_operators(code) and not self.runs_leaves and _finds_operators(function):
+            self.note_refusal(error := _unknown_identity(code))
+            raise error
         if "training" in names:
             self._readers.append((function, code, owner))
         self._names_forward = self._names_forward or not names.isdisjoint(FORWARDS)

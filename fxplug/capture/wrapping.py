@@ -43,6 +43,7 @@ from fxplug.capture.world import (
 )
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
+from fxplug.execute.guards import GuardedForward
 from fxplug.semantics.internals import (
     MODULES_WITH_MODES,
     stands_in_for_scripts,
@@ -403,6 +404,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
     while isinstance(function, partial):
         function = function.func
+    if isinstance(function, GuardedForward):
+        function = function.__wrapped__
     if not isinstance(function, (FunctionType, MethodType)):
         function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
     receiver = getattr(function, "__self__", None)

@@ -382,9 +382,10 @@ class InputReceiver(ValueKeeper):
             TraceError: It was given twice, and the program has received two.
         """
         caller = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
-        if self._hash_is_asked or passes_calls_on(caller.f_code.co_filename):
+        if passes_calls_on(caller.f_code.co_filename):
             return
-        if not any(value is given for _, given in self._tensor_inputs):
+        self._look_at_key(value)
+        if self._hash_is_asked or not any(value is given for _, given in self._tensor_inputs):
             return
         self._hash_is_asked = True
         if self._is_split:

@@ -45,6 +45,7 @@ _ASKING = frozenset(
 )
 COMPARES = "<is>"
 """Stands among the names for a comparison of two values by identity."""
+_TELLING_APART = frozenset({COMPARES, "id", "is_", "is_not"})
 ASKS_FOR_NONE = "<is None>"
 """Stands among the names for a comparison of a value with None."""
 UNHEARD = "<unheard>"
@@ -74,7 +75,7 @@ def asks_for_kinds(names: frozenset[str]) -> bool:
 
 def asks_for_identity(names: frozenset[str]) -> bool:
     """Return whether one of the names tells two tensors apart that have the same values."""
-    return COMPARES in names or "id" in names
+    return not names.isdisjoint(_TELLING_APART)
 
 
 def kind_may_differ(node: Node) -> bool:

@@ -26,6 +26,7 @@ from fxplug.semantics.internals import (
     is_factory,
     put_on,
     put_on_calls,
+    storage_of,
     take_off,
     take_off_calls,
 )
@@ -213,6 +214,13 @@ class CallRecorder(InputReceiver):
         if self._snapshots.shares_memory(tensor):
             self._has_acted = True
             self._aloof(self._snapshots.before_write, tensor)
+        elif self.without_data is not None and storage_of(tensor) in self._storages_from_before():
+            self._has_acted = True
+
+    def _storages_from_before(self) -> set[Any]:
+        """Return the memory that stands for that of inputs, weights and buffers, where nothing has data."""
+        twins = [twin for _, twin in self._twins.values()]
+        return set(map(storage_of, (*twins, *(value for _, value in self._tensor_inputs))))
 
     def _note_constant(self, node: Node) -> None:
         if node.op in {"call_function", "call_method"}:

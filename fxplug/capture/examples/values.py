@@ -9,7 +9,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
-from fxplug.capture.compared import asks_for_ids, comparisons_under_way
+from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
@@ -17,7 +17,6 @@ from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
-from fxplug.capture.hazards import scan_of
 from fxplug.capture.sameness import passes_on
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
@@ -89,7 +88,10 @@ class ValueKeeper(Answerer):
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
-        self._compares_arguments = False
+        self._split: set[int] = set()
+        """The ids of tensors of which the program has received two for one."""
+        self._comparing: list[CodeType] = []
+        """The code of functions that compare what they are called with."""
 
     def _stand_in(self, value: Any, node: Node, *, writes: bool) -> Any:
         """Return what the program gets for the value of a node."""
@@ -237,7 +239,8 @@ class ValueKeeper(Answerer):
         if known is not None and not writes:
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
-            value = self._aloof(another, value)
+            former, value = value, self._aloof(another, value)
+            self._split.update((id(former), id(value)))
         self._known.add_result(value, storage_of(value), source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1
@@ -248,10 +251,31 @@ class ValueKeeper(Answerer):
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call (see `StateKeeper.on_function_reached`)."""
         super().on_function_reached(function, code, names, owner)
-        scan = scan_of(code)
-        self._compares = self._compares or bool(scan.pairs) or "id" in scan.asks
-        # It may be called with what other functions have made.
-        self._compares_arguments = self._compares_arguments or any(pair.other for pair in scan.pairs)
+        if are_handed_over(function, code, owner):
+            self._comparing.append(code)
+            self._compares = True
+
+    def _look_at_key(self, value: torch.Tensor) -> None:
+        """Look at a tensor that the program uses as a key, or puts into a set: which object it is decides.
+
+        Raises:
+            TraceError: A call has returned it as it was given, and the program has received two.
+        """
+        known = self._known.get(id(value))
+        if known is None or self.paused:
+            return
+        if id(value) in self._split:
+            error = TraceError(
+                f"Cannot trace: a tensor that a call has returned as it was given is a key{place_in_program()}. Keep "
+                "what belongs to it under something else, such as a number or a text.",
+                code="FXP-T043",
+            )
+            self.note_refusal(error)
+            raise error
+        source = known[1]
+        if isinstance(source, Node) and passes_on(source, self.root):
+            for node in dict.fromkeys(source.all_input_nodes):
+                self._decide_identity(source, node, answer=False)
 
     def _look_at_result(self, proxy: Proxy) -> None:
         """Let a result be: what it is compared with is known where it is bound."""
@@ -261,7 +285,7 @@ class ValueKeeper(Answerer):
         for _, values in comparisons_under_way(_is_value):
             if not values or any(value is tensor for value in values):
                 return True
-        return self._compares_arguments or asks_for_ids()
+        return may_compare_elsewhere(self._comparing)
 
     def _tell_from_arguments(self, source: Node | Part) -> None:
         """Guard that what a call returned is none of its arguments, if it may be and the program may compare them."""
@@ -273,7 +297,7 @@ class ValueKeeper(Answerer):
             for node in nodes if values else inputs:
                 if node in inputs:
                     self._decide_identity(source, node, answer=False)
-        if self._compares_arguments or asks_for_ids():
+        if may_compare_elsewhere(self._comparing):
             for node in inputs:
                 self._decide_identity(source, node, answer=False)
 
