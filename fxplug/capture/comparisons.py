@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,21 @@ def check_comparisons(
             tracer.note_refusal(error)
             raise error
     for pair in scan_of(function.__code__).pairs:
-        _check_pair(tracer, pair, dict(values_by_name(function, args, kwargs)), function)
+        _check_pair(tracer, pair, _given_to(function, args, kwargs), function)
+
+
+def _given_to(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what each parameter of a function is given in a call, those behind stars included."""
+    code = function.__code__
+    given = dict(values_by_name(function, args, kwargs))
+    place = code.co_argcount + code.co_kwonlyargcount
+    named = code.co_varnames[:place]
+    if code.co_flags & inspect.CO_VARARGS:
+        given[code.co_varnames[place]] = args[code.co_argcount :]
+        place += 1
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        given[code.co_varnames[place]] = {key: kwargs[key] for key in kwargs.keys() - set(named)}
+    return given
 
 
 def check_result(tracer: Any, proxy: Proxy) -> None:
@@ -110,6 +125,8 @@ def check_returned(tracer: Any, proxy: Proxy) -> None:
         return issubclass(type(value), (Proxy, torch.Tensor))
 
     for comparison, values in comparisons_under_way(is_value):
+        if comparison.is_by_operator:
+            continue  # What finds these functions is refused (see `StateKeeper.on_function_reached`).
         if not values or any(_may_be_result(tracer, node, value) for value in values):
             _refuse_pair(tracer, Pair(comparison.line, "", ""), node)
 

@@ -72,6 +72,8 @@ class Comparison:
     variable is ``""`` in front of the name of a global. Empty for any other expression."""
     other: tuple[str, ...]
     """The same for what it is compared with."""
+    is_by_operator: bool = False
+    """Whether a function of the module `operator` is named, which compares anything."""
 
 
 _ELEMENT = "<element>"
@@ -513,13 +515,14 @@ def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
         if isinstance(part, CodeType):
             for inner in comparisons_in(part):
                 # What else the function inside is called with, or computes, is not known here.
-                known = [
+                one, other = (
                     path if path[:1] == ("",) or (path and path[0] in part.co_freevars) else ()
                     for path in (inner.one, inner.other)
-                ]
-                found.append(Comparison(inner.line, *known))
+                )
+                found.append(Comparison(inner.line, one, other, inner.is_by_operator))
     if names_operators(code):
-        found.append(Comparison(SourceLine(code.co_filename, code.co_firstlineno, code.co_name), (), ()))
+        line = SourceLine(code.co_filename, code.co_firstlineno, code.co_name)
+        found.append(Comparison(line, (), (), is_by_operator=True))
     entries = _entries(code) if _IS in code.co_code[::2] else []
     for index, (entry, line) in enumerate(entries):
         if entry.opcode != _IS:
@@ -530,8 +533,8 @@ def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
         reads_metadata = any(_reads_metadata(entries[end][0]) for end in ends if end >= 0)
         if right.is_constant or left.is_constant or reads_metadata:
             continue
-        paths = [_path(entries, *pair) for pair in zip((left, right), ends, strict=True)]
-        found.append(Comparison(SourceLine(code.co_filename, line, code.co_name), *paths))
+        one, other = _path(entries, left, ends[0]), _path(entries, right, ends[1])
+        found.append(Comparison(SourceLine(code.co_filename, line, code.co_name), one, other))
     return tuple(found)
 
 

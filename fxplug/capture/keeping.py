@@ -22,6 +22,7 @@ from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_p
 from fxplug.capture.state import class_error
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
+from fxplug.execute import GraphModule
 from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.internals import modules_of
 
@@ -68,15 +69,7 @@ def _held_at(owner: Any, path: str) -> Any:
     return value
 
 
-def _finds_operators(function: Any) -> bool:
-    """Return whether a function finds the functions that compare two values by identity."""
-    held: dict[str, Any] = getattr(function, "__globals__", {})
-    return any(
-        held.get(name) in (operator.is_, operator.is_not, operator) for name in (*_IDENTITY, "operator")
-    )
-
-
-_IDENTITY = ("is_", "is_not")
+_IDENTITY = (operator.is_, operator.is_not)
 
 
 def _unknown_identity(code: CodeType) -> TraceError:
@@ -254,7 +247,7 @@ class StateKeeper:
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         self._compares = self._compares or bool(scan_of(code).comparisons)
-        if names_operators(code) and not self.runs_leaves and _finds_operators(function):
+        if names_operators(code) and not self.runs_leaves and self._finds_operators(function, owner):
             self.note_refusal(error := _unknown_identity(code))
             raise error
         if "training" in names:
@@ -272,6 +265,20 @@ class StateKeeper:
             self._states.expect_changes()
         if self._outside is not None:
             self._outside.note_function(function, code, names)
+
+    def _finds_operators(self, function: Any, owner: Any) -> bool:
+        """Return whether a function finds the functions that compare by identity, and may compare two values."""
+        program = self.context.root if owner is None else owner
+        if isinstance(program, GraphModule) and "-generated-" in function.__code__.co_filename:
+            found = program.graph.nodes_that_call(lambda op, target: target in _IDENTITY)
+            return any(len(node.all_input_nodes) > 1 for node in found)
+        held: dict[str, Any] = getattr(function, "__globals__", {})
+        names = {name: held.get(name) for name in ("is_", "is_not", "operator")}
+        return any(
+            value in (*_IDENTITY, operator)
+            for value in names.values()
+            if callable(value) or value is operator
+        )
 
     def _note_readers(self) -> None:
         """Let the flags count that methods of modules may have read which are called by their names.

@@ -163,15 +163,12 @@ class RandomStates:
         """Hear that a function is called which asks for the time, or the system for random numbers.
 
         Args:
-            kind: ``"clock"``, ``"entropy"``, ``"numbers"`` of a generator that all threads share, or ``"possible
-                numbers"`` where nobody would hear the program draw them.
+            kind: ``"clock"``, ``"entropy"``, or ``"possible numbers"`` of a generator that all threads share, which
+                nobody would hear the program draw.
             name: Of the function, or of the library whose generator it is.
         """
         if kind == "possible numbers":
             self._possible.add(name)
-            return
-        if kind == "numbers":
-            self._heard.add(name)
             return
         frame = next(frames_of_program(), None)
         if frame is None or is_installed(frame.f_code.co_filename):

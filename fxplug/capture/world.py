@@ -42,10 +42,10 @@ __all__ = [
     "CallsPatch",
     "PartialPatch",
     "asked_of_world",
-    "draws_of_numpy",
     "draws_of_python",
     "functions_in",
     "imports_world",
+    "may_draw_of_numpy",
     "mode_asked",
     "modes_named",
     "world_found_by",
@@ -77,6 +77,8 @@ _NOWS = frozenset({"now", "today", "utcnow"})
 """Methods of `datetime.date` and the classes derived from it."""
 _DRAWS = frozenset({"getrandbits", "random"})
 """Methods of `random.Random` that are written in C."""
+_NUMBERS = frozenset({"get_bit_generator", "mtrand", "random"})
+"""Names by which code reaches what draws of the generator of NumPy that all threads share."""
 _STATES = frozenset({"clone_state", "get_offset", "get_state", "initial_seed", "manual_seed", "seed"}) | {
     "set_offset",
     "set_state",
@@ -127,11 +129,9 @@ def asked_of_world(function: Any, args: tuple[Any, ...] = ()) -> tuple[str, str]
         args: With what, by position.
 
     Returns:
-        ``"clock"`` or ``"entropy"`` with the name of the function, or ``"numbers"`` with the library whose they are.
+        ``"clock"`` or ``"entropy"``, and the name of the function.
     """
     asked = _asked.get(id(function))
-    if asked is None and draws_for_everybody(function):
-        return "numbers", "numpy"
     if asked is not None and args:
         place = _WITH_A_TIME.get(function.__name__)
         if place is not None and args[place : place + 1] not in {(), (None,)}:
@@ -167,8 +167,6 @@ def modes_named(names: frozenset[str] = _MODE_NAMES) -> Iterable[tuple[str, Any]
 
 def functions_in(module: ModuleType) -> dict[str, Any]:
     """Return these functions among those of a module, by name."""
-    if module.__name__ == "numpy.random":
-        return {name: value for name, value in vars(module).items() if draws_for_everybody(value)}
     return {name: value for name, value in vars(module).items() if id(value) in _asked}
 
 
@@ -217,28 +215,22 @@ def draws_of_python(namespace: Mapping[str, Any], code: CodeType, names: frozens
     return "random" in names and any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
 
 
-def draws_of_numpy(namespace: Mapping[str, Any], names: frozenset[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the names by which a function finds what draws of the generator of NumPy that all threads share.
+def may_draw_of_numpy(function: FunctionType, names: frozenset[str]) -> bool:
+    """Return whether a function may draw of the generator of NumPy that all threads share.
 
-    Its functions are compiled in a way that lets Python tell nobody of their calls.
+    Its functions are compiled in a way that lets Python tell nobody of their calls, and programs compare the module
+    itself, so that no stand-in can be lent.
 
     Args:
-        namespace: The globals of the function.
-        names: Those of globals and attributes that it uses.
-
-    Yields:
-        A name, and what it stands for: such a function, `numpy.random` or `numpy`.
+        function: The function.
+        names: Those of globals, attributes and modules that it uses.
     """
     if "numpy.random" not in sys.modules:
-        return
-    for name in namespace.keys() & names:
-        value = original_of(namespace.get(name))
-        if isinstance(value, ModuleType):
-            is_found = value.__name__ == "numpy.random" or (value.__name__ == "numpy" and "random" in names)
-        else:
-            is_found = draws_for_everybody(value)
-        if is_found:
-            yield name, value
+        return False
+    if not names.isdisjoint(_NUMBERS) or any(name.startswith("numpy.random") for name in names):
+        return True
+    namespace = function.__globals__
+    return any(draws_for_everybody(namespace.get(name)) for name in namespace.keys() & names)
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

@@ -32,10 +32,10 @@ from fxplug.capture.world import (
     CallsPatch,
     PartialPatch,
     asked_of_world,
-    draws_of_numpy,
     draws_of_python,
     functions_in,
     imports_world,
+    may_draw_of_numpy,
     mode_asked,
     modes_named,
     world_found_by,
@@ -460,17 +460,9 @@ def _hear_of_draws(
     patches: Patches, session: Session, function: FunctionType, code: CodeType, names: frozenset[str]
 ) -> None:
     """Hear that a function draws of the generators that all threads share."""
-    namespace = function.__globals__
-    found = list(draws_of_numpy(namespace, names))
-    for name, value in found:
-        if isinstance(value, ModuleType):
-            patches.hold(session, (id(namespace), name), partial(_lend_module, namespace, name, value))
-        else:
-            _hold_name(patches, session, namespace, name, value)
-    if draws_of_python(namespace, code, names):
+    if draws_of_python(function.__globals__, code, names):
         _hear_of_calls(patches, session)
-    # It may find NumPy elsewhere: it imports it, closes over it, or asks somebody for it.
-    if "random" in names and not found and session.interceptor is not None:
+    if may_draw_of_numpy(function, names) and session.interceptor is not None:
         session.interceptor.on_world_asked("possible numbers", "numpy")
 
 
@@ -516,10 +508,6 @@ _lent_modules: dict[str, ModuleType] = {}
 
 def _lend_module(namespace: dict[str, Any], name: str, module: ModuleType) -> NamespacePatch:
     """Return what lends a name a module with stand-ins; the module itself is everybody's, and stays as it is."""
-    return NamespacePatch(namespace, {name: (module, _lent(module))})
-
-
-def _lent(module: ModuleType) -> ModuleType:
     lent = _lent_modules.get(module.__name__)
     if lent is None:
         lent = _lent_modules[module.__name__] = ModuleType(module.__name__)
@@ -528,9 +516,7 @@ def _lent(module: ModuleType) -> ModuleType:
     for key, value in functions_in(module).items():
         if not isinstance(value, FunctionType):
             setattr(lent, key, shim_for(value, always=False))
-    if module.__name__ == "numpy":
-        vars(lent)["random"] = _lent(sys.modules["numpy.random"])
-    return lent
+    return NamespacePatch(namespace, {name: (module, lent)})
 
 
 def check_inputs(function: Callable[..., Any], receiver: tuple[Any, ...], values: Mapping[str, Any]) -> None:

@@ -22,9 +22,9 @@ from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.guards import relies_on_state
 from fxplug.execute.paths import module_at
 from fxplug.execute.references import Libraries, UnreachableError, definition, path_expression
-from fxplug.execute.written_guards import UnwritableGuardError, checking_methods
+from fxplug.execute.written_guards import UnwritableGuardError, checking_method, with_check
 from fxplug.ir import is_plain_name, iterate_leaves
-from fxplug.semantics.internals import modules_of
+from fxplug.semantics.internals import hook_tables_of, modules_of
 
 if TYPE_CHECKING:
     import os
@@ -205,6 +205,10 @@ class _Tree:
         for name, tensor in (*state["_parameters"].items(), *state["_buffers"].items()):
             if tensor is not None and type(tensor) not in _TENSORS:
                 raise _refusal(f"{where} has {name!r}, which is a {type(tensor).__name__}")
+            if tensor is not None and any(hook_tables_of(tensor)):
+                raise _refusal(
+                    f"{where} has {name!r}, which has hooks that no file can hold; remove them first"
+                )
         more: list[str] = []
         own = _GRAPH_STATE if "_graph" in state else frozenset[str]()
         for name in state.keys() - kept.keys() - own - {"_modules", "_is_full_backward_hook"}:
@@ -277,19 +281,28 @@ def _forward_source(module: Any, where: str) -> tuple[str, str]:
         kind = f"_{kind}"
     note = f'"""A forward that fxplug generated for {as_identifier(module._get_name())}."""'
     base = libraries.name("torch")
-    # Inside a class, Python would read names that begin with two underscores as others.
-    methods = f"{_checked_forward(module, where, code.function_name, libraries)}{_switching(module)}"
+    name = _free_name(module, "_fxp_check")
+    check = _check(module, where, name, libraries)
+    forward = with_check(code.src, name) if check else code.src
     head = "\n".join([note, "", *libraries.imports(), *dict.fromkeys(imports), *lines])
-    return kind, f"{head}\n\n\n{code.src}\n\nclass {kind}({base}.nn.Module):\n{methods}"
+    # Inside a class, Python would read names that begin with two underscores as others.
+    methods = f"    forward = {code.function_name}\n{check and chr(10) + check}{_switching(module)}"
+    return kind, f"{head}\n\n\n{forward}\n\nclass {kind}({base}.nn.Module):\n{methods}"
 
 
-def _checked_forward(module: Any, where: str, function: str, libraries: Libraries) -> str:
-    """Return the forward of a class, and what checks first that it is used as it was captured."""
-    plain = f"    forward = {function}\n"
+def _free_name(module: Any, name: str) -> str:
+    """Return a name that a module has nothing under."""
+    while hasattr(module, name):
+        name = f"_{name}"
+    return name
+
+
+def _check(module: Any, where: str, name: str, libraries: Libraries) -> str:
+    """Return the method that checks that a module is used as it was captured; empty where there is nothing to check."""
     if module.guard_set is None and not relies_on_state(module.graph):
-        return plain
+        return ""
     try:
-        return checking_methods(module, function, libraries) or plain
+        return checking_method(module, name, libraries)
     except UnwritableGuardError as error:
         raise _refusal(f"{where} {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,34 +16,23 @@ if TYPE_CHECKING:
     from fxplug.execute.references import Libraries
     from fxplug.ir.guards import StateGuard
 
-__all__ = ["UnwritableGuardError", "checking_methods"]
+__all__ = ["UnwritableGuardError", "checking_method", "with_check"]
 
-_CHECKED = """\
-    def _fxp_check(self):
-{lines}
-    def _fxp_checked(run):
-        @{functools}.wraps(run)
-        def forward(self, /, *args, **kwargs):
-            self._fxp_check()
-            return run(self, *args, **kwargs)
-
-        return forward
-
-    forward = _fxp_checked({function})
-    del _fxp_checked
-"""
+_CHECKING = """\
+    def {name}(self):
+{lines}"""
 
 
 class UnwritableGuardError(Exception):
     """A guard that source cannot check; its text says which, and why."""
 
 
-def checking_methods(module: Any, function: str, libraries: Libraries) -> str:
-    """Return methods of a class that check what a graph module relies on, and its `forward`; empty if there is nothing.
+def checking_method(module: Any, name: str, libraries: Libraries) -> str:
+    """Return a method of a class that checks what a graph module relies on; empty if there is nothing.
 
     Args:
         module: The graph module.
-        function: Name of the function that is its forward without the checks.
+        name: Of the method.
         libraries: Gives the modules that the source needs.
 
     Raises:
@@ -65,13 +55,21 @@ def checking_methods(module: Any, function: str, libraries: Libraries) -> str:
         message = f"The program was captured for {printable(text)}."
         fails = f"raise ValueError({message!r})"
         if warns:
-            fails = f"{libraries.name('warnings')}.warn({message!r}, stacklevel=3)"
+            fails = f"{libraries.name('warnings')}.warn({message!r}, stacklevel={_LEVEL_OF_CALLER})"
         lines.setdefault(condition, f"        if not ({condition}):\n            {fails}\n")
-    if not lines:
-        return ""
-    return _CHECKED.format(
-        lines="".join(lines.values()), function=function, functools=libraries.name("functools")
-    )
+    return _CHECKING.format(name=name, lines="".join(lines.values())) if lines else ""
+
+
+def with_check(source: str, name: str) -> str:
+    """Return the source of a forward that calls a method first."""
+    lines = source.splitlines(keepends=True)
+    definition: Any = ast.parse(source).body[-1]
+    lines.insert(definition.body[0].lineno - 1, f"    self.{name}()\n")
+    return "".join(lines)
+
+
+_LEVEL_OF_CALLER = 5
+"""Of frames between the check and whoever calls the module: the forward, and two of torch."""
 
 
 def _conditions(module: Any, torch_name: str) -> Iterator[tuple[str, str]]:

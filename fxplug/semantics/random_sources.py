@@ -103,17 +103,21 @@ def _global_generator() -> Any:
     return None if mtrand is None or "numpy" not in sys.modules else getattr(mtrand, "_rand", None)
 
 
-def draws_for_everybody(function: Any) -> bool:
-    """Return whether a function of `numpy.random` draws of the generator that all share, seeds it or exchanges it."""
-    if function.__class__.__name__ not in {"method", "cython_function_or_method"}:
+def draws_for_everybody(value: Any) -> bool:
+    """Return whether something is, or draws of, the generator of NumPy that all share; its module is, too."""
+    if value is None:
+        return False
+    if value is sys.modules.get("numpy.random") or value is _global_generator():
+        return True
+    if value.__class__.__name__ not in {"method", "cython_function_or_method"}:
         return False
     generator = _global_generator()
     if generator is None:
         return False
-    if getattr(function, "__self__", None) is generator:
-        return function.__name__ not in {"get_state"}
-    name = str(getattr(function, "__name__", ""))
-    return name in _OF_MODULE and getattr(sys.modules["numpy.random"], name, None) is function
+    if getattr(value, "__self__", None) is generator:
+        return value.__name__ not in {"get_state"}
+    name = str(getattr(value, "__name__", ""))
+    return name in _OF_MODULE and getattr(sys.modules["numpy.random"], name, None) is value
 
 
 _OF_MODULE = frozenset({"ranf", "sample", "seed", "set_bit_generator"})

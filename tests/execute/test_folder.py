@@ -449,6 +449,46 @@ def test_it_is_warned_of_or_not_checked_as_the_capture_says(written, use, messag
     use(ignoring)
 
 
+class CalledLikeTheCheck(Switched):
+    def __init__(self):
+        super().__init__()
+        self._fxp_check = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self._fxp_check(super().forward(x))
+
+
+def test_the_check_takes_nobodys_name(written):
+    module = fxplug.trace(CalledLikeTheCheck().eval(), (X,), mode="value")
+    other, _ = written(module)
+    assert torch.equal(other(X), module(X))
+    with pytest.raises(ValueError, match="The program was captured for self.training is False"):
+        other.train()(X)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_is_compiled_of_it_is_checked_or_refused(written):
+    other, _ = written(captured_asking())
+    try:
+        compiled = torch.jit.script(other.train())
+    except Exception:  # What TorchScript makes of a check is its affair, as long as it does not leave it out.
+        return
+    with pytest.raises(torch.jit.Error, match="The program was captured for"):
+        compiled(X)
+
+
+def with_a_hook_on_a_weight(kind):
+    module = fxplug.symbolic_trace(nn.Sequential(nn.Linear(3, 3)))
+    getattr(module.get_parameter("0.weight"), kind)(lambda *given: None)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_weights_are_refused(tmp_path, kind):
+    with pytest.raises(GraphError, match=r"'weight', which has hooks.*\[FXP-G011\]$"):
+        with_a_hook_on_a_weight(kind).to_folder(tmp_path / "folder")
+
+
 def test_a_program_that_relies_on_its_inputs_is_refused(tmp_path):
     def program(x):
         return x * 2 if x.shape[0] > 1 else x

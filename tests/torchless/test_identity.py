@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import importlib.util
+import operator
 import sys
 from pathlib import Path
 
@@ -342,6 +344,18 @@ def an_element(x, parts):
     return x if parts[0] is x else None
 
 
+def an_element_of_an_attribute(self, layer):
+    return layer if self.layers[-1] is layer else None
+
+
+def a_class(x, y):
+    return x if type(x) is type(y) else None
+
+
+def by_an_operator(x, y):
+    return operator.is_not(x, y)
+
+
 def a_global(x):
     return x if x is SENTINEL else None
 
@@ -362,7 +376,10 @@ COMPARISONS = {
     two_variables: [("y",), ("x",)],
     a_call_and_a_variable: [(), ("x",)],
     an_attribute_of_an_attribute: [("self", "weight"), ("self", "inner", "weight")],
-    an_element: [(), ("x",)],
+    an_element: [("parts", "[]"), ("x",)],
+    an_element_of_an_attribute: [("self", "layers", "[]"), ("layer",)],
+    a_class: [("", "type"), ("", "type")],
+    by_an_operator: [(), ()],
     a_global: [("x",), ("", "SENTINEL")],
     an_attribute_of_a_global: [("self", "act"), ("", "sys", "exit")],
     inside: [(), ("x",)],
@@ -374,7 +391,8 @@ COMPARISONS = {
 def test_comparisons_of_two_values_are_found_with_what_they_read(identity, function):
     (found,) = identity.comparisons_in(function.__code__)
     assert [found.one, found.other] == COMPARISONS[function]
-    assert found.line.line == function.__code__.co_firstlineno + (2 if function is two_variables else 1)
+    later = {two_variables: 2, by_an_operator: 0}.get(function, 1)
+    assert found.line.line == function.__code__.co_firstlineno + later
 
 
 def with_none(x):
@@ -388,3 +406,22 @@ def with_what_is_heard(x, y):
 @pytest.mark.parametrize("function", [with_none, with_what_is_heard, stored])
 def test_comparisons_with_constants_and_of_metadata_are_others(identity, function):
     assert identity.comparisons_in(function.__code__) == ()
+
+
+def in_a_loop(parts):
+    first = None
+    for part in parts:
+        last = part.next()
+        first = last
+    end = first
+    return end, end
+
+
+def test_what_is_assigned_later_hangs_on_where_the_function_is(identity):
+    code = in_a_loop.__code__
+    entries = [entry for entry in dis.get_instructions(code) if entry.argval == "next"]
+    assert identity.assigned_later(code, entries[0].offset) == {"first", "part", "last", "end"}
+    assert identity.assigned_later(code, 0) == {"first", "part", "last", "end"}
+    assert identity.assigned_later(code, len(code.co_code)) == frozenset()
+    ends = [entry for entry in dis.get_instructions(code) if entry.argval == "end"]
+    assert identity.assigned_later(code, ends[0].offset - 2) <= {"end"}

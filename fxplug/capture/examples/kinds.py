@@ -6,6 +6,7 @@ import dis
 import functools
 import math
 import operator
+from functools import singledispatchmethod
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fxplug.ir import Node
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = [
     "ASKS_FOR_NONE",
@@ -41,6 +42,8 @@ _ASKING = frozenset(
         "singledispatch",
         "__class__",
         "match",
+        # Who catches these may have asked by trying.
+        *("AttributeError", "BaseException", "Exception", "TypeError"),
     }
 )
 COMPARES = "<is>"
@@ -126,6 +129,11 @@ def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
 
 
 def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
+    if isinstance(function, singledispatchmethod) or hasattr(function, "registry"):
+        names.add("singledispatch")
+        dispatched = getattr(function, "func", function)
+        _add(getattr(dispatched, "__wrapped__", None), steps, names, seen)
+        return
     function = getattr(function, "__wrapped__", function)
     if id(function) in seen or not isinstance(function, FunctionType):
         return
@@ -143,9 +151,18 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     held += [found[name] for name in own if name in found]
     for value in held:
-        _add(getattr(value, "__func__", value), steps - 1, names, seen)
-        for name in own & vars(value).keys() if hasattr(value, "__dict__") else ():
-            _add(vars(value)[name], steps - 1, names, seen)
+        for part in (getattr(value, "__func__", value), *_parts_named(value, own)):
+            _add(part, steps - 1, names, seen)
+
+
+def _parts_named(value: Any, names: frozenset[str]) -> list[Any]:
+    """Return what a value holds under some names, and what its class chooses by the classes of arguments."""
+    own: Mapping[str, Any] = vars(value) if hasattr(value, "__dict__") else {}
+    shared = vars(type(value))
+    found = [own[name] for name in names & own.keys()]
+    return found + [
+        shared[name] for name in names & shared.keys() if isinstance(shared[name], singledispatchmethod)
+    ]
 
 
 _IMPORTED = "torch"
