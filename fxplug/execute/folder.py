@@ -293,7 +293,7 @@ def _forward_source(module: Any, where: str) -> tuple[str, str]:
 def _free_name(module: Any, name: str) -> str:
     """Return a name that a module has nothing under."""
     while hasattr(module, name):
-        name = f"_{name}"
+        name = f"{name}_"
     return name
 
 

@@ -462,7 +462,7 @@ def test_the_check_takes_nobodys_name(written):
     module = fxplug.trace(CalledLikeTheCheck().eval(), (X,), mode="value")
     other, _ = written(module)
     assert torch.equal(other(X), module(X))
-    with pytest.raises(ValueError, match="The program was captured for self.training is False"):
+    with pytest.raises(ValueError, match=r"The program was captured for self\.training is False"):
         other.train()(X)
 
 
