@@ -459,7 +459,17 @@ def _pair_at(
         return None
     if any(_reads_metadata(entries[side][0]) for side in (index - 1, right.start - 1) if side >= 0):
         return None
-    one, other = sorted((_source(left, known), _source(right, known)), key=lambda source: source[0] == "")
+    sources = [_source(left, known), _source(right, known)]
+    for place, operand, end in (
+        (0, left, right.start - 1 if right.start >= 0 else -1),
+        (1, right, index - 1),
+    ):
+        # What an object holds may be what another parameter is; an element of something that it holds is, at most, a
+        # part of it as well.
+        is_held = not sources[place][0] and "self" in known and _path(entries, operand, end)[:1] == ("self",)
+        if is_held and sources[1 - place][0] in {_ELEMENT, "", "self"}:
+            sources[place] = "self", True
+    one, other = sorted(sources, key=lambda source: source[0] == "")
     if one[0] == "":
         return None
     if _ELEMENT in {one[0], other[0]}:  # Of which parameter it is an element is not known.

@@ -20,6 +20,7 @@ from fxplug.capture.sessions import active
 from fxplug.capture.settings import SETTERS
 from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_program, user_line
 from fxplug.capture.state import class_error
+from fxplug.capture.stateful import refuse_moved_state
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
@@ -250,6 +251,7 @@ class StateKeeper:
         if names_operators(code) and not self.runs_leaves and self._finds_operators(function, owner):
             self.note_refusal(error := _unknown_identity(code))
             raise error
+        refuse_moved_state(function, code, names, self.context.root if owner is None else owner)
         if "training" in names:
             self._readers.append((function, code, owner))
         self._names_forward = self._names_forward or not names.isdisjoint(FORWARDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import operator
 
@@ -455,6 +456,84 @@ def with_any(x):
     return x * 2 if any(part is x for part in [z]) else x * 3
 
 
+def in_what_held_something_else(x):
+    y = []
+    y = x.contiguous()
+    return x * 2 if y is x else x * 3
+
+
+def with_what_is_another_one_later(x):
+    former = torch.zeros(1)
+    y = x.contiguous()
+    former = x
+    return x * 2 if y is former else x * 3
+
+
+def assigned_in_a_loop(x):
+    y = None
+    for number in range(2):
+        y = x.contiguous() if number else 0
+    return x * 2 if y is x else x * 3
+
+
+def _count(values):
+    found = []
+    for value in values:
+        if not any(value is one for one in found):
+            found.append(value)
+    return len(found)
+
+
+def _are_one(pair):
+    first, second = pair
+    return first is second
+
+
+def _are_pairwise_one(one, other):
+    return all(a is b for a, b in zip(one, other, strict=True))
+
+
+class _Register:
+    def __init__(self):
+        self.values = []
+
+    def add(self, value):
+        for number, one in enumerate(self.values):
+            if one is value:
+                return number
+        self.values.append(value)
+        return -1
+
+
+def in_a_register(x):
+    register = _Register()
+    register.add(x)
+    return x * (register.add(x.contiguous()) + 3)
+
+
+@dataclasses.dataclass
+class _Two:
+    a: torch.Tensor
+    b: torch.Tensor
+
+    @property
+    def are_one(self):
+        return self.a is self.b
+
+
+def _key(value):
+    return id(value)
+
+
+def as_an_element_of_a_set(x):
+    y = x.contiguous()
+    return x * 2 if x in {y} else x * 3
+
+
+def by_an_operator(x):
+    return x * 2 if operator.is_(x.contiguous(), x) else x * 3
+
+
 def _dense(x):
     return x.contiguous()
 
@@ -475,6 +554,19 @@ RETURNED_AS_GIVEN = {
     "a function that compares": (lambda x: x * 2 if _same(x.contiguous(), x) else x * 3, TRANSPOSED),
     "a function that calls": (lambda x: x * 2 if _dense(x) is x else x * 3, TRANSPOSED),
     "an operator": (lambda x: x * 2 if torch.broadcast_tensors(x)[0] is x else x * 3, None),
+    "something else before": (in_what_held_something_else, TRANSPOSED),
+    "another one later": (with_what_is_another_one_later, TRANSPOSED),
+    "assigned in a loop": (assigned_in_a_loop, TRANSPOSED),
+    "a loop elsewhere": (lambda x: x * _count([x, x.contiguous()]), TRANSPOSED),
+    "taken apart": (lambda x: x * 2 if _are_one((x, x.contiguous())) else x * 3, TRANSPOSED),
+    "pairs": (lambda x: x * 2 if _are_pairwise_one([x], [x.contiguous()]) else x * 3, TRANSPOSED),
+    "a register": (in_a_register, TRANSPOSED),
+    "a property": (lambda x: x * 2 if _Two(x, x.contiguous()).are_one else x * 3, TRANSPOSED),
+    "an identifier elsewhere": (
+        lambda x: x * 2 if _key(x.contiguous()) == _key(x) else x * 3,
+        TRANSPOSED,
+    ),
+    "operator.is_": (by_an_operator, TRANSPOSED),
 }
 
 
@@ -501,6 +593,55 @@ def test_that_it_returns_another_value_is_guarded_as_well(name, checked, mode):
     assert torch.equal(captured(other), program(other))
     with pytest.raises(fxplug.GuardError, match=r"not .* is \S"):
         captured(WIDE)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_key_that_a_call_may_have_returned_as_it_was_given_is_guarded_or_refused(mode):
+    captured = fxplug.trace(as_an_element_of_a_set, (TRANSPOSED,), mode=mode)
+    assert torch.equal(captured(TRANSPOSED), as_an_element_of_a_set(TRANSPOSED))
+    with pytest.raises(fxplug.GuardError, match=r"not .* is \S"):
+        captured(WIDE)
+    with pytest.raises(TraceError, match=r"returned as it was given is a key.*\[FXP-T043\]$"):
+        fxplug.trace(as_an_element_of_a_set, (WIDE,), mode=mode)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("first", [WIDE, TRANSPOSED])
+def test_a_captured_program_keeps_these_guards_when_it_is_captured_again(first, mode):
+    def program(x):
+        return x * 2 if x.contiguous() is x else x * 3
+
+    again = fxplug.trace(fxplug.trace(program, (first,)), (first,), mode=mode)
+    assert torch.equal(again(first), program(first))
+    with pytest.raises(fxplug.GuardError):
+        again(TRANSPOSED if first is WIDE else WIDE)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [by_an_operator, fxplug.trace(lambda x: x * 2 if x.contiguous() is x else x * 3, (WIDE,))],
+    ids=["a program", "a captured one"],
+)
+def test_functions_that_compare_are_refused_without_examples(program):
+    with pytest.raises(TraceError, match=r"names operator\.is_ or is_not.*\[FXP-T041\]$"):
+        fxplug.symbolic_trace(program)
+
+
+def test_a_program_is_not_run_again_when_it_has_written_before_a_guard_in_shape_mode():
+    class Writes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x):
+            self.count += 1
+            return x * 2 if x.contiguous() is x else x * 3
+
+    root = Writes()
+    captured = fxplug.trace(root, (WIDE,), mode="shape", on_guard_failure="eager")
+    with pytest.raises(fxplug.GuardError):
+        captured(TRANSPOSED)
+    assert root.count == 1
 
 
 class ComparesItsOwn(torch.nn.Module):
@@ -537,18 +678,50 @@ def test_what_may_have_been_returned_as_it_was_given_is_refused_without_examples
 class ComparesLayers(torch.nn.Module):
     def __init__(self):
         super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.ReLU(), torch.nn.Tanh()])
         self.first, self.last = torch.nn.Identity(), torch.nn.ReLU()
         self.chosen = self.first
 
     def forward(self, x, kind=Kind.SUM):
-        x = self.chosen(x.float() * 2)
+        x = self.chosen(x.float() * 2).contiguous()
+        for layer in self.layers:
+            x = layer(x)
+            if layer is not self.layers[-1]:
+                x = x + 1
+        x = x + 2 if type(self.first) is type(self.last) else x
         return self.last(x) if self.chosen is self.first else x
 
 
-def test_what_is_no_value_of_the_program_may_be_compared_without_examples():
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_what_is_no_value_of_the_program_may_be_compared(mode):
     root = ComparesLayers()
-    captured = fxplug.symbolic_trace(root)
-    assert torch.equal(captured(DOUBLE), root(DOUBLE))
+    captured = fxplug.trace(root, (WIDE,), mode=mode)
+    assert torch.equal(captured(TRANSPOSED), root(TRANSPOSED))
+
+
+class ComparesWithWhatItHolds(torch.nn.Module):
+    def is_last(self, value):
+        return value is self.last
+
+    def forward(self, x):
+        self.last = x
+        answer = self.is_last(x.contiguous())
+        del self.last
+        return x * 2 if answer else x * 3
+
+
+def test_what_a_module_holds_may_be_a_value_of_the_program():
+    with pytest.raises(TraceError, match=r"\[FXP-T041\]$"):
+        fxplug.symbolic_trace(ComparesWithWhatItHolds())
+
+
+def _of_any(*values):
+    return values[0] is values[1]
+
+
+def test_what_a_function_is_given_behind_a_star_is_compared_too():
+    with pytest.raises(TraceError, match=r"\[FXP-T041\]$"):
+        fxplug.symbolic_trace(lambda x: x * 2 if _of_any(x, x.contiguous()) else x * 3)
 
 
 @pytest.mark.parametrize("mode", ["shape", "value"])

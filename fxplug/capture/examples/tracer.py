@@ -11,6 +11,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
+from fxplug.capture.examples.assigned import is_kept_for_gradients
 from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
@@ -267,6 +268,7 @@ class ExampleTracer(LayerCaller):
         path = f"{prefix}.{name}" if prefix else name
         former = buffers.get(name)
         if former is not None and isinstance(value, torch.Tensor) and path not in self._assigned:
+            self._path_of_tensor(former)  # Where each tensor is, before they are exchanged.
             self._assigned[path] = (cast("dict[str, Any]", buffers), name, former)
         return False
 
@@ -289,6 +291,7 @@ class ExampleTracer(LayerCaller):
         Args:
             result: What the program returns.
         """
+        updates: list[tuple[str, torch.Tensor, torch.Tensor]] = []
         for path, (buffers, name, former) in self._assigned.items():
             value = buffers.get(name)
             if not isinstance(value, torch.Tensor) or value is former:
@@ -299,8 +302,47 @@ class ExampleTracer(LayerCaller):
             if fits:
                 self._speak_of_alias(path, value, result)
                 buffers[name] = former  # Where it is found if the program has not read it.
-                node = self._record("call_method", "copy_", (former, value), {})
-                self._make(node, lambda *_: None, (former, value), {})
+                updates.append((path, former, value))
+        reads = [self._copy_of_read(former, value, updates, result) for _, former, value in updates]
+        for read, (_, former, value) in zip(reads, updates, strict=True):
+            node = self._record("call_method", "copy_", (former, value), {})
+            if read is not None:
+                node.args = (read, *node.args[1:])
+            self._make(node, lambda *_: None, (former, value), {})
+
+    def _copy_of_read(
+        self,
+        former: torch.Tensor,
+        value: torch.Tensor,
+        updates: Sequence[tuple[str, torch.Tensor, torch.Tensor]],
+        result: Any,
+    ) -> Node | None:
+        """Let the program go on with a copy of what it has read of a buffer, where it must not see the update.
+
+        Args:
+            former: The buffer.
+            value: What it is updated with.
+            updates: Path, buffer and value of all updates.
+            result: What the program returns.
+
+        Returns:
+            The node that reads the buffer itself; None where there is no copy.
+        """
+        memory, results = storage_of(former), list(tensors_in(result))
+        others = [one for _, buffer, one in updates if buffer is not former]
+        is_shared = any(storage_of(one) == memory for one in (*results, *others))
+        read = self.create_arg(former)
+        if not isinstance(read, Node):
+            return None
+        known = [self._known[id(one)][1] for one in results if id(one) in self._known]
+        nodes = [node_behind(source) for source in known]
+        if not is_shared and not is_kept_for_gradients(read, nodes):
+            return None
+        with self.graph.inserting_after(read):
+            copied = self.create_node("call_method", "clone", (read,), {})
+        read.replace_all_uses_with(copied, lambda user: user is not copied)
+        self._known[id(former)] = (former, copied)
+        return read
 
     def _speak_of_alias(self, path: str, value: torch.Tensor, result: Any) -> None:
         """Speak of a tensor that was assigned to a buffer and that others have, too, who may write to it."""
