@@ -69,7 +69,20 @@ class Doubling(graph.saved_tensors_hooks):
         super().__init__(lambda saved: saved * 2, lambda saved: saved)
 
 
-@pytest.mark.parametrize("context", [lambda: graph.saved_tensors_hooks(torch.neg, torch.clone), Doubling])
+def _rounding(dtype):
+    return lambda: graph.saved_tensors_hooks(lambda saved: saved.to(dtype), lambda saved: saved.float())
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        lambda: graph.saved_tensors_hooks(torch.neg, torch.clone),
+        Doubling,
+        _rounding(torch.float16),
+        _rounding(torch.bfloat16),
+    ],
+    ids=["negated", "doubled", "as halves", "as bfloat16"],
+)
 def test_functions_that_change_what_is_saved_are_refused(capture_as, context):
     def program(x):
         with context():

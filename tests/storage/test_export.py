@@ -487,8 +487,12 @@ def test_nested_inputs_and_results(exported):
     assert '"sum": ' in text
     assert torch.equal(found["sum"], X * 2)
     assert found["more"][1] == (2,)
-    with pytest.raises(ValueError, match="b"):
-        package.load()({"a": X}, 2)
+    # The order of the keys counts, as it does for what runs over them.
+    for other in ({"a": X}, {"b": (X,), "a": X}, {"a": X, "b": [X]}, [X, (X,)], X):
+        with pytest.raises(
+            ValueError, match=r"captured for nested inputs that are made like \{'a': None, 'b': \(None,\)\}"
+        ):
+            package.load()(other, 2)
 
 
 def test_regions_are_blocks(exported):

@@ -7,7 +7,7 @@ import functools
 import math
 import operator
 from functools import singledispatchmethod
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,11 +129,11 @@ def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
 
 
 def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
-    if isinstance(function, singledispatchmethod) or hasattr(function, "registry"):
+    if isinstance(function, singledispatchmethod):
         names.add("singledispatch")
-        dispatched = getattr(function, "func", function)
-        _add(getattr(dispatched, "__wrapped__", None), steps, names, seen)
-        return
+        function = function.func
+    elif isinstance(function, FunctionType) and isinstance(vars(function).get("registry"), MappingProxyType):
+        names.add("singledispatch")
     function = getattr(function, "__wrapped__", function)
     if id(function) in seen or not isinstance(function, FunctionType):
         return

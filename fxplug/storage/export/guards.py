@@ -90,6 +90,15 @@ def are_distinct(*values):
     return len(set(map(id, values))) == len(values)
 
 
+def parts_of(value, like):
+    """Return the parts of a nested input, which is made as the one with which the program was captured."""
+    from torch.utils import _pytree as pytree
+
+    if pytree.tree_structure(value) != pytree.tree_structure(like):
+        fail(f"nested inputs that are made like {like!r}, with values for None")
+    return pytree.tree_leaves(value)
+
+
 def same_value(value, expected):
     """Return whether two plain values are the same, with the same sign of zero."""
     if type(value) is not type(expected):

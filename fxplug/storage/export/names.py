@@ -99,10 +99,6 @@ class Names:
         """Return the name of torch.nn.functional."""
         return self._short("from torch.nn import functional as F", "F", "torch.nn.functional")
 
-    def pytree(self) -> str:
-        """Return the name of torch's pytrees."""
-        return self._short("from torch.utils import _pytree as pytree", "pytree", "torch.utils._pytree")
-
     def builtin(self, name: str) -> ast.expr:
         """Return the expression for what Python itself has under a name, also where a parameter has that name."""
         return dotted(f"{self.name('builtins')}.{name}" if name in self._taken else name)

@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fxplug.capture.pytrees import InputTrees, OutputTree
-from fxplug.codegen.formatting import dotted
+from fxplug.codegen.formatting import FixedName
 from fxplug.semantics.internals import unflatten_tree
 from fxplug.storage.export.fused_layers import write_fused_calls
 from fxplug.storage.export.names import Names, UnreachableError
@@ -342,13 +342,12 @@ class _Reader(ast.NodeTransformer):
         )
 
     def _taken_apart(self, trees: InputTrees, values: ast.expr) -> ast.expr:
-        pytree = self._names.pytree()
         parts: list[ast.expr] = []
         inputs = cast("ast.Tuple", values).elts
         for spec, value in zip(trees.specs.values(), inputs, strict=True):
             skeleton = self._refer(unflatten_tree([None] * spec.num_leaves, spec))
-            structure = ast.Call(ast.Attribute(dotted(pytree), "tree_structure"), [skeleton], [])
-            parts.append(ast.Call(ast.Attribute(structure, "flatten_up_to"), [self.visit(value)], []))
+            function = FixedName(self._names.check("parts_of"))
+            parts.append(ast.Call(function, [self.visit(value), skeleton], []))
         if len(parts) == 1:
             return parts[0]
         return ast.List([ast.Starred(part) for part in parts])
