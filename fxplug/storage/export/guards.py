@@ -91,7 +91,7 @@ def are_distinct(*values):
 
 
 def parts_of(value, like):
-    """Return the parts of a nested input, which is made as the one with which the program was captured."""
+    """Return the parts of a nested input, which must be made like another one."""
     from torch.utils import _pytree as pytree
 
     if pytree.tree_structure(value) != pytree.tree_structure(like):
