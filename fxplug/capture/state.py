@@ -108,8 +108,9 @@ class ModuleStates:
         """Whether modules that stay calls may be other ones than when the trace began."""
         self._left_by_calls: dict[int, _Copies] = {}
         """Id of a module -> its tables as a call that stays one has left them."""
-        self.assigned_by_calls: list[tuple[nn.Module, str, str, Any]] = []
-        """Module, its path, name and value of what such calls had assigned when all was put back."""
+        self.assigned_by_calls: list[tuple[nn.Module, str, str, Any, bool]] = []
+        """Module, its path, name and value of what such calls had assigned when all was put back; and whether they have
+        changed what is in the attribute."""
         self._called: set[int] = set()
         """The ids of modules that have run in such a call."""
         self._containers = Containers()
@@ -322,7 +323,7 @@ class ModuleStates:
         for key, left in self._left_by_calls.items():
             module, path, copies = self._seen[key]
             for name in _differing(left[0], copies[0]):
-                self.assigned_by_calls.append((module, path, name, left[0].get(name)))
+                self.assigned_by_calls.append((module, path, name, left[0].get(name), False))
         self._left_by_calls.clear()
         return changes
 
@@ -330,6 +331,8 @@ class ModuleStates:
         for change in self._containers.restore():
             module = self._modules[change.path]
             if id(module) in self._called and change.name in _names_in(module):
+                found = [part for _, _, parts in change.parts for part in parts]
+                self.assigned_by_calls.append((module, change.path, change.name, found, True))
                 continue
             self._contents_left += change.parts
             path = f"{change.path}.{change.name}" if change.path else change.name

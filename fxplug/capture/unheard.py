@@ -18,7 +18,15 @@ from torch import nn
 from fxplug.capture.containers import is_container
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
-from fxplug.capture.writes import changes_in, is_read, may_fill, names_by_text, place_of_write, with_inner
+from fxplug.capture.writes import (
+    changes_in,
+    is_read,
+    is_read_of,
+    may_fill,
+    names_by_text,
+    place_of_write,
+    with_inner,
+)
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import DYNAMO_INLINE, global_hook_tables, hook_tables, parameters_of
 from fxplug.semantics.kinds import TENSOR_NAMES
@@ -77,7 +85,8 @@ def missed_change(
             return _refusal(hook, name, line)
     for path, module in whole.items():
         for name, line in _changes_read(module.forward, modules, codes, _ANYWHERE):
-            if name not in TENSOR_NAMES:  # The program most likely reads it of a tensor.
+            # What tensors have, too, the program most likely reads of one.
+            if name not in TENSOR_NAMES or is_read_of(codes, path.rpartition(".")[2], name):
                 return _refusal_of_layer(path, name, line)
     return None
 
@@ -88,7 +97,7 @@ def unheard_value(
     paths: Mapping[int, str],
     codes: Sequence[CodeType],
     left: Sequence[Step],
-    assigned: Sequence[tuple[nn.Module, str, str, Any]],
+    assigned: Sequence[tuple[nn.Module, str, str, Any, bool]],
 ) -> TraceError | None:
     """Return the refusal of a program that was run and reads a number that a layer or a hook of it has left.
 
@@ -101,7 +110,8 @@ def unheard_value(
         paths: The id of each -> its path.
         codes: The functions of the program, with those inside of them.
         left: What the program has left that was not there before.
-        assigned: What calls of layers have assigned to them: module, its path, name and value.
+        assigned: What calls of layers have assigned to them: module, its path, name and value, and whether it is what
+            is in the attribute that they have changed.
 
     Returns:
         None if it reads no such number.
@@ -117,8 +127,10 @@ def unheard_value(
                 for name, line in _changes_read(hook, modules, codes, _ANYWHERE):
                     if any(map(_holds_number, _values_under(name, hook, modules, left))):
                         return _refusal_of_number(_called(_Hook(hook, f"the layer {path!r}")), name, line)
-    for module, path, name, value in assigned:
-        if _holds_number(value) and is_read(_codes_outside(module, codes), name, "attribute", contents=False):
+    for module, path, name, value, contents in assigned:
+        if not _is_heard_of(value) and is_read(
+            _codes_outside(module, codes), name, "attribute", contents=contents
+        ):
             return _refusal_of_number(f"a call of the layer {path!r}", name, None)
     return None
 
@@ -151,6 +163,17 @@ def _contents(step: Step) -> Any:
 
 
 _PAIR = 2
+
+
+def _is_heard_of(value: Any, steps: int = 3) -> bool:
+    """Return whether a value is a tensor, or a container of nothing but tensors, texts being their keys."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, dict):
+        value = list(cast("dict[Any, Any]", value).values())
+    if isinstance(value, tuple) and len(value) == _PAIR and isinstance(value[0], str):
+        value = value[1:]  # A key with what is behind it.
+    return bool(steps) and is_container(value) and all(_is_heard_of(part, steps - 1) for part in value)
 
 
 def _holds_number(value: Any, steps: int = 3) -> bool:

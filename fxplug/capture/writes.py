@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import weakref
 from dataclasses import dataclass
+from itertools import pairwise
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ __all__ = [
     "Writes",
     "changes_in",
     "is_read",
+    "is_read_of",
     "may_fill",
     "names_by_text",
     "only_adds_to",
@@ -137,6 +139,17 @@ def is_read(codes: Iterable[CodeType], name: str, kind: str, *, contents: bool) 
                 else _is_stored_again(entries, index + 1, name, kind)
             )
             if not is_change:
+                return True
+    return False
+
+
+def is_read_of(codes: Iterable[CodeType], holder: str, name: str) -> bool:
+    """Return whether code reads an attribute of what it has just read as another attribute, as ``self.layer.count``."""
+    for code in codes:
+        entries = _entries(code)
+        for former, entry in pairwise(entries):
+            is_attribute = former.opname in _ATTRIBUTE and entry.opname in _ATTRIBUTE
+            if is_attribute and former.argval == holder and entry.argval == name:
                 return True
     return False
 

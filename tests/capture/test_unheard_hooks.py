@@ -579,6 +579,45 @@ def test_so_is_one_that_a_layer_of_the_program_leaves_which_is_kept_whole(mode, 
     assert refused.value.code == code
 
 
+class LeavesOtherThings(nn.Linear):
+    def __init__(self):
+        super().__init__(3, 3)
+        self.mode, self.table, self.sizes = "few", {}, []
+
+    def forward(self, x):
+        self.mode = "many" if x.shape[0] > 2 else "few!"
+        self.table["rows"] = x.shape[0]
+        self.sizes.append(x.shape[0])
+        return super().forward(x)
+
+
+class Reads(nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.layer, self.read = LeavesOtherThings(), read
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.read(self, y)
+
+
+OTHER_THINGS = {
+    "a text": lambda self, y: y * 2 if self.layer.mode == "many" else y,
+    "in a dict": lambda self, y: y * self.layer.table["rows"],
+    "in a list": lambda self, y: y * self.layer.sizes[-1],
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"), [("symbolic", "FXP-T056"), ("shape", "FXP-T061"), ("value", "FXP-T061")]
+)
+@pytest.mark.parametrize("name", OTHER_THINGS)
+def test_texts_and_containers_that_it_leaves_are_no_constants_either(name, mode, code, with_whole_layers):
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(Reads(OTHER_THINGS[name]), (X,), mode=mode, check=False, manager=with_whole_layers)
+    assert refused.value.code == code
+
+
 class KeepsShape(nn.Linear):
     def forward(self, x):
         self.shape = x.shape
