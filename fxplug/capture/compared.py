@@ -86,18 +86,32 @@ def are_handed_over(function: FunctionType, code: CodeType, owner: Any) -> bool:
         return True
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     own = parameters[:1] if isinstance(owner, nn.Module) else ()
+    # With a class, a function or a member of an enumeration no value of the program is compared.
+    plain = {
+        comparison.line.line
+        for comparison in scan_of(code).comparisons
+        if any(_names_no_value(function, path) for path in (comparison.one, comparison.other))
+    }
     for pair in scan_of(code).pairs:
         sides = {pair.one, pair.other} - {"", *own}
         if pair.one and not sides:
             continue  # What a module holds is no value of the program.
-        named = function.__globals__.get(pair.name) if pair.name else None
-        if named is None or isinstance(named, torch.Tensor):
+        if pair.line.line not in plain:
             return True
     if parameters and not own:  # What an object holds that is no module may be a value.
-        sides = [side for one in scan_of(code).comparisons for side in (one.one, one.other)]
-        if any(side[:1] == parameters[:1] for side in sides):
+        found = [one for one in scan_of(code).comparisons if one.line.line not in plain]
+        held = [side for one in found for side in (one.one, one.other) if len(side) > 1]
+        if any(side[0] == parameters[0] for side in held):
             return True
     return "id" in scan_of(code).asks and len(parameters) > len(own)
+
+
+def _names_no_value(function: FunctionType, path: tuple[str, ...]) -> bool:
+    """Return whether a path leads through the globals of a function to something that is no tensor."""
+    if path[:1] != ("",):
+        return False
+    value = _follow(function.__globals__.get(path[1], vars(builtins).get(path[1])), path[2:])
+    return value is not _UNKNOWN and not isinstance(value, torch.Tensor)
 
 
 def may_compare_elsewhere(codes: Collection[CodeType]) -> bool:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["are_one_object", "may_be_one_object", "passes_on", "tell_apart"]
+__all__ = ["are_one_object", "is_identity", "may_be_one_object", "passes_on", "tell_apart"]
 
 _INPUT = "input"
 """Stands for anything that a caller may hand over: two inputs may be one tensor, and that one a parameter."""
@@ -106,6 +106,13 @@ def passes_on(node: Node, root: nn.Module | None) -> bool:
     is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else computes_by_itself(target)
     writes = name.endswith("_") or target in AUGMENTED or "out" in node.kwargs or "inplace" in node.kwargs
     return not is_known or bool(node.meta.get("is_wrapped")) or writes or name in _PASSING
+
+
+def is_identity(root: nn.Module | None, path: str) -> bool:
+    """Return whether the module at a path returns what it is given, in every mode."""
+    module = module_at(root, path)
+    plain = "forward" not in vars(module) and not has_forward_hooks(module) if module is not None else False
+    return plain and type(module) is torch.nn.Identity
 
 
 def _is_passing_layer(module: Any) -> bool:

@@ -699,6 +699,40 @@ def test_what_is_no_value_of_the_program_may_be_compared(mode):
     assert torch.equal(captured(TRANSPOSED), root(TRANSPOSED))
 
 
+def _of_kind(value, kind=Kind.MEAN):
+    return value.mean() if kind is Kind.MEAN else value.sum()
+
+
+def _number_of(kind):
+    kind = Kind(kind)
+    return 1 if kind is Kind.SUM else 2
+
+
+def with_an_identity(x):
+    x = IDENTITY(x.contiguous().float() * 1)
+    return _of_kind(x, Kind.SUM) + _number_of(Kind.SUM)
+
+
+IDENTITY = torch.nn.Identity()
+
+
+class ReturnsItsArgument(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.same = torch.nn.Identity()
+
+    def forward(self, x):
+        return x * 2 if self.same(x) is x else x * 3
+
+
+def test_what_can_have_no_other_answer_is_not_guarded():
+    captured = fxplug.trace(with_an_identity, (WIDE,), mode="value")
+    assert torch.equal(captured(DOUBLE), with_an_identity(DOUBLE))
+    captured = fxplug.trace(ReturnsItsArgument(), (WIDE,), mode="value")
+    assert torch.equal(captured(TRANSPOSED), TRANSPOSED * 2)
+    assert not captured.graph.find_nodes(op="call_function", target=operator.is_)
+
+
 class ComparesWithWhatItHolds(torch.nn.Module):
     def is_last(self, value):
         return value is self.last

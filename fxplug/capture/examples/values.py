@@ -17,7 +17,7 @@ from fxplug.capture.examples.parts import is_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
-from fxplug.capture.sameness import passes_on
+from fxplug.capture.sameness import is_identity, passes_on
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
@@ -303,6 +303,8 @@ class ValueKeeper(Answerer):
 
     def _decide_identity(self, one: Node | Part, other: Node | Part, *, answer: bool) -> None:
         nodes = tuple(part if isinstance(part, Node) else self.node_of_part(part) for part in (one, other))
+        if answer and nodes[0].op == "call_module" and is_identity(self.root, str(nodes[0].target)):
+            return  # It can be no other one.
         self.decide(self._aside_of("call_function", operator.is_, nodes), answer=answer)
 
     def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
