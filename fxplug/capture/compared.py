@@ -87,11 +87,11 @@ def are_handed_over(function: FunctionType, code: CodeType, owner: Any) -> bool:
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     own = parameters[:1] if isinstance(owner, nn.Module) else ()
     # With a class, a function or a member of an enumeration no value of the program is compared.
-    plain = {
-        comparison.line.line
-        for comparison in scan_of(code).comparisons
-        if any(_names_no_value(function, path) for path in (comparison.one, comparison.other))
-    }
+    lines: dict[int, bool] = {}  # One line may hold several.
+    for one in scan_of(code).comparisons:
+        is_plain = any(_names_no_value(function, path) for path in (one.one, one.other))
+        lines[one.line.line] = is_plain and lines.get(one.line.line, True)
+    plain = {line for line, is_plain in lines.items() if is_plain}
     for pair in scan_of(code).pairs:
         sides = {pair.one, pair.other} - {"", *own}
         if pair.one and not sides:

@@ -525,6 +525,10 @@ def _key(value):
     return id(value)
 
 
+def _are_one_of_a_kind(a, b, kind=Kind.MEAN):
+    return a is b and kind is Kind.MEAN
+
+
 def as_an_element_of_a_set(x):
     y = x.contiguous()
     return x * 2 if x in {y} else x * 3
@@ -567,6 +571,10 @@ RETURNED_AS_GIVEN = {
         TRANSPOSED,
     ),
     "operator.is_": (by_an_operator, TRANSPOSED),
+    "beside another comparison": (
+        lambda x: x * 2 if _are_one_of_a_kind(x.contiguous(), x) else x * 3,
+        TRANSPOSED,
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -88,8 +89,8 @@ class ValueKeeper(Answerer):
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
-        self._split: set[int] = set()
-        """The ids of tensors of which the program has received two for one."""
+        self._split: dict[int, weakref.ref[torch.Tensor]] = {}
+        """By their ids, the tensors of which the program has received two for one."""
         self._comparing: list[CodeType] = []
         """The code of functions that compare what they are called with."""
 
@@ -240,7 +241,7 @@ class ValueKeeper(Answerer):
             # The program sees one tensor, which a call has returned as it was given; in the graph they are two, as they
             # are for inputs with which the call returns another one.
             former, value = value, self._aloof(another, value)
-            self._split.update((id(former), id(value)))
+            self._split.update((id(one), weakref.ref(one)) for one in (former, value))
         self._known.add_result(value, storage_of(value), source)
         if self.values is not None and isinstance(source, Node):
             self.paused += 1
@@ -264,7 +265,8 @@ class ValueKeeper(Answerer):
         known = self._known.get(id(value))
         if known is None or self.paused:
             return
-        if id(value) in self._split:
+        split = self._split.get(id(value))
+        if split is not None and split() is value:
             error = TraceError(
                 f"Cannot trace: a tensor that a call has returned as it was given is a key{place_in_program()}. Keep "
                 "what belongs to it under something else, such as a number or a text.",
