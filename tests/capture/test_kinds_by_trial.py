@@ -29,17 +29,17 @@ def _(value: float, x):
     return x * value
 
 
-class Scales:
+class Moves:
     @functools.singledispatchmethod
-    def scaled(self, value, x):
+    def moved(self, value, x):
         return x
 
-    @scaled.register
+    @moved.register
     def _(self, value: int, x):
         return x + value
 
 
-SCALES = Scales()
+MOVES = Moves()
 
 
 def with_a_length(x, value):
@@ -68,7 +68,7 @@ def whole(x, value):
 PROGRAMS = {
     "a function that dispatches": (lambda x, value: scaled(value, x), 2, 3, 2.5),
     "the other way": (lambda x, value: scaled(value, x), 2.5, 3.5, 2),
-    "a method that dispatches": (lambda x, value: SCALES.scaled(value, x), 2, 3, 2.5),
+    "a method that dispatches": (lambda x, value: MOVES.moved(value, x), 2, 3, 2.5),
     "a length": (with_a_length, 3.0, 4.0, torch.ones(2)),
     "parts": (with_parts, 3.0, 4.0, (1.0, 2.0)),
     "an index": (whole, 2.5, 3.5, 2),
