@@ -12,20 +12,34 @@ import gc
 import weakref
 from contextlib import ExitStack
 from functools import partial
-from types import CellType, CodeType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from itertools import zip_longest
+from operator import is_
+from types import (
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import torch
 from torch import nn
 
 from fxplug.capture.proxy import Proxy
+from fxplug.capture.root_views import attributes_read, methods_and_values
+from fxplug.capture.sessions import active_interceptor
+from fxplug.errors import GuardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch.overrides import TorchFunctionMode
 
-__all__ = ["Closure", "ClosureCall", "held_by", "opened"]
+__all__ = ["Closure", "ClosureCall", "Transformed", "held_by", "opened", "plain_function"]
 
 _CLOSED = (Proxy, torch.Tensor, nn.Module, ModuleType, CodeType, FrameType, str, int, float, type(None))
 """What is itself what was looked for, or holds nothing of a program."""
@@ -74,17 +88,97 @@ def _cells(function: FunctionType) -> Iterator[Any]:
             yield None
 
 
+class Transformed:
+    """What a transform of torch has made of a function while a trace runs.
+
+    Args:
+        plain: What the transform has made.
+        call: Makes the calls of it in its place.
+    """
+
+    def __init__(self, plain: Any, call: Callable[..., Any]) -> None:
+        self.plain = plain
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a call of it."""
+        return self._call(*args, **kwargs)
+
+
+def plain_function(value: Any) -> Any:
+    """Return what a transform has made, for what stands for that while a trace runs; anything else as it is."""
+    return value.plain if isinstance(value, Transformed) else value
+
+
+class Made:
+    """What a function is made again from for one call.
+
+    Args:
+        held: The values of the program that it holds.
+    """
+
+    def __init__(self, held: Sequence[Any]) -> None:
+        self.held = held
+        self._made: dict[int, tuple[Any, list[Any]]] = {}
+        self.view = SimpleNamespace()
+        """What stands for the root."""
+
+    def once(self, place: int, make: Callable[[], Any]) -> Any:
+        """Return what stands for something that more than one part of the function may hold."""
+        known = self._made.get(place)
+        if known is None:
+            value = make()
+            known = self._made[place] = (value, _contents(value))
+        return known[0]
+
+    def refuse_changes(self, name: str) -> None:
+        """Refuse a call that has changed a list or dict: the program would see that, and the graph does not.
+
+        Args:
+            name: Of the call.
+
+        Raises:
+            GuardError: It has.
+        """
+        for value, before in self._made.values():
+            if not _are_same(_contents(value), before):
+                raise GuardError(
+                    f"Cannot go on behind the call of {name!r}: its function has changed the {type(value).__name__} "
+                    "that it shares with the program, and the graph does not hold that. Capture the program again "
+                    "with a function that returns what is new.",
+                    can_run_again=False,
+                )
+
+
+def _contents(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*cast("dict[Any, Any]", value), *cast("dict[Any, Any]", value).values()]
+    return list(value)
+
+
+def _are_same(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
 class Closure:
     """A function that can be made again.
 
     Args:
         held: The values of the program that it holds, each once.
         make: Returns the function for others in their place.
+        containers: The lists and dicts of the program that it holds.
     """
 
-    def __init__(self, held: tuple[Any, ...], make: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(
+        self, held: tuple[Any, ...], make: Callable[[Made], Any], containers: Sequence[Any] = ()
+    ) -> None:
         self.held = held
         self.make = make
+        self._before = [(value, _contents(value)) for value in containers]
+
+    def has_changed(self) -> bool:
+        """Return whether the function that this was made of has changed a list or dict since then."""
+        return not all(_are_same(_contents(value), before) for value, before in self._before)
 
 
 class ClosureCall:
@@ -105,54 +199,76 @@ class ClosureCall:
         modes: Sequence[TorchFunctionMode],
     ) -> None:
         self.__name__ = self.__qualname__ = name
-        self._closure = closure
+        self._make = closure.make
         self._transform = transform
         self._modes = tuple(modes)
 
     def __call__(self, held: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return the result for one value of each that the function holds."""
+        """Return the result for one value of each that the function holds; in a trace it stays a call."""
+        interceptor = active_interceptor()
+        if interceptor is not None:
+            return interceptor.on_function_call(self, self._run, (held, *args), kwargs)
+        return self._run(held, *args, **kwargs)
+
+    def _run(self, held: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        made = Made(held)
         with ExitStack() as stack:
             for mode in self._modes:
                 stack.enter_context(mode)
-            return self._transform(self._closure.make(held))(*args, **kwargs)
+            result = self._transform(self._make(made))(*args, **kwargs)
+        made.refuse_changes(self.__name__)
+        return result
 
     def __deepcopy__(self, _: dict[int, Any]) -> ClosureCall:
         return self  # As functions are.
 
 
-def opened(function: Any, is_held: Callable[[Any], bool]) -> Closure | None:
+def opened(function: Any, is_held: Callable[[Any], bool], root: Any = None) -> Closure | None:
     """Return how to make a function again, None where it cannot be.
 
-    It cannot where a function writes to what it shares with others, or reaches itself; nor where it holds modules, or
-    values of the program in something that others may change, such as a list.
+    It cannot where a function writes to what it shares with others, or reaches itself; nor where it holds values of the
+    program in an object, or does more with the root than to read its attributes.
 
     Args:
-        function: What holds values by its closure, its defaults or as a partial, at any depth of functions and tuples.
-        is_held: Tells which values are those of the program.
+        function: What holds values by its closure, its defaults, as a partial or as a method, at any depth of
+            functions, tuples, lists and dicts.
+        is_held: Tells which values are those of the program: they are handed over.
+        root: The module that is captured; None for a function.
     """
-    held: list[Any] = []
+    opening = _Opening(is_held, root)
     try:
-        recipe = _Opening(held, is_held).recipe(function)
+        recipe = opening.recipe(function)
     except _CannotOpenError:
         return None
-    return Closure(tuple(held), recipe if recipe is not None else lambda _: function)
+
+    def same(_: Made) -> Any:
+        return function
+
+    make = recipe or same
+    return Closure(tuple(opening.held), make, opening.containers)
 
 
 class _CannotOpenError(Exception):
     """A function cannot be made again."""
 
 
+_Recipe: TypeAlias = "Callable[[Made], Any]"
+
+
 class _Opening:
-    def __init__(self, held: list[Any], is_held: Callable[[Any], bool]) -> None:
-        self._held = held
+    def __init__(self, is_held: Callable[[Any], bool], root: Any) -> None:
+        self.held: list[Any] = []
+        self.containers: list[Any] = []
         self._is_held = is_held
+        self._root = root
         self._open: set[int] = set()
 
-    def recipe(self, part: Any) -> Callable[[Sequence[Any]], Any] | None:
+    def recipe(self, part: Any) -> _Recipe | None:
         """Return how a part is made again, None where it holds nothing of the program and stays what it is."""
         if self._is_held(part):
             return self._place_of(part)
-        if not isinstance(part, (FunctionType, partial, tuple)):
+        open_part = self._openers.get(type(part))
+        if open_part is None:
             if any(isinstance(inner, nn.Module) or self._is_held(inner) for inner in held_by((part,))):
                 raise _CannotOpenError
             return None
@@ -160,77 +276,140 @@ class _Opening:
             raise _CannotOpenError
         self._open.add(id(part))
         try:
-            if isinstance(part, FunctionType):
-                return self._of_function(part)
-            if isinstance(part, partial):
-                return self._of_partial(cast("partial[Any]", part))
-            return self._of_tuple(cast("tuple[Any, ...]", part))
+            return open_part(self, part)
         finally:
             self._open.discard(id(part))
 
-    def _place_of(self, value: Any) -> Callable[[Sequence[Any]], Any]:
-        for place, known in enumerate(self._held):
+    def _place_of(self, value: Any) -> _Recipe:
+        for place, known in enumerate(self.held):
             if known is value:
-                return lambda held: held[place]
-        self._held.append(value)
-        place = len(self._held) - 1
-        return lambda held: held[place]
+                return lambda made: made.held[place]
+        self.held.append(value)
+        place = len(self.held) - 1
+        return lambda made: made.held[place]
 
-    def _of_tuple(self, parts: tuple[Any, ...]) -> Callable[[Sequence[Any]], Any] | None:
+    def _of_tuple(self, parts: tuple[Any, ...]) -> _Recipe | None:
+        recipes = [self.recipe(part) for part in parts]
+        return (lambda made: tuple(_made(recipes, parts, made))) if any(recipes) else None
+
+    def _of_list(self, values: list[Any]) -> _Recipe | None:
+        parts = list(values)
         recipes = [self.recipe(part) for part in parts]
         if not any(recipes):
             return None
-        if type(parts) is not tuple:
-            raise _CannotOpenError
-        return lambda held: tuple(_made(recipes, parts, held))
+        self.containers.append(values)
+        return lambda made: made.once(id(values), lambda: _made(recipes, parts, made))
 
-    def _of_partial(self, function: partial[Any]) -> Callable[[Sequence[Any]], Any] | None:
+    def _of_dict(self, values: dict[Any, Any]) -> _Recipe | None:
+        keys, parts = list(values), list(values.values())
+        recipes = [self.recipe(part) for part in parts]
+        if not any(recipes):
+            return None
+        self.containers.append(values)
+        return lambda made: made.once(
+            id(values), lambda: dict(zip(keys, _made(recipes, parts, made), strict=True))
+        )
+
+    def _of_transformed(self, function: Transformed) -> _Recipe:
+        plain = function.plain
+
+        def same(_: Made) -> Any:
+            return plain
+
+        return self.recipe(plain) or same
+
+    def _of_method(self, method: MethodType) -> _Recipe | None:
+        function, receiver = method.__func__, method.__self__
+        if receiver is self._root:
+            name = function.__name__
+            if getattr(type(receiver), name, None) is not function:
+                raise _CannotOpenError
+            view = self._of_root(frozenset({name}))
+            return lambda made: getattr(view(made), name)
+        recipe = self.recipe(receiver)
+        if not isinstance(function, FunctionType) or self.recipe(function) is not None:
+            raise _CannotOpenError
+        return None if recipe is None else lambda made: MethodType(function, recipe(made))
+
+    def _of_root(self, names: frozenset[str] | None) -> _Recipe:
+        """Return how to make what stands for the root in a function that reads some of its attributes."""
+        needed = None if names is None else methods_and_values(self._root, names)
+        if needed is None:
+            raise _CannotOpenError
+        methods, values = needed
+        recipes = {name: self.recipe(value) for name, value in values.items()}
+
+        def of_root(made: Made) -> Any:
+            view = made.view
+            held = vars(view)
+            for name, recipe in recipes.items():
+                if name not in held:
+                    held[name] = values[name] if recipe is None else recipe(made)
+            for name, method in methods.items():
+                held[name] = MethodType(method, view)
+            return view
+
+        return of_root
+
+    def _of_partial(self, function: partial[Any]) -> _Recipe | None:
         parts = (function.func, *function.args, *function.keywords.values())
         recipes = [self.recipe(part) for part in parts]
         if not any(recipes):
             return None
         count, names = len(function.args), tuple(function.keywords)
 
-        def make(held: Sequence[Any]) -> Any:
-            called, *values = _made(recipes, parts, held)
+        def make(made: Made) -> Any:
+            called, *values = _made(recipes, parts, made)
             return partial(called, *values[:count], **dict(zip(names, values[count:], strict=True)))
 
         return make
 
-    def _of_function(self, function: FunctionType) -> Callable[[Sequence[Any]], Any] | None:
+    def _of_function(self, function: FunctionType) -> _Recipe | None:
+        code = function.__code__
         cells = [*_cells(function)]
         defaults = function.__defaults__ or ()
         named = function.__kwdefaults__ or {}
         parts = (*cells, *defaults, *named.values())
-        recipes = [self.recipe(part) for part in parts]
+        recipes = [
+            self._of_root(attributes_read(code, name) if name else None)
+            if self._root is not None and part is self._root
+            else self.recipe(part)
+            for name, part in zip_longest(code.co_freevars, parts)
+        ]
         if not any(recipes):
             return None
-        if _writes_to_cells(function.__code__, frozenset(function.__code__.co_freevars)):
+        if _writes_to_cells(code, frozenset(code.co_freevars)):
             raise _CannotOpenError
         first, last = len(cells), len(cells) + len(defaults)
 
-        def make(held: Sequence[Any]) -> Any:
-            values = _made(recipes, parts, held)
+        def make(made: Made) -> Any:
+            values = _made(recipes, parts, made)
             closure = tuple(
                 CellType(value) if recipe is not None else cell
                 for recipe, value, cell in zip(recipes, values, function.__closure__ or (), strict=False)
             )
-            made = FunctionType(
-                function.__code__,
-                function.__globals__,
-                function.__name__,
-                tuple(values[first:last]) or None,
-                closure,
+            again = FunctionType(
+                code, function.__globals__, function.__name__, tuple(values[first:last]) or None, closure
             )
-            made.__kwdefaults__ = dict(zip(named, values[last:], strict=True)) or None
-            made.__dict__.update(function.__dict__)
-            return made
+            again.__kwdefaults__ = dict(zip(named, values[last:], strict=True)) or None
+            again.__dict__.update(function.__dict__)
+            return again
 
         return make
 
+    _openers: ClassVar[dict[type, Callable[[_Opening, Any], _Recipe | None]]] = {
+        tuple: _of_tuple,
+        list: _of_list,
+        dict: _of_dict,
+        Transformed: _of_transformed,
+        MethodType: _of_method,
+        partial: _of_partial,
+        FunctionType: _of_function,
+    }
 
-def _made(recipes: Sequence[Any], parts: Sequence[Any], held: Sequence[Any]) -> list[Any]:
-    return [part if recipe is None else recipe(held) for recipe, part in zip(recipes, parts, strict=True)]
+
+def _made(recipes: Sequence[Any], parts: Sequence[Any], made: Made) -> list[Any]:
+    return [part if recipe is None else recipe(made) for recipe, part in zip(recipes, parts, strict=True)]
 
 
 def _writes_to_cells(code: CodeType, around: frozenset[str]) -> bool:

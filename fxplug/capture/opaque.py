@@ -16,7 +16,7 @@ from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.callforms import written_arguments
-from fxplug.capture.closures import held_by
+from fxplug.capture.closures import held_by, plain_function
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.shims import traced_value
 from fxplug.capture.sources import caller_level, place_in_program
@@ -125,6 +125,7 @@ def hear_opaque_call(
         args: Of the call.
         kwargs: Of the call.
     """
+    args = tuple(map(plain_function, args))
     run = partial(original, *args, **kwargs)
     if kind == "checkpoint":
         return _checkpoint(interceptor, run, args, kwargs)

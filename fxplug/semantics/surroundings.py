@@ -32,12 +32,16 @@ MODES: dict[str, Callable[..., Any]] = {
         torch.get_autocast_dtype,
         torch.get_default_device,
         torch.get_default_dtype,
+        torch.get_deterministic_debug_mode,
         torch.get_float32_matmul_precision,
         torch.get_num_threads,
         torch.is_anomaly_enabled,
+        torch.is_autocast_cache_enabled,
         torch.is_autocast_enabled,
+        torch.is_deterministic_algorithms_warn_only_enabled,
         torch.is_grad_enabled,
         torch.is_inference_mode_enabled,
+        torch.is_warn_always_enabled,
     )
 }
 """The functions of torch that tell of modes and settings, by name."""

@@ -327,6 +327,29 @@ def triples_if_deterministic(x):
     return x * 3 if torch.are_deterministic_algorithms_enabled() else x * 2
 
 
+def triples_if_it_only_warns(x):
+    return x * 3 if torch.is_deterministic_algorithms_warn_only_enabled() else x * 2
+
+
+def doubles_if_nothing_is_said(x):
+    return x * 2 if torch.get_deterministic_debug_mode() == 0 else x * 3
+
+
+def doubles_with_kept_weights(x):
+    return x * 2 if torch.is_autocast_cache_enabled() else x * 3
+
+
+def triples_if_warned_each_time(x):
+    return x * 3 if torch.is_warn_always_enabled() else x * 2
+
+
+def deterministic_or_warned_of():
+    return setting(
+        lambda: torch.use_deterministic_algorithms(True, warn_only=True),
+        lambda: torch.use_deterministic_algorithms(False),
+    )
+
+
 def float64_by_default():
     return setting(
         lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32)
@@ -348,6 +371,22 @@ ASKED = [
             lambda: torch.use_deterministic_algorithms(False),
         ),
         "are_deterministic_algorithms_enabled",
+    ),
+    (
+        triples_if_it_only_warns,
+        deterministic_or_warned_of,
+        "is_deterministic_algorithms_warn_only_enabled",
+    ),
+    (doubles_if_nothing_is_said, deterministic_or_warned_of, "get_deterministic_debug_mode"),
+    (
+        doubles_with_kept_weights,
+        lambda: torch.autocast("cpu", cache_enabled=False),
+        "is_autocast_cache_enabled",
+    ),
+    (
+        triples_if_warned_each_time,
+        lambda: setting(lambda: torch.set_warn_always(True), lambda: torch.set_warn_always(False)),
+        "is_warn_always_enabled",
     ),
 ]
 

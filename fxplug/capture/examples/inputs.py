@@ -55,6 +55,10 @@ _SURROUNDINGS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
             torch.get_default_dtype,
             torch.get_default_device,
             torch.are_deterministic_algorithms_enabled,
+            torch.is_deterministic_algorithms_warn_only_enabled,
+            torch.get_deterministic_debug_mode,
+            torch.is_autocast_cache_enabled,
+            torch.is_warn_always_enabled,
             torch.get_float32_matmul_precision,
             torch.get_num_threads,
         )

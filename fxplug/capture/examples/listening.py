@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from fxplug.capture.closures import Closure, ClosureCall, opened
+from fxplug.capture.closures import Closure, ClosureCall, Transformed, opened, plain_function
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
@@ -30,7 +30,7 @@ from fxplug.semantics.internals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 __all__ = ["KEPT", "CallListener"]
 
@@ -199,7 +199,11 @@ class CallListener(CallRecorder):
         if self.paused:
             return original(*args, **kwargs)
         if target in _TRANSFORMS:
-            return partial(self._call_transformed, target, original(*args, **kwargs), args[0])
+            function, *others = map(plain_function, args)
+            plain = self.run_unheard(original, function, *others, **kwargs)
+            return Transformed(
+                plain, partial(self._call_transformed, target, plain, function, others, kwargs)
+            )
         if not (self._holds_traced(args) or self._holds_traced(kwargs)):
             return original(*args, **kwargs)
         if target is nn.Parameter.__new__ and args[0] is nn.Parameter:
@@ -224,10 +228,21 @@ class CallListener(CallRecorder):
         return result
 
     def _call_transformed(
-        self, transform: Any, transformed: Any, function: Any, /, *args: Any, **kwargs: Any
+        self,
+        transform: Any,
+        transformed: Any,
+        function: Any,
+        others: Sequence[Any],
+        options: Mapping[str, Any],
+        /,
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Record a call of what a transform of torch has made of a function as one call."""
-        call = OpaqueCall(transformed, args, kwargs, (function,), partial(transformed, *args, **kwargs))
+        again = partial(_transformed, transform, tuple(others), dict(options))
+        call = OpaqueCall(
+            transformed, args, kwargs, (function,), partial(transformed, *args, **kwargs), again
+        )
         call.name = f"torch.func.{transform.__name__}"
         return self.on_opaque_call(call)
 
@@ -272,7 +287,20 @@ class CallListener(CallRecorder):
             target = ClosureCall(call.target.__name__, closure, call.transform, modes)
             node = self._record("call_function", target, (closure.held, *call.args), call.kwargs)
         args, kwargs = self._real(run.args), self._real(run.keywords)
-        return self._make(node, partial(self._run_beneath, run.func), args, kwargs)
+        result = self._make(node, partial(self._run_beneath, run.func), args, kwargs)
+        if closure is not None and closure.has_changed():
+            raise self._refusal_of_changes(call)
+        return result
+
+    def _refusal_of_changes(self, call: OpaqueCall) -> TraceError:
+        error = TraceError(
+            f"Cannot record a call of {call.name}{place_in_program()}: the function that it is given changes a list or "
+            "dict that it shares with the program, and the graph cannot follow that. Return what is new from it, or "
+            "keep the function around this line as a call (fxplug.wrap).",
+            code="FXP-T054",
+        )
+        self.note_refusal(error)
+        return error
 
     def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced, in the modes that the program has entered."""
@@ -281,12 +309,19 @@ class CallListener(CallRecorder):
 
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:
         """Return how to make the function of a call again, None where it can be a constant of the graph, or has to."""
-        if call.transform is None or id(call.functions[0]) in self._paths:
+        if call.transform is None:
             return None
+        root = self.context.root
         closure = opened(
-            call.functions[0], lambda part: isinstance(part, torch.Tensor) or self._is_of_program(part)
+            call.functions[0], self._is_handed_over, root if isinstance(root, nn.Module) else None
         )
         return closure if closure is not None and (closure.held or has_modes) else None
+
+    def _is_handed_over(self, part: Any) -> bool:
+        """Return whether a graph hands a value over to a function that holds it: tensors, numbers, submodules."""
+        if isinstance(part, nn.Module):
+            return bool(self._paths.get(id(part)))
+        return isinstance(part, torch.Tensor) or self._is_of_program(part)
 
     def _is_of_program(self, part: Any) -> bool:
         return isinstance(part, NumberProxy) or id(part) in self._known
@@ -297,6 +332,10 @@ class CallListener(CallRecorder):
             f"{place_in_program()}. Keep to operations of torch, or make the enclosing function a leaf (fxplug.wrap).",
             code="FXP-T063",
         )
+
+
+def _transformed(transform: Any, others: tuple[Any, ...], options: dict[str, Any], function: Any) -> Any:
+    return transform(function, *others, **options)
 
 
 @lru_cache(maxsize=4096)

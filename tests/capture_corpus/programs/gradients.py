@@ -104,6 +104,30 @@ def jacobian_and_hessian(x):
     return torch.func.jacrev(lambda v: v**3)(x[0]), torch.func.hessian(lambda v: (v**3).sum())(x[0])
 
 
+@program(tracked, symbolic="FXP-T054", others=lambda: (ramp(5, 3),))
+class GradientsOfTheModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def energy(self, row):
+        return self.net(row).sum() * self.scale
+
+    def forward(self, x):
+        return torch.func.vmap(torch.func.grad(self.energy))(x)
+
+
+@program(one, symbolic="FXP-T054")
+class JacobiansOfALayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return torch.func.vmap(torch.func.jacrev(self.layer))(x)
+
+
 @program(tracked)
 class FunctionalCall(nn.Module):
     def __init__(self):
