@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from torch.overrides import TorchFunctionMode
 
+    from fxplug.ir import Node
+
 __all__ = ["Closure", "ClosureCall", "Transformed", "held_by", "opened", "plain_function"]
 
 _CLOSED = (Proxy, torch.Tensor, nn.Module, ModuleType, CodeType, FrameType, str, int, float, type(None))
@@ -94,15 +96,21 @@ class Transformed:
     Args:
         plain: What the transform has made.
         call: Makes the calls of it in its place.
+        node: Gives it in the graph; None where it is a constant.
     """
 
-    def __init__(self, plain: Any, call: Callable[..., Any]) -> None:
+    def __init__(self, plain: Any, call: Callable[..., Any], node: Node | None = None) -> None:
         self.plain = plain
         self._call = call
+        self._node = node
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make a call of it."""
         return self._call(*args, **kwargs)
+
+    def __fx_create_arg__(self, tracer: Any) -> Any:
+        """Return what stands for it in a graph."""
+        return tracer.create_arg(self.plain) if self._node is None else self._node
 
 
 def plain_function(value: Any) -> Any:

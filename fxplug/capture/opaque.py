@@ -43,6 +43,7 @@ class OpaqueCall:
         functions: What it is given to run.
         run: Makes the call.
         transform: Returns the target for another function; None where a function has to be a constant.
+        others: What the target for another function is called with; by default `args`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class OpaqueCall:
         functions: tuple[Any, ...],
         run: Callable[[], Any],
         transform: Callable[[Any], Callable[..., Any]] | None = None,
+        others: tuple[Any, ...] | None = None,
     ) -> None:
         self.target = target
         self.args = args
@@ -60,6 +62,7 @@ class OpaqueCall:
         self.functions = functions
         self.run = run
         self.transform = transform
+        self.others = args if others is None else others
         self.name = ""
         """How messages call it."""
 
@@ -188,6 +191,13 @@ def _grad_and_value(
     return OpaqueCall(_named("grad_and_value", transform(func)), args, kwargs, (func,), run, transform)
 
 
+def _with_primals(kind: str, run: Callable[[], Any], func: Any, *args: Any, **kwargs: Any) -> OpaqueCall:
+    """Return a call of ``torch.func.vjp`` or ``jvp``, which is given the function beside its arguments."""
+    target = _FUNCTIONS[kind]
+    transform = partial(partial, target)
+    return OpaqueCall(target, (func, *args), kwargs, (func,), run, transform, args)
+
+
 def _named(transform: str, target: Any) -> Any:
     """Name a transformed function so that nobody takes it for the function itself."""
     target.__name__ = f"{transform}_{target.__name__.strip('<>')}"
@@ -200,6 +210,8 @@ _TRANSFORMS: dict[str, Callable[..., OpaqueCall]] = {
     "vmap": _vmap,
     "grad": _grad,
     "grad_and_value": _grad_and_value,
+    "vjp": partial(_with_primals, "vjp"),
+    "jvp": partial(_with_primals, "jvp"),
 }
 _FUNCTIONS = opaque_functions()
 _REFUSED = frozenset({"jacrev", "jacfwd"})

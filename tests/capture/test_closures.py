@@ -506,6 +506,34 @@ class OfFunctionsInside(Model):
         return torch.func.vmap(outer)(x)
 
 
+class Pulls(Model):
+    def forward(self, x):
+        value, pull = torch.func.vjp(lambda rows: self.net(rows) * self.scale, x)
+        return pull(value)[0] * 2
+
+
+class PullsASubmodule(Model):
+    def forward(self, x):
+        value, pull = torch.func.vjp(self.net, x)
+        (gradient,) = pull(torch.ones_like(value), retain_graph=True)
+        return gradient
+
+
+class PullsBesideMore(Model):
+    def forward(self, x):
+        def function(rows):
+            return self.net(rows) * self.scale, rows * 2
+
+        value, pull, more = torch.func.vjp(function, x, has_aux=True)
+        return pull(value)[0] + more
+
+
+class Pushes(Model):
+    def forward(self, x):
+        value, tangent = torch.func.jvp(lambda rows: self.net(rows) * self.scale, (x,), (torch.ones_like(x),))
+        return value + tangent
+
+
 class Around(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -526,6 +554,10 @@ HOLDING = [
     OfGradientsOfSamples,
     OfWeights,
     OfFunctionsInside,
+    Pulls,
+    PullsASubmodule,
+    PullsBesideMore,
+    Pushes,
 ]
 
 
@@ -694,3 +726,27 @@ def test_function_that_changes_what_it_shares_in_a_later_call_is_an_error():
     with pytest.raises(GuardError, match=r"'vmap_function': its function has changed the dict") as caught:
         module(torch.ones(2, 3), torch.ones(3))
     assert not caught.value.can_run_again
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_a_derivative_that_is_returned_is_that_of_each_call(mode):
+    class Returns(Model):
+        def forward(self, x):
+            return torch.func.vjp(self.net, x)[1]
+
+    root = Returns()
+    module = fxplug.trace(root, (torch.randn(4, 3),), mode=mode, check=False)
+
+    x = torch.randn(5, 3)
+    for found, expected in zip(module(x)(torch.ones(5, 1)), root(x)(torch.ones(5, 1)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_a_derivative_in_another_transform_is_refused(mode):
+    def program(x, y):
+        value, pull = torch.func.vjp(torch.sin, x * y)
+        return torch.func.vmap(pull)(torch.ones_like(value).unsqueeze(0))[0]
+
+    with pytest.raises(TraceError, match=r"\[FXP-T0\d\d\]$"):
+        fxplug.trace(program, (torch.randn(3), torch.randn(3)), mode=mode, check=False)

@@ -246,6 +246,15 @@ class CallListener(CallRecorder):
         call.name = f"torch.func.{transform.__name__}"
         return self.on_opaque_call(call)
 
+    def _call_derivative(self, function: Any, source: Node, /, *args: Any, **kwargs: Any) -> Any:
+        """Record a call of a function that a call has given: the second result of ``torch.func.vjp``."""
+        if self.paused:
+            return function(*args, **kwargs)
+        given = cast("tuple[Argument, ...]", self.create_arg(args))
+        named = cast("dict[str, Argument]", self.create_arg(kwargs))
+        node = self.create_node("call_method", "__call__", (source, *given), named)
+        return self._make(node, partial(self._run_beneath, function), self._real(args), self._real(kwargs))
+
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear that the random numbers of torch are set, or asked for: the captured program does so, too."""
         if self.paused:
@@ -285,7 +294,7 @@ class CallListener(CallRecorder):
             node = self._record("call_function", call.target, call.args, call.kwargs)
         else:
             target = ClosureCall(call.target.__name__, closure, call.transform, modes)
-            node = self._record("call_function", target, (closure.held, *call.args), call.kwargs)
+            node = self._record("call_function", target, (closure.held, *call.others), call.kwargs)
         args, kwargs = self._real(run.args), self._real(run.keywords)
         result = self._make(node, partial(self._run_beneath, run.func), args, kwargs)
         if closure is not None and closure.has_changed():
@@ -309,8 +318,9 @@ class CallListener(CallRecorder):
 
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:
         """Return how to make the function of a call again, None where it can be a constant of the graph, or has to."""
-        if call.transform is None:
-            return None
+        function = call.functions[0] if call.functions else None
+        if call.transform is None or (call.others is not call.args and id(function) in self._paths):
+            return None  # A submodule that is an argument is handed over as it is.
         root = self.context.root
         closure = opened(
             call.functions[0], self._is_handed_over, root if isinstance(root, nn.Module) else None

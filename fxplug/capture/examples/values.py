@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 import weakref
+from functools import partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.closures import Transformed
 from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
@@ -168,6 +171,9 @@ class ValueKeeper(Answerer):
             return None
         return self._other_stand_in(value, source)
 
+    def _call_derivative(self, function: Any, source: Node, /, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
     def _number_stand_in(self, value: float, source: Node | Part) -> NumberProxy:
         if asks_for_kinds(self._names) and kind_may_differ(node_behind(source)):
             whole = self.node_of_part(source) if isinstance(source, Part) else source
@@ -203,6 +209,8 @@ class ValueKeeper(Answerer):
         if callable(value) and node.target is getattr:
             self.decide(self._aside_of("call_function", operator.is_not, (node, None)), answer=True)
             return value
+        if isinstance(value, FunctionType) and value.__globals__ is torch.func.vjp.__globals__:
+            return Transformed(value, partial(self._call_derivative, value, node), node)
         if isinstance(value, RemovableHandle):
             self._hooks_on_tensors.add(value, self._weight_of(node.args[0]))
             return value
