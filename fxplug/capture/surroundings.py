@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fxplug.capture.regions import RegionStack
+    from fxplug.capture.state import ModuleChange
 
 __all__ = ["Surroundings"]
 
@@ -40,6 +41,10 @@ class Surroundings:
         """Hear that the program itself switches the module at a path."""
         self._switched.add(path)
 
+    def is_recorded(self, change: ModuleChange) -> bool:
+        """Return whether a change is one of those that the captured program makes, too."""
+        return change.name == "training" and change.path.rpartition(".")[0] in self._switched
+
     def note_flags(self, path: str, module: nn.Module) -> None:
         """Hear that the forward of a module below the root is about to run.
 
@@ -53,11 +58,24 @@ class Surroundings:
             for guard in module.graph.state_guards:
                 self._add(guard.below(path))
 
+    def note_outside(self, module: nn.Module) -> None:
+        """Hear that the forward of a module is about to run that the root does not have: its flags are constants."""
+        for guard in module.graph.state_guards if isinstance(module, GraphModule) else ():
+            if guard.steps[0] != "self":
+                self._add(guard)
+
     def note_flag_at(self, flag: str | None, path: str, module: nn.Module) -> None:
         """Hear that a flag may have been read: of which modules below the one at a path, as `flags_read_by` says it."""
         for inner, asked in _modules_asked(module, flag):
             self.asks_for_training = True
             self._note_flag(f"{path}.{inner}".strip("."), asked)
+
+    def note_same_flag(self, path: str, module: nn.Module) -> None:
+        """Hear that the program switches the module at a path to what it is, which it need not be in another call."""
+        if path:
+            self._note_flag(path, module)
+        else:
+            self.asks_for_training = True
 
     def _note_flag(self, path: str, module: nn.Module) -> None:
         # The flag of the root is known to the graph itself.

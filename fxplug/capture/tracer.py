@@ -364,7 +364,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._outside_changes = outside.restore()
         changed = draws.restore()
         changed_settings = settings.restore()
-        self._module_changes = states.restore()
+        self._module_changes = [change for change in states.restore() if not surroundings.is_recorded(change)]
         states.refuse_changes(self._module_changes)
         self._settle_surroundings()
         draws.refuse()
@@ -811,7 +811,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         former = self._place
         if path is not None:
             self._surroundings.note_flags(path, m)
-        if path is None:
+        else:
+            self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"
         if id(m) not in self._paths:
             self._states.remember(m, path)
@@ -951,8 +952,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         path = f"{prefix}.{name}" if prefix else name
         self.note_held(value)
         self._states.note_assignment(module, prefix)
-        if name == "training" and value is not module.training:
-            self._states.refuse(training_error(path))
+        if name == "training":
+            if value is module.training:
+                self._surroundings.note_same_flag(prefix, module)
+            else:
+                self._states.refuse(training_error(path))
         if name in parameters_of(module) or name in buffers_of(module):
             if not (isinstance(value, Proxy) and updates_in_place(value.node, path)):
                 raise assignment_error(path)

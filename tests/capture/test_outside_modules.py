@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.errors import TraceWarning
 
 
@@ -220,3 +221,69 @@ def test_forward_of_an_instance_is_captured(capture):
 def test_no_warning_for_modules_outside(capture, recwarn):
     capture(Slices())
     assert not [one for one in recwarn if issubclass(one.category, TraceWarning)]
+
+
+# -- what a module outside has been switched to is a constant, as its weights are
+
+
+class Asks(nn.Module):
+    def forward(self, x):
+        return x * 2 if self.training else x * 3
+
+
+def part_in_eval_mode():
+    return nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), Asks()).eval()
+
+
+class Student(nn.Module):
+    """Is trained beside a teacher that is hidden from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.hidden = [part_in_eval_mode()]
+
+    def forward(self, x):
+        with torch.no_grad():
+            wanted = self.hidden[0](x)
+        return self.layer(x) - wanted
+
+
+def in_a_closure():
+    part = part_in_eval_mode()
+    return lambda x: part(x)  # noqa: PLW0108 - as programs have it
+
+
+def switched_by_the_program():
+    part = part_in_eval_mode()
+
+    def step(x):
+        part.eval()
+        return part(x)
+
+    return step
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        in_a_closure,
+        switched_by_the_program,
+        lambda: torch.no_grad()(in_a_closure()),
+        Student,
+        lambda: Student().eval(),
+    ],
+    ids=["closure", "switched", "decorated", "student", "student in eval"],
+)
+def test_modules_outside_that_are_in_eval_mode_are_captured_so(make, mode, check):
+    program = make()
+    inputs = (torch.rand(4, 3),)
+    module = fxplug.trace(program, inputs if mode != "symbolic" else None, mode=mode, check=check)
+
+    assert not [guard for guard in module.guards if "<" in guard.text]
+    check_equal(module, program)
+    if isinstance(program, Student):  # It is switched, and what it hides is not.
+        check_equal(module.train(), program.train())
+        check_equal(module.eval(), program.eval())

@@ -338,3 +338,109 @@ def test_a_graph_into_which_a_program_is_copied_switches_as_it_does():
     again = fxplug.GraphModule(captured, graph)
 
     assert [again.train(mode).norm.training for mode in (True, False)] == [False, False]
+
+
+# -- programs that switch their parts themselves
+
+
+class Freezes(nn.Module):
+    """Keeps a part of it in eval mode, whatever it is in itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        self.body.eval()
+        return self.head(self.body(x))
+
+
+class FreezesNorms(Freezes):
+    def forward(self, x):
+        for part in self.body.modules():
+            if isinstance(part, nn.BatchNorm1d):
+                part.eval()
+        return self.head(self.body(x))
+
+
+class FreezesByTheFlag(Freezes):
+    def forward(self, x):
+        self.body[1].training = False
+        return self.head(self.body(x))
+
+
+class AlwaysTrains(Freezes):
+    def forward(self, x):
+        self.body.train()
+        return self.head(self.body(x))
+
+
+class FreezesBehind(Freezes):
+    def forward(self, x):
+        result = self.head(self.body(x))
+        self.body.eval()
+        return result
+
+
+SWITCHING = [Freezes, FreezesNorms, FreezesByTheFlag, AlwaysTrains, FreezesBehind]
+STARTS = {
+    "new": lambda root: root,
+    "in eval": lambda root: root.eval(),
+    "called before": lambda root: (root(torch.rand(5, 4)), root)[1],
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("kind", SWITCHING)
+def test_parts_that_the_program_switches_are_switched_in_every_call(kind, mode, start):
+    root = STARTS[start](kind())
+    expected = copy.deepcopy(root)
+    flags = [part.training for part in root.modules()]
+    module = copy.deepcopy(fxplug.trace(root, (torch.rand(5, 4),), mode=mode))
+
+    assert [part.training for part in root.modules()] == flags
+    for mode_of_call in (None, None, True, True, False, True):
+        if mode_of_call is not None:
+            module.train(mode_of_call)
+            expected.train(mode_of_call)
+        x = torch.rand(5, 4)
+        torch.testing.assert_close(module(x), expected(x))
+        torch.testing.assert_close(module.get_submodule("body.1").running_mean, expected.body[1].running_mean)
+
+
+@pytest.mark.parametrize("kind", SWITCHING)
+def test_without_examples_parts_have_to_be_what_the_program_switches_them_to(kind):
+    with pytest.raises(TraceError, match=r"forward sets 'body.*training'.*\[FXP-T\d+\]$"):
+        fxplug.symbolic_trace(STARTS["in eval" if kind is AlwaysTrains else "new"](kind()))
+    root = kind().train(kind is AlwaysTrains)
+    module = fxplug.symbolic_trace(root)
+
+    x = torch.rand(5, 4)
+    torch.testing.assert_close(module(x), root(x))
+    with pytest.raises(GuardError, match=r"self\.body(\.1)?\.training is"):
+        module.train(not module.training)(x)
+
+
+def test_switching_the_root_to_what_it_is_asks_for_its_mode(capture_as_root):
+    class SwitchesItself(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x):
+            self.eval()
+            return self.drop(x)
+
+    module = capture_as_root(SwitchesItself().eval())
+
+    assert torch.equal(module(torch.ones(3, 4)), torch.ones(3, 4))
+    with pytest.raises(GuardError, match=r"self\..*training is False"):
+        module.train()(torch.ones(3, 4))
+
+
+@pytest.fixture(params=["symbolic", "shape", "value"])
+def capture_as_root(request):
+    inputs = None if request.param == "symbolic" else (torch.rand(5, 4),)
+    return lambda root: fxplug.trace(root, inputs, mode=request.param)

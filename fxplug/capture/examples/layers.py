@@ -140,7 +140,7 @@ class LayerCaller(CallListener):
             return self._call_leaf(module, path, args, kwargs)
         run = partial(original_call, module)
         if path is None:
-            return self.enter_module(f"<{type(module).__name__}>", module, run, args, kwargs)
+            return self.enter_module(None, module, run, args, kwargs)
         result = self.enter_module(path, module, run, args, kwargs)
         has_own = "forward" in vars(module) or isinstance(module, GraphModule)
         if unwrap is None and not has_own:

@@ -262,7 +262,7 @@ class ExampleTracer(LayerCaller):
             self.refuse_class(prefix, module, value)
         self.note_held(value)
         self._states.note_assignment(module, prefix)
-        if name == "training" and value is not module.training:
+        if name == "training":
             self._record_mode(module, prefix, mode=value)
         buffers = buffers_of(module)
         path = f"{prefix}.{name}" if prefix else name
@@ -273,12 +273,15 @@ class ExampleTracer(LayerCaller):
         return False
 
     def _record_mode(self, module: nn.Module, path: str, *, mode: bool) -> None:
-        """Record that a module is switched between training and evaluation.
+        """Record that a module is switched between training and evaluation, or to what it is, as in the next call.
 
         The root is refused: a captured program does not know its root by a path.
         """
         if not path:
-            self._states.refuse(training_error("training"))
+            if mode is module.training:
+                self._surroundings.note_same_flag(path, module)
+            else:
+                self._states.refuse(training_error("training"))
             return
         self._surroundings.note_switch(path)
         node = self.create_node("get_attr", path, (), {})
