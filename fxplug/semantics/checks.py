@@ -19,6 +19,7 @@ __all__ = [
     "are_distinct",
     "check_equal",
     "check_length",
+    "check_like",
     "check_raises",
     "check_true",
     "check_unchanged",
@@ -136,6 +137,23 @@ def check_length(value: Any, expected: int, text: str, can_run_again: bool = Tru
         guard_failed(text, f"now there are {len(value)}", can_run_again=can_run_again)
 
 
+def check_like(value: Any, expected: Any, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002
+    """Check that a tensor can stand in the place of another one: the same sizes, dtype and device.
+
+    Args:
+        value: Computed by the program.
+        expected: The other tensor.
+        text: The guard.
+        can_run_again: Whether the program has changed nothing yet.
+
+    Raises:
+        GuardError: They differ.
+    """
+    if (value.shape, value.dtype, value.device) != (expected.shape, expected.dtype, expected.device):
+        found = f"{value.dtype} of {tuple(value.shape)} on {value.device}"
+        guard_failed(text, f"now there is {found}", can_run_again=can_run_again)
+
+
 def check_raises(
     function: Any,
     kind: type[BaseException],
@@ -205,7 +223,7 @@ def _holds_the_same(value: Any, expected: Any) -> bool:
     return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(expected)
 
 
-CHECKS = (check_equal, check_length, check_raises, check_true, check_unchanged)
+CHECKS = (check_equal, check_length, check_like, check_raises, check_true, check_unchanged)
 """The functions that graphs call."""
 
 effects.register_target(are_distinct, PURE)

@@ -68,6 +68,7 @@ _CHECKS: dict[str, Any] = {
         checks.are_distinct,
         checks.check_equal,
         checks.check_length,
+        checks.check_like,
         checks.check_true,
         checks.check_unchanged,
         checks.class_of,

@@ -25,6 +25,7 @@ from fxplug.capture.sessions import active
 from fxplug.capture.state import speak_of, training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node
+from fxplug.semantics.checks import check_like
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
@@ -307,11 +308,29 @@ class ExampleTracer(LayerCaller):
                 buffers[name] = former  # Where it is found if the program has not read it.
                 updates.append((path, former, value))
         reads = [self._copy_of_read(former, value, updates, result) for _, former, value in updates]
+        for read, (path, former, value) in zip(reads, updates, strict=True):
+            self._check_update(path, former, value, read)
         for read, (_, former, value) in zip(reads, updates, strict=True):
             node = self._record("call_method", "copy_", (former, value), {})
             if read is not None:
                 node.args = (read, *node.args[1:])
             self._make(node, lambda *_: None, (former, value), {})
+
+    def _check_update(self, path: str, former: torch.Tensor, value: torch.Tensor, read: Node | None) -> None:
+        """Record a check that what is assigned to a buffer can be copied into it, as it can here.
+
+        Args:
+            path: Of the buffer.
+            former: The buffer.
+            value: What is assigned.
+            read: The node that reads the buffer itself, where the program goes on with a copy.
+        """
+        self.paused += 1
+        kind = f"{former.dtype} of {tuple(former.shape)} on {former.device}"
+        self.paused -= 1
+        buffer = self.create_arg(former) if read is None else read
+        args = (self.create_arg(value), buffer, f"self.{path} becoming {kind}", not self._has_acted)
+        self.create_node("call_function", check_like, args, {})
 
     def _copy_of_read(
         self,

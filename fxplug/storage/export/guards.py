@@ -46,6 +46,15 @@ def check_length(value, expected, text):
         fail(text, f"now there are {len(value)}")
 
 
+def check_like(value, expected, text):
+    """Check that a tensor can stand in the place of another one."""
+    found, wanted = (
+        (one.dtype, tuple(one.shape), str(one.device)) for one in (value, expected)
+    )
+    if found != wanted:
+        fail(text, "now there is {} of {} on {}".format(*found))
+
+
 def check_raises(function, kind, text, _, args, kwargs):
     """Check that a call fails as it did when the program was captured."""
     try:

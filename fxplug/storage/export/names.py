@@ -119,6 +119,7 @@ class Names:
             "check_true",
             "check_equal",
             "check_length",
+            "check_like",
             "check_unchanged",
         }
 
