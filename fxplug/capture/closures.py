@@ -184,6 +184,11 @@ class Closure:
         self.make = make
         self._before = [(value, _contents(value)) for value in containers]
 
+    @property
+    def has_containers(self) -> bool:
+        """Whether there are any."""
+        return bool(self._before)
+
     def has_changed(self) -> bool:
         """Return whether the function that this was made of has changed a list or dict since then."""
         return not all(_are_same(_contents(value), before) for value, before in self._before)

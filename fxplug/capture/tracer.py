@@ -20,6 +20,7 @@ from fxplug.capture.arguments import is_constant, iterate_parts
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
+from fxplug.capture.closures import ClosureCall, held_by
 from fxplug.capture.comparisons import check_result, check_returned
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
 from fxplug.capture.constants import ConstantKeeper, Constants
@@ -59,6 +60,7 @@ from fxplug.errors import FxplugError, TraceError, shown
 from fxplug.ir import Argument, Graph, ModuleScope, Node
 from fxplug.ir.collector import paused_collection
 from fxplug.semantics.internals import (
+    OpOverload,
     buffers_of,
     empty_module,
     has_backward_hooks,
@@ -731,7 +733,26 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             answer = hook(a, self.context)
             if answer is not None and type(answer) is not type(a):
                 return self.create_arg(answer)
+        if callable(a) and not isinstance(a, _HOLDING_NOTHING):
+            self._check_function(a)
         return super()._foreign_argument(a)
+
+    def _check_function(self, function: Callable[..., Any]) -> None:
+        """Refuse a function as a constant of the graph that holds what differs from call to call."""
+        if any(self._is_traced_value(part) for part in held_by((function,))):
+            name = getattr(function, "__qualname__", type(function).__qualname__)
+            error = TraceError(
+                f"Cannot record the function {name!r} {self._where()}: it holds a traced value, by its closure or as "
+                "the object of a method, and the graph cannot follow that. Pass the value as an argument, or keep the "
+                "function around this line as a call (fxplug.wrap), or make the enclosing module a leaf.",
+                code="FXP-T054",
+            )
+            self.note_refusal(error)
+            raise error
+
+    def _is_traced_value(self, value: Any) -> bool:
+        """Return whether a value stands for one that differs from call to call."""
+        return isinstance(value, Proxy)
 
     def _lift_once(self, value: Any, prefix: str) -> Node:
         """Record a read of a constant that the graph has already, or of a new one."""
@@ -1013,6 +1034,8 @@ def is_tracing() -> bool:
     return active_interceptor() is not None
 
 
+_HOLDING_NOTHING = (type, nn.Module, OpOverload, ClosureCall)
+"""What can be called, and holds nothing of the program, or nothing that the graph does not follow."""
 _WITHOUT_LINE = frozenset(("placeholder", "output"))
 _LAYERS = frozenset(("layer", "layer in question"))
 _LEAVES = _LAYERS | {"leaf"}

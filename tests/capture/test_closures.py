@@ -750,3 +750,156 @@ def test_a_derivative_in_another_transform_is_refused(mode):
 
     with pytest.raises(TraceError, match=r"\[FXP-T0\d\d\]$"):
         fxplug.trace(program, (torch.randn(3), torch.randn(3)), mode=mode, check=False)
+
+
+# -- functions that are arguments of calls which stay calls
+
+
+@fxplug.wrap
+def call(function, x):
+    return function(x)
+
+
+def given_a_closure(x, y):
+    doubled = y * 2
+    return call(lambda value: value * doubled, x)
+
+
+def given_a_partial(x, y):
+    return call(partial(torch.mul, y * 2), x)
+
+
+def given_a_size(x, y):
+    count = x.shape[0]
+    return call(lambda value: value * count, x) + y
+
+
+def given_a_method(x, y):
+    return call(Held(y * 2).call, x)
+
+
+def given_a_method_of_a_tensor(x, y):
+    return call((y * 2).mul, x)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+@pytest.mark.parametrize(
+    "program", [given_a_closure, given_a_partial, given_a_size, given_a_method, given_a_method_of_a_tensor]
+)
+def test_functions_that_hold_traced_values_are_no_constants(program, mode):
+    inputs = None if mode == "symbolic" else (torch.randn(3), torch.randn(3))
+    if inputs is None and program is given_a_method_of_a_tensor:
+        return  # Its method is an attribute of a proxy, which the graph reads.
+    with pytest.raises(
+        TraceError, match=r"Cannot record the function '.*holds a traced value.*\[FXP-T054\]$"
+    ):
+        fxplug.trace(program, inputs, mode=mode, check=False)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+def test_functions_that_hold_constants_are_constants(mode):
+    factor = 3
+
+    def program(x, y):
+        return call(lambda value: value * factor, x) + y
+
+    x, y = torch.randn(3), torch.randn(3)
+    module = fxplug.trace(program, None if mode == "symbolic" else (x, y), mode=mode)
+    assert torch.equal(module(x + 1, y), program(x + 1, y))
+
+
+# -- hooks on values
+
+
+class Hooked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.table = torch.tensor([1.0, 0.0, 2.0])
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+
+class ByAValue(Hooked):
+    def forward(self, x):
+        y = self.layer(x)
+        weight = y.detach().abs()
+        y.register_hook(lambda gradient: gradient * weight)
+        return y * 3
+
+
+class ByASize(Hooked):
+    def forward(self, x):
+        y, count = self.layer(x), x.shape[0]
+        y.register_hook(lambda gradient: gradient / count)
+        return y * 3
+
+
+class ByATable(Hooked):
+    def forward(self, x):
+        y = self.layer(x)
+        y.register_hook(lambda gradient: gradient * self.table * self.scale.detach())
+        return y * 3
+
+
+class ByNothing(Hooked):
+    def forward(self, x):
+        y = self.layer(x)
+        y.register_hook(lambda gradient: gradient.clamp(-1, 1))
+        return y * 3
+
+
+def gradients_with(module, x):
+    module.zero_grad()
+    x = x.clone().requires_grad_()
+    module(x).square().sum().backward()
+    return x.grad, {
+        name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None
+    }
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("kind", [ByAValue, ByASize, ByATable, ByNothing])
+def test_hooks_use_the_values_of_their_call(kind, mode, check):
+    root = kind()
+    module = fxplug.trace(root, (torch.randn(2, 3, requires_grad=True),), mode=mode, check=check)
+
+    for module_, root_ in ((module, root), (copy.deepcopy(module), copy.deepcopy(root))):
+        for batch in (2, 5):
+            x = torch.randn(batch, 3)
+            torch.testing.assert_close(gradients_with(module_, x), gradients_with(root_, x))
+        with torch.no_grad():
+            root_.scale.mul_(2)
+            if module_ is not module and "scale" in dict(module_.named_parameters()):
+                module_.get_parameter("scale").mul_(2)
+
+
+class ByAList(Hooked):
+    def forward(self, x):
+        y = self.layer(x)
+        weights = [y.detach()]
+        y.register_hook(lambda gradient: gradient * weights[0])
+        return y * 3
+
+
+class ByAnObject(Hooked):
+    def forward(self, x):
+        y = self.layer(x)
+        y.register_hook(Held(y.detach()).call)
+        return y * 3
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+@pytest.mark.parametrize("kind", [ByAList, ByAnObject])
+def test_hooks_that_hold_values_otherwise_are_refused(kind, mode):
+    inputs = None if mode == "symbolic" else (torch.randn(2, 3, requires_grad=True),)
+    with pytest.raises(
+        TraceError, match=r"Cannot record the function '.*holds a traced value.*\[FXP-T054\]$"
+    ):
+        fxplug.trace(kind(), inputs, mode=mode, check=False)
+
+
+@pytest.mark.parametrize("kind", [ByAValue, ByASize])
+def test_hooks_that_hold_traced_values_are_refused_without_examples(kind):
+    with pytest.raises(TraceError, match=r"holds a traced value.*\[FXP-T054\]$"):
+        fxplug.symbolic_trace(kind())

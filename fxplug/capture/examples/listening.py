@@ -43,6 +43,8 @@ KEPT = (
 )
 """Functions that stay calls."""
 _GIVING_SEEDS = frozenset({torch.get_rng_state, torch.initial_seed, torch.seed})
+_HOOKING = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
+"""Calls by which torch runs a function of the program later."""
 _TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian})
 """What makes a function that runs another one in several other transforms."""
 _EXACT = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__int__", "__len__"})
@@ -94,12 +96,23 @@ class CallListener(CallRecorder):
         real_args, real_kwargs = self._real(args), self._real(kwargs)
         if not self._holds_traced(args) and not self._holds_traced(kwargs):
             return self._call_aside(function, args, kwargs)
-        kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
-        node = self._record(kind, target, node_args, node_kwargs)
+        node = self._record_hooking(function, args) if function in _HOOKING and len(args) > 1 else None
+        if node is None:
+            kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
+            node = self._record(kind, target, node_args, node_kwargs)
         result = self._make(node, function, real_args, real_kwargs)
         if type(result) is SizeProxy and len(args) == 1:
             self._sizes[self._known[id(args[0])][1]] = result
         return self.exact(result) if name in _EXACT else result
+
+    def _record_hooking(self, function: Any, args: tuple[Any, ...]) -> Node | None:
+        """Record that a hook is put on a tensor which holds values of the program; None for one that is a constant."""
+        closure = self._opened(args[1])
+        # It runs when nobody looks any more at what it does to a list.
+        if closure is None or not closure.held or closure.has_containers:
+            return None
+        target = ClosureCall(function.__name__, closure, partial(_hooking, function), ())
+        return self._record("call_function", target, (closure.held, args[0]), {})
 
     def _answer_or_refuse(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the answer to a question that is known, None where there is none; refuse what hands out values."""
@@ -321,11 +334,12 @@ class CallListener(CallRecorder):
         function = call.functions[0] if call.functions else None
         if call.transform is None or (call.others is not call.args and id(function) in self._paths):
             return None  # A submodule that is an argument is handed over as it is.
-        root = self.context.root
-        closure = opened(
-            call.functions[0], self._is_handed_over, root if isinstance(root, nn.Module) else None
-        )
+        closure = self._opened(function)
         return closure if closure is not None and (closure.held or has_modes) else None
+
+    def _opened(self, function: Any) -> Closure | None:
+        root = self.context.root
+        return opened(function, self._is_handed_over, root if isinstance(root, nn.Module) else None)
 
     def _is_handed_over(self, part: Any) -> bool:
         """Return whether a graph hands a value over to a function that holds it: tensors, numbers, submodules."""
@@ -342,6 +356,15 @@ class CallListener(CallRecorder):
             f"{place_in_program()}. Keep to operations of torch, or make the enclosing function a leaf (fxplug.wrap).",
             code="FXP-T063",
         )
+
+
+def _hooking(function: Any, hook: Any) -> Callable[[torch.Tensor], Any]:
+    """Return what puts a hook on a tensor."""
+
+    def put_on(tensor: torch.Tensor) -> Any:
+        return function(tensor, hook)
+
+    return put_on
 
 
 def _transformed(transform: Any, others: tuple[Any, ...], options: dict[str, Any], function: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
-from fxplug.capture.closures import Transformed
+from fxplug.capture.closures import ClosureCall, Transformed
 from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
@@ -120,6 +120,11 @@ class ValueKeeper(Answerer):
                 return True
         return False
 
+    def _is_traced_value(self, value: Any) -> bool:
+        if isinstance(value, (torch.Tensor, NumberProxy)):
+            return self.holds_traced_values(value)
+        return super()._is_traced_value(value)
+
     def _aloof(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call a function of torch that is no part of the program."""
         self.paused += 1
@@ -212,7 +217,8 @@ class ValueKeeper(Answerer):
         if isinstance(value, FunctionType) and value.__globals__ is torch.func.vjp.__globals__:
             return Transformed(value, partial(self._call_derivative, value, node), node)
         if isinstance(value, RemovableHandle):
-            self._hooks_on_tensors.add(value, self._weight_of(node.args[0]))
+            hooked = node.args[1] if isinstance(node.target, ClosureCall) else node.args[0]
+            self._hooks_on_tensors.add(value, self._weight_of(hooked))
             return value
         raise TraceError(
             f"Cannot record {node.format_node()}: it gives a {type(value).__module__}.{type(value).__qualname__}"
