@@ -138,6 +138,10 @@ class StateKeeper:
         """Return whether a value is a part of the root, or no module at all."""
         return not isinstance(value, nn.Module) or id(value) in self._paths
 
+    def on_mode_kept(self, path: str, module: nn.Module) -> None:
+        """Hear that a module of the root has to stay in the mode that it is in."""
+        self._surroundings.note_same_flag(path, module)
+
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear that the random numbers of torch are set, or asked what they were set to.
 

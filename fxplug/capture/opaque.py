@@ -270,6 +270,7 @@ def _checkpoint(
     result = function(*args[1:], **given)
     if torch.is_grad_enabled():
         _refuse_writes(interceptor, set(recorded))
+    _keep_modes(interceptor, set(recorded))
     return result
 
 
@@ -305,6 +306,26 @@ def _refuse_writes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
         )
         interceptor.note_refusal(error)
         raise error
+
+
+def _keep_modes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
+    """Let the layers of a checkpointed function that have something to write to in training stay in eval mode.
+
+    Where they are not, the function was not refused because it runs once, without gradients: so it has to stay.
+
+    Args:
+        interceptor: Who traces.
+        before: The nodes that were recorded before the function ran.
+    """
+    for node in interceptor.graph.nodes.listed():
+        if node.op == "call_module" and node not in before:
+            module = interceptor.root.get_submodule(node.target)
+            if not any(True for _ in module.buffers()):
+                continue
+            if not module.training:
+                interceptor.on_mode_kept(node.target, module)
+            elif not torch.is_grad_enabled():
+                interceptor.on_mode_asked("is_grad_enabled", (), answer=False)
 
 
 def _is_made_since(node: Node, before: set[Node], root: Any) -> bool:

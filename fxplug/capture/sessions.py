@@ -82,6 +82,10 @@ class ModuleInterceptor(Protocol):
         """Return whether a value is a part of the root, or no module at all."""
         ...
 
+    def on_mode_kept(self, path: str, module: nn.Module) -> None:
+        """Hear that a module at a path of the root has to stay in the mode that it is in."""
+        ...
+
     def on_seeding(self, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear that the random numbers of torch are set."""
         ...

@@ -127,6 +127,36 @@ def test_reentrant_checkpoint_of_what_holds_modules_is_refused(capture):
         capture(Root())
 
 
+class CheckpointsANorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(3, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        return checkpoint(lambda value: self.norm(self.linear(value)), x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_checkpoint_that_is_recorded_inside_stays_in_its_mode(mode):
+    def trace(root):
+        inputs = None if mode == "symbolic" else (torch.rand(4, 3),)
+        with pytest.warns(TraceWarning, match="without saving memory"):
+            return fxplug.trace(root, inputs, mode=mode)
+
+    root = CheckpointsANorm().eval()
+    module = trace(root)
+    x = torch.rand(4, 3)
+    torch.testing.assert_close(gradient_of(module, x), gradient_of(root, x))
+    # In training, torch updates the statistics a second time where gradients are computed.
+    with pytest.raises(fxplug.GuardError, match=r"self\.norm\.training is False"):
+        module.train()(x)
+    with torch.no_grad():
+        module = trace(root.train())
+        torch.testing.assert_close(module(x), root(x))
+    with pytest.raises(fxplug.GuardError, match="is_grad_enabled"):
+        module(x)
+
+
 class MapsRows(Model):
     def forward(self, x):
         return torch.func.vmap(torch.sum)(x) + torch.vmap(lambda row: row * 2, in_dims=1)(x).sum()
