@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dis
 import inspect
+import logging
 import warnings
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -23,6 +24,7 @@ __all__ = [
     "called_name",
     "count_of_arguments",
     "expects_sizes",
+    "fills_told_text",
     "is_compared",
     "is_told_only",
     "last_argument",
@@ -97,6 +99,8 @@ def _called_at(frame: FrameType, code: list[dis.Instruction], call: int) -> Any:
     if not is_attribute:
         return _variable(frame, callee)
     holder = _variable(frame, code[index - 1])
+    if isinstance(holder, (logging.Logger, logging.LoggerAdapter)):
+        return getattr(type(cast("Any", holder)), callee.argval, None)
     return vars(holder).get(callee.argval) if isinstance(holder, ModuleType) else callee.argval
 
 
@@ -251,9 +255,11 @@ def is_told_only(frame: FrameType, *, strictly: bool = False) -> bool:
 
     Args:
         frame: That makes it.
-        strictly: Whether only what nobody can read back counts: no errors, which a program may catch, no methods, which
-            may be anybody's.
+        strictly: Whether only what nobody can read back counts: no errors, which a program may catch, no methods but
+            those of Python's loggers, which may be anybody's.
     """
+    if frame.f_code.co_filename == logging.__file__:
+        return True  # It puts the text together that a logger was given in parts.
     code, index = _instructions(frame)
     for number in range(index, len(code)):
         entry = code[number]
@@ -275,6 +281,14 @@ def is_told_only(frame: FrameType, *, strictly: bool = False) -> bool:
             return (callee is print or is_check) and not has_names
         return any(callee is known for known in _TELLING) or name in _TELLING_NAMES
     return False
+
+
+def fills_told_text(frame: FrameType) -> bool:
+    """Return whether `frame` puts a number into a text for people alone (``print("%d rows" % count)``)."""
+    code, index = _instructions(frame)
+    entry = code[index]
+    is_filled = entry.opname == "BINARY_MODULO" or (entry.opname == "BINARY_OP" and entry.argrepr == "%")
+    return is_filled and is_told_only(frame, strictly=True)
 
 
 def is_compared(frame: FrameType, *, or_kept: bool) -> bool:

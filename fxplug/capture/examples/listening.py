@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import sys
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
 
+from fxplug.capture.callsites import is_told_only
 from fxplug.capture.closures import Closure, ClosureCall, Transformed, opened, plain_function
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
@@ -19,7 +21,7 @@ from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
 from fxplug.capture.opaque import OpaqueCall, check_functions
 from fxplug.capture.randomness import ASKING_FOR_SEEDS
-from fxplug.capture.sources import place_in_program
+from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node
 from fxplug.semantics.internals import (
@@ -118,6 +120,10 @@ class CallListener(CallRecorder):
         """Return the answer to a question that is known, None where there is none; refuse what hands out values."""
         if name in _QUESTIONS and len(args) == 1 and not kwargs:
             return self._known_answer(name, args[0])
+        if name in _TEXTS and _is_text_told():
+            if self.mode == "shape":
+                return self.run_unheard(repr, args[0])  # There are no values to be formatted.
+            return self.run_unheard(getattr(torch.Tensor, name), *args, **kwargs)
         if name in _TEXTS and self.mode == "shape":
             raise self._refusal_of_values(f"the text of a tensor ({name})")
         if name in _ESCAPES and self._is_traced(args[0] if args else None):
@@ -356,6 +362,14 @@ class CallListener(CallRecorder):
             f"{place_in_program()}. Keep to operations of torch, or make the enclosing function a leaf (fxplug.wrap).",
             code="FXP-T063",
         )
+
+
+def _is_text_told() -> bool:
+    """Return whether the text that is being made of a tensor is for people alone: printed or logged."""
+    frame: Any = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and passes_calls_on(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame is not None and is_told_only(frame, strictly=True)
 
 
 def _hooking(function: Any, hook: Any) -> Callable[[torch.Tensor], Any]:

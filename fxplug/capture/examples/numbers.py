@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 import torch
 
-from fxplug.capture.callsites import called_name, expects_sizes, is_told_only
+from fxplug.capture.callsites import called_name, expects_sizes, fills_told_text, is_told_only
 from fxplug.capture.sessions import active
 
 if TYPE_CHECKING:
@@ -130,11 +130,13 @@ class NumberProxy:
         return cast("int", self.value)
 
     def __int__(self) -> int:
-        self.recorder.fix(self, int)
+        if not fills_told_text(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            self.recorder.fix(self, int)
         return int(self.value)
 
     def __float__(self) -> float:
-        return float(self._fixed())
+        is_told = fills_told_text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
+        return float(self.value if is_told else self._fixed())
 
     def __complex__(self) -> complex:
         return complex(self._fixed())
