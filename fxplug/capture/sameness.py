@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 from fxplug.capture.kinds import held_value, kind_of_node, module_at
 from fxplug.codegen import AUGMENTED
@@ -41,6 +42,10 @@ _PASSING = _words(
 )
 """Functions and methods that return what they are given where nothing is to be done."""
 _LAYERS = "torch.nn.modules."
+_DROPOUTS = frozenset(
+    {functional.alpha_dropout, functional.dropout, functional.dropout2d, functional.feature_alpha_dropout}
+)
+"""Those that return inputs of any number of dimensions as they are where nothing is trained."""
 
 
 def are_one_object(one: Node, other: Node, root: nn.Module | None) -> bool:
@@ -104,13 +109,18 @@ def passes_on(node: Node, root: nn.Module | None) -> bool:
         return kind is None or not issubclass(kind.cls, torch.Tensor) or target is getattr
     name = target if isinstance(target, str) else str(getattr(target, "__name__", "")).partition(".")[0]
     is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else computes_by_itself(target)
-    writes = name.endswith("_") or target in AUGMENTED or "out" in node.kwargs or "inplace" in node.kwargs
+    is_told_to_write = node.kwargs.get("out") is not None or node.kwargs.get("inplace", False) is not False
+    writes = name.endswith("_") or target in AUGMENTED or is_told_to_write
     return not is_known or bool(node.meta.get("is_wrapped")) or writes or name in _PASSING
 
 
-def is_identity(root: nn.Module | None, path: str) -> bool:
-    """Return whether the module at a path returns what it is given, in every mode."""
-    module = module_at(root, path)
+def is_identity(node: Node, root: nn.Module | None) -> bool:
+    """Return whether a call returns what it is given, whatever that is: ``Identity``, or dropout without training."""
+    if node.op == "call_function":
+        return node.target in _DROPOUTS and node.kwargs.get("training") is False
+    if node.op != "call_module":
+        return False
+    module = module_at(root, str(node.target))
     plain = "forward" not in vars(module) and not has_forward_hooks(module) if module is not None else False
     return plain and type(module) is torch.nn.Identity
 

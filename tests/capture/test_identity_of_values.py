@@ -8,11 +8,13 @@ import operator
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fxplug
 from fxplug.errors import GuardError, TraceError
+from fxplug.plugins import Config, PluginManager, TraceConfig
 
 ONE, TWO = torch.ones(2, 3), torch.full((2, 3), 2.0)
 
@@ -773,3 +775,49 @@ def test_a_call_that_returns_its_argument_is_another_value_where_nobody_asks(mod
     )
     assert captured.guards == ()
     assert torch.equal(captured(torch.ones(3, 2).t()), torch.full((2, 3), 2.0))
+
+
+# -- what cannot be otherwise is not asked
+
+
+class ComparesItsInputs(nn.Module):
+    """Compares tensors, so that what calls return may matter."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        y = self.function(x * 2)
+        return y + 1 if y is x else y + 2
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.relu(x, inplace=False),
+        lambda x: F.dropout(x, 0.5, training=False),
+        lambda x: F.dropout2d(x, 0.5, training=False),
+        lambda x: F.alpha_dropout(x, 0.5, training=False),
+    ],
+    ids=["relu", "dropout", "dropout2d", "alpha_dropout"],
+)
+def test_calls_that_return_always_or_never_what_they_are_given_are_not_guarded(function, mode):
+    root = ComparesItsInputs(function)
+    x = torch.rand(2, 3, 4, 4)
+    module = fxplug.trace(root, (x,), mode=mode)
+
+    assert torch.equal(module(x + 1), root(x + 1))
+    assert not [guard for guard in module.guards if " is " in guard.text and "type(x)" not in guard.text]
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_an_encoder_layer_is_not_checked_all_over(mode):
+    everything = PluginManager(config=Config(trace=TraceConfig(through_modules=("*",))))
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    module = fxplug.trace(layer, (torch.rand(2, 3, 8),), mode=mode, manager=everything)
+
+    assert not module.graph.find_nodes(op="call_function", target=operator.is_)
+    x = torch.rand(4, 5, 8)
+    torch.testing.assert_close(module(x), layer(x))

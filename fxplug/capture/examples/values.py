@@ -319,7 +319,7 @@ class ValueKeeper(Answerer):
 
     def _decide_identity(self, one: Node | Part, other: Node | Part, *, answer: bool) -> None:
         nodes = tuple(part if isinstance(part, Node) else self.node_of_part(part) for part in (one, other))
-        if answer and nodes[0].op == "call_module" and is_identity(self.root, str(nodes[0].target)):
+        if answer and is_identity(nodes[0], self.root):
             return  # It can be no other one.
         self.decide(self._aside_of("call_function", operator.is_, nodes), answer=answer)
 
