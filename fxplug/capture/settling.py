@@ -123,6 +123,8 @@ class StateSettler(StateKeeper):
     on_mutation: str
     problems: list[TraceError] | None
     _module_changes: list[ModuleChange]
+    _modes_outside: dict[int, tuple[nn.Module, bool]]
+    """By id: the modules that the root does not have and the program switches, and whether they were in training."""
     _outside_changes: list[OutsideChange]
     _ended: bool
     _is_repeated: bool
@@ -148,12 +150,18 @@ class StateSettler(StateKeeper):
         if isinstance(culprit, ModuleChange):
             raise carried_over_error(culprit, outside.codes())
         if culprit is None:
-            report_changes(self._module_changes, warns=warns)
+            # That modules outside are left in another mode changes nothing for what was captured.
+            others = self._modes_outside
+            told = [
+                one for one in self._module_changes if one.name != "training" or id(one.module) not in others
+            ]
+            report_changes(told, warns=warns)
         report_outside(self._outside_changes, culprit, outside, warns=warns)
 
     def putting_back_outside(self) -> Callable[[], None]:
         """Return what puts back what is outside of the modules once more, after the program has run on its own."""
-        return partial(_put_back, self._outside, self._settings, self._states.gradients)
+        modes = list(self._modes_outside.values())
+        return partial(_put_back, self._outside, self._settings, self._states.gradients, modes)
 
     def _changed_leaf(self) -> AnyChange | None:
         """Return the first change that makes a module that stays a call another one; its node would be the same."""
@@ -366,7 +374,14 @@ _JOINING = (operator.add, operator.mul)
 _CONTAINERS = (list, tuple, dict, set, str)
 
 
-def _put_back(outside: OutsideState | None, settings: Settings, gradients: Gradients | None) -> None:
+def _put_back(
+    outside: OutsideState | None,
+    settings: Settings,
+    gradients: Gradients | None,
+    modes: Iterable[tuple[nn.Module, bool]],
+) -> None:
+    for module, mode in modes:
+        vars(module)["training"] = mode
     if outside is not None:
         outside.exchange(as_left=False)
     settings.restore()

@@ -287,3 +287,56 @@ def test_modules_outside_that_are_in_eval_mode_are_captured_so(make, mode, check
     if isinstance(program, Student):  # It is switched, and what it hides is not.
         check_equal(module.train(), program.train())
         check_equal(module.eval(), program.eval())
+
+
+def restores_the_mode():
+    part = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def evaluated(x):
+        was = part.training
+        part.eval()
+        result = part(x)
+        part.train(was)
+        return result
+
+    return part, evaluated
+
+
+def leaves_it_in_eval():
+    part = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def evaluated(x):
+        part.eval()
+        return part(x)
+
+    return part, evaluated
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [restores_the_mode, leaves_it_in_eval])
+def test_modules_outside_that_the_program_switches_are_left_as_they_were(
+    make, training, mode, check, recwarn
+):
+    part, program = make()
+    part.train(training)
+    module = fxplug.trace(program, (torch.rand(4, 3),), mode=mode, check=check)
+
+    assert {one.training for one in part.modules()} == {training}
+    assert not [warning for warning in recwarn if issubclass(warning.category, TraceWarning)]
+    check_equal(module, program)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_module_outside_that_is_switched_behind_its_call_is_refused(mode):
+    part = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def program(x):
+        result = part(x)
+        part.eval()
+        return result
+
+    with pytest.raises(fxplug.TraceError, match=r"FXP-T\d+"):
+        fxplug.trace(program, (torch.rand(4, 3),), mode=mode, check=False)
+    assert {one.training for one in part.modules()} == {True}

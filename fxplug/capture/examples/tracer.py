@@ -258,6 +258,7 @@ class ExampleTracer(LayerCaller):
         """Hear that an attribute is about to be assigned; it is, until the trace ends."""
         prefix = self._paths.get(id(module))
         if prefix is None:
+            self._note_switch_outside(module, name)
             return False
         if name == "__class__":
             self.refuse_class(prefix, module, value)
