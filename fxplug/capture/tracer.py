@@ -63,6 +63,7 @@ from fxplug.semantics.internals import (
     OpOverload,
     buffers_of,
     empty_module,
+    generate_code,
     has_backward_hooks,
     parameters_of,
     paths_and_modules_below,
@@ -225,6 +226,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 "super().__init__() in it."
             )
         self._reset()
+        root = generate_code(root)
         self.context = TraceContext(root)
         self.graph = Graph(tracer_cls=type(self))
         started = time.perf_counter()
@@ -837,6 +839,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"
         if id(m) not in self._paths:
+            generate_code(m)
             self._states.remember(m, path)
         if has_backward_hooks(m):
             refuse_backward_hooks(m, f"module {path!r}")

@@ -136,6 +136,14 @@ PROBES: tuple[TorchName, ...] = (
         "Tracer _is_fx_tracing_flag _wrapped_fns_to_patch _wrapped_methods_to_patch",
         "getting along with torch.fx",
     ),
+    *_below(
+        "torch.fx._lazy_graph_module", "_LazyGraphModule", "tracing what torch.compile hands to backends"
+    ),
+    *_below(
+        "torch.fx._lazy_graph_module._LazyGraphModule",
+        "_lazy_forward",
+        "tracing what torch.compile hands to backends",
+    ),
     *_below("torch.nn.Module()", "_parameters _buffers _modules _non_persistent_buffers_set", "every trace"),
     *_below("torch.nn.Module()", "_get_name _is_full_backward_hook", "copies and files of modules"),
     *_below(

@@ -33,6 +33,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.jit import _builtins
 from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -101,6 +102,7 @@ __all__ = [
     "flatten_tree_with_paths",
     "from_functional",
     "functionalisation",
+    "generate_code",
     "global_hook_tables",
     "has_backward_hooks",
     "has_forward_hooks",
@@ -547,6 +549,24 @@ def every_module(root: nn.Module) -> list[nn.Module]:
         if module._modules:
             pending += module._modules.values()
     return found
+
+
+def generate_code(root: Any) -> Any:
+    """Let graph modules of torch.fx among a module and those below it have their code, which some make at first use.
+
+    The compiler of torch hands such modules to its backends. Until then their forward is one that makes the code.
+
+    Returns:
+        What was given; for a method of such a module, the one that the module has now.
+    """
+    owner: Any = root if isinstance(root, nn.Module) else getattr(root, "__self__", None)
+    if not isinstance(owner, nn.Module):
+        return root
+    is_late = getattr(root, "__func__", None) is _LazyGraphModule._lazy_forward
+    for module in every_module(owner):
+        if isinstance(module, _LazyGraphModule):
+            _LazyGraphModule.force_recompile(module)
+    return owner.forward if is_late else root
 
 
 def tensor_tables(modules: Iterable[nn.Module]) -> list[MutableMapping[str, Any]]:
