@@ -8,6 +8,7 @@ whether a function calls them is all that is found out here.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import weakref
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ import torch.nn.modules.container
 import torch.nn.utils.rnn
 from torch import nn
 
+from fxplug.capture.bytecode import globals_read
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import PLAIN, is_object
 from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
@@ -54,6 +56,8 @@ class Scan:
 
     names: frozenset[str]
     """The names of globals and attributes that it, or a function in it, uses, by texts too."""
+    globals: frozenset[str]
+    """Those that may be of globals; an attribute of the same name says nothing of a global."""
     asks: frozenset[str]
     """Those of `ASKED_BY_NAME` among them, and ``len``."""
     tests: Mapping[str, Test]
@@ -78,11 +82,26 @@ def scan_of(code: CodeType) -> Scan:
         inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         own = names_in_texts(code).union(code.co_names)
         names = own.union(*(scan_of(part).names for part in inner))
+        found = _globals_in(code, names).union(*(scan_of(part).globals for part in inner))
         forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
         asks = names & _HEARD_BY_NAME
-        scan = Scan(names, asks, tests_in(code), pairs_in(code), comparisons_in(code), forwards)
+        scan = Scan(names, found, asks, tests_in(code), pairs_in(code), comparisons_in(code), forwards)
         known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
     return known[1]
+
+
+def _globals_in(code: CodeType, names: frozenset[str]) -> frozenset[str]:
+    """Return those of the names in a function, and in those inside of it, that may be of globals.
+
+    One that gets hold of a module of Python by itself may mean its own, whose attributes are its globals.
+    """
+    finds_modules = not names.isdisjoint(_IMPORTING) or names >= _LOADED or _IMPORT in code.co_code[::2]
+    return names if finds_modules else frozenset(globals_read(code) | names_in_texts(code))
+
+
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_IMPORTING = frozenset({"__import__", "import_module"})
+_LOADED = frozenset({"sys", "modules"})
 
 
 def arguments_under_test(
@@ -145,7 +164,7 @@ def reachable(
             waiting.extend((value, owner) for value in _registered_with(current))
             continue
         scan = scan_of(code)
-        found = list(_found_by(current, scan.names))
+        found = list(_found_by(current, scan.globals))
         named = names_in_getters([*found, *_held_under(held_by, scan.names)])
         if named:
             scan = replace(scan, names=scan.names | named)
@@ -208,7 +227,7 @@ def _is_foreign(filename: str) -> bool:
 
 
 def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:
-    """Yield what a function finds among globals, in its closure, and in its defaults."""
+    """Yield what a function finds among globals, by their names, in its closure, and in its defaults."""
     namespace = function.__globals__
     for name in namespace.keys() & names:
         yield namespace.get(name)
@@ -370,6 +389,9 @@ def _methods_held(
             is_foreign = kinds[kind] = value is None or kind.__module__.startswith(_LIBRARIES)
         if isinstance(value, (FunctionType, MethodType)):
             yield function_behind(value), getattr(value, "__self__", None)
+            continue
+        if isinstance(value, ModuleType):
+            yield from _called_through(value, names, alike)
             continue
         if not is_foreign:
             yield from _methods_of(value, names, alike, steps, seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.hazards import scan_of
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def refuse_moved_state(function: Any, code: CodeType, names: frozenset[str], own
     """
     if names.isdisjoint(_USES):
         return
-    for name, value in _found_by(function, names, owner):
+    for name, value in _found_by(function, code, names, owner):
         kind = type(value)
         if kind.__module__.startswith(_HOMES) and _is_stateful(value):
             raise TraceError(
@@ -52,10 +53,11 @@ def _is_stateful(value: Any) -> bool:
     return not hasattr(value, "_parameters") and not isinstance(value, type)
 
 
-def _found_by(function: Any, names: frozenset[str], owner: Any) -> Iterator[tuple[str, Any]]:
+def _found_by(function: Any, code: CodeType, names: frozenset[str], owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a function finds under its names: in its object, its globals and its closure."""
-    for held in (getattr(owner, "__dict__", {}), function.__globals__):
-        yield from ((name, held[name]) for name in held.keys() & names)
+    own: dict[str, Any] = getattr(owner, "__dict__", {})
+    for held, looked_for in ((own, names), (function.__globals__, scan_of(code).globals)):
+        yield from ((name, held[name]) for name in held.keys() & looked_for)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
             yield name, cell.cell_contents

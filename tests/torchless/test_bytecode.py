@@ -215,3 +215,15 @@ def test_parameters_that_are_plainly_changed(bytecode, body, expected):
     exec(f"def program(first, second):\n {body}", space)
 
     assert bytecode.changed_parameters(space["program"].__code__) == expected
+
+
+def test_names_that_are_read_as_globals(bytecode):
+    many = "; ".join(f"a{number}.b{number}" for number in range(400))
+    body = "len(given.first); global third; third = given.second(); return fourth.fifth"
+    space = {}
+    exec(f"def program(given):\n {many}; {body}", space)
+    code = space["program"].__code__
+
+    assert bytecode.globals_read(code) == {"len", "fourth", *(f"a{number}" for number in range(400))}
+    assert bytecode.globals_read(compile("first.second", "", "eval")) == {"first"}
+    assert bytecode.globals_read((lambda given: given.first).__code__) == set()

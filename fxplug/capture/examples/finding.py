@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.bytecode import globals_read
 from fxplug.capture.containers import is_foreign
 from fxplug.capture.writes import with_inner
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["found_by", "holds_one_of", "ids_found_by", "is_found"]
 
 _GLOBAL = "global"
-_LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _DEEPEST, _MOST = 3, 100
 """Containers are looked into that have at most so many elements, and so many of them in one another."""
 
@@ -83,5 +82,4 @@ def is_found(code: CodeType, where: str, name: str) -> bool:
     """
     if where != _GLOBAL:
         return True
-    entries = (entry for part in with_inner(code) for entry in dis.get_instructions(part))
-    return any(entry.opname in _LOADS and entry.argval == name for entry in entries)
+    return any(name in globals_read(part) for part in with_inner(code))
