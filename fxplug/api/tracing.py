@@ -93,8 +93,9 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     true answer. What was asked is kept as guards (`GraphModule.guards`): a call whose inputs would have given another
     answer does not run the wrong way. Sizes and numbers that take part in the computation stay free.
 
-    What is not said here the configuration says: the keys of its table ``trace`` have the names of the arguments, and
-    the defaults that are named below.
+    What is not said here the configuration says: its table ``trace`` has keys of the names of the arguments from `mode`
+    to `autowrap`, with the defaults that are named below. Its leaf rules (``leaf_modules``, ``through_modules``,
+    ``leaf_functions``) are no arguments: `manager` may have a configuration of its own.
 
     Args:
         root: A module, whose forward is captured, or a function.
