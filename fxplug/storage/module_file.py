@@ -6,7 +6,7 @@ import functools
 import os
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -130,6 +130,12 @@ def _write(
 
 def _file_at(path: str | os.PathLike[str], what: str) -> Path:
     """Return a path that can be one."""
+    if not isinstance(cast("object", path), (str, os.PathLike)):
+        raise StorageError(
+            f"Cannot {what} a {type(path).__name__}: pass the path of a file. For bytes in memory, use a file in a "
+            "tempfile.TemporaryDirectory().",
+            code=Codes.UNREACHABLE,
+        )
     found = Path(path)
     try:
         usable = b"\0" not in os.fsencode(found)

@@ -211,6 +211,12 @@ class ModuleWriter:
         return number
 
     def _describe(self, module: nn.Module, path: str) -> list[Any]:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise Refusal(
+                f"{_described(path)}: a scripted or traced module ({type(module).__name__}) is compiled code of "
+                "PyTorch, which cannot be stored. Capture the program with the module that it was made from, or keep "
+                "it in a file of its own (torch.jit.save)."
+            )
         try:
             state = _state_of(module)
             layout = self._layout(type(module), state)

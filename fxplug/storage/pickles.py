@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import torch
 
 from fxplug.errors import StorageError
 from fxplug.execute import GraphModule
 from fxplug.storage.faults import Codes
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = ["is_pickle", "load_pickle", "refused_pickle"]
 
@@ -23,6 +21,8 @@ _PICKLES = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 def is_pickle(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a pickle, or an archive of one, as ``torch.save`` writes it."""
+    if not isinstance(cast("object", path), (str, os.PathLike)):
+        return False
     try:
         with Path(path).open("rb") as stream:
             start = stream.read(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import operator
 import os
 import weakref
@@ -444,3 +445,26 @@ def test_a_dataclass_that_is_a_list_or_asks_for_what_is_missing(tmp_path):
     )
     message = refusal(with_argument(Asking(1)), tmp_path, allow=[f"{__name__}:Asking"])
     assert "the field 'other' of a Asking was never set" in message
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "compile_it",
+    [lambda module: torch.jit.trace(module, torch.ones(2)), torch.jit.script],
+    ids=["traced", "scripted"],
+)
+def test_a_module_that_torch_has_compiled(tmp_path, compile_it):
+    message = refusal(holding(compile_it(nn.Linear(2, 2))), tmp_path)
+    assert "submodule 'part': a scripted or traced module" in message
+    assert "FXP-S014" in message
+
+
+@pytest.mark.parametrize("options", [{}, {"allow_pickle": True}])
+def test_what_is_no_path(options):
+    place = io.BytesIO()
+    with pytest.raises(StorageError, match="Cannot save to a BytesIO: pass the path of a file") as info:
+        fxplug.save(one_call(torch.relu), place)
+    assert info.value.code == "FXP-S001"
+    with pytest.raises(StorageError, match="Cannot load a BytesIO: pass the path of a file") as info:
+        fxplug.load(place, **options)
+    assert info.value.code == "FXP-S001"
