@@ -283,6 +283,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             if not self._paths:
                 self._paths, self._below = paths_and_modules_below(root)
             self._place = Place(_TRACE_CODE, None, ModuleScope("", type(root)))
+        elif isinstance(root, type) and issubclass(root, nn.Module):
+            raise TraceError(
+                f"Cannot trace {root.__name__}: it is the class of a module, and calling it makes a module. Pass an "
+                f"instance of it: {root.__name__}(...)."
+            )
         elif callable(root):
             self.root = empty_module()
             function = root

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import fxplug
 from fxplug.capture import Proxy, Tracer, is_tracing
 from fxplug.errors import TraceError
 from fxplug.ir import Node
@@ -383,3 +384,17 @@ def test_long_programs_do_not_meet_the_recursion_limit(capture):
 
 def test_generated_signature_is_that_of_the_program(capture):
     assert str(inspect.signature(capture(lambda x, y=2, *, z=3: x + y + z).forward)) == "(x, y=2, *, z=3)"
+
+
+class Sized(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.linear = nn.Linear(size, 2)
+
+
+@pytest.mark.parametrize("kind", [Net, Sized, nn.Sequential])
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_the_class_of_a_module_is_no_module(kind, mode):
+    with pytest.raises(TraceError, match=f"Cannot trace {kind.__name__}: .* Pass an instance of it") as info:
+        fxplug.trace(kind, (torch.ones(1),), mode=mode)
+    assert info.value.code == "FXP-T000"
