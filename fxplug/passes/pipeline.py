@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from fxplug.analyze.comparison import Tolerance
-from fxplug.errors import ConfigError, did_you_mean
+from fxplug.errors import ConfigError, did_you_mean, shown
 from fxplug.passes.base import PassContext, PassEvent
 from fxplug.passes.changes import state_bytes
 from fxplug.passes.fingerprints import pipeline_fingerprint
@@ -46,7 +47,7 @@ class Pipeline:
         atol: The same, absolute.
 
     Raises:
-        ConfigError: `on_error`, `verify`, a limit or a tolerance is none that there is.
+        ConfigError: `on_error`, `verify`, a limit or a tolerance is none that there is, or one of the steps is none.
     """
 
     def __init__(  # noqa: PLR0913 - one keyword for each setting
@@ -67,7 +68,7 @@ class Pipeline:
                 f"{did_you_mean(str(on_error), _ON_ERROR)}"
             )
         self.name = name
-        self.steps = tuple(steps)
+        self.steps = _checked_steps(name, steps)
         self.on_error: OnError = on_error
         self.time_limit = checked_limit(time_limit, "time_limit")
         self.hard_time_limit = checked_limit(hard_time_limit, "hard_time_limit")
@@ -208,3 +209,21 @@ class Pipeline:
         ):
             raise failure
         return run.report(result)
+
+
+def _checked_steps(name: str, steps: Any) -> tuple[PipelineStep, ...]:
+    """Return the steps of a pipeline as a tuple.
+
+    Raises:
+        ConfigError: One of them is none.
+    """
+    is_list = isinstance(steps, Iterable) and not isinstance(steps, str)
+    listed: tuple[Any, ...] = tuple(cast("Iterable[Any]", steps)) if is_list else (steps,)
+    for step in listed:
+        if not isinstance(step, PipelineStep):
+            raise ConfigError(
+                f"Cannot make pipeline {name!r}: {shown(step)} is no step. Give fxplug.passes.PipelineStep objects in "
+                "a list, or let the plugins find passes by name: "
+                "fxplug.plugins.default_manager().resolve_pipeline(['dead-code'])."
+            )
+    return listed

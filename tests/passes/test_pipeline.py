@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxplug.errors import GraphError, PassError, VerificationError
+from fxplug.errors import ConfigError, GraphError, PassError, VerificationError
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph
 from fxplug.passes import Pass, PassRecord, PassResult, Pipeline, PipelineStep
@@ -565,3 +565,14 @@ def test_graph_module_class_is_that_of_the_caller(module):
     with pytest.raises(PassError):
         pipeline(raising(ValueError())).run(mine)
     assert type(mine) is Mine
+
+
+@pytest.mark.parametrize(
+    "steps",
+    ["dead-code", ["dead-code"], [lambda module: module], None, 5],
+    ids=["text", "name", "function", "None", "int"],
+)
+def test_what_is_no_step_is_refused_when_the_pipeline_is_made(steps):
+    with pytest.raises(ConfigError, match=r"Cannot make pipeline 'trial': .* is no step") as info:
+        Pipeline("trial", steps)
+    assert info.value.code == "FXP-F000"
