@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from fxplug.codegen import CodeGen
-from fxplug.ir import Graph, PythonCode
+from fxplug.ir import Graph, PythonCode, map_arg
 
-__all__ = ["CodeGen", "Graph", "PythonCode"]
+__all__ = ["CodeGen", "Graph", "PythonCode", "map_arg"]

@@ -157,9 +157,14 @@ class Graph(CodeOwner):
             op: The opcode.
             target: The target; None matches every target.
             sort: Whether the result is in the order of the graph.
+
+        Raises:
+            GraphError: There is no such opcode.
         """
         index = self._indexed()
         found = index.with_opcode(op) if target is None else index.with_target(op, target)
+        if not found and op not in _OPCODES:
+            raise GraphError(f"Cannot find nodes with opcode {op!r}. Use one of {', '.join(OPCODES)}.")
         if sort and len(found) > 1:
             self._ring.number()
             found.sort(key=position_of)

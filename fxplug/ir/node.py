@@ -82,6 +82,25 @@ class NodeOwner(Protocol):
         ...
 
 
+class _NoSuchAttribute:
+    """Says where notes about a node go, in place of an attribute that programs of torch.fx set on nodes."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, node: Node | None, owner: type | None = None) -> Any:
+        raise self._refusal("read")
+
+    def __set__(self, node: Node, value: object) -> None:
+        raise self._refusal("set")
+
+    def _refusal(self, what: str) -> AttributeError:
+        return AttributeError(
+            f"Cannot {what} the attribute {self._name!r} of a node: nodes have no attributes for notes. Use "
+            f"node.meta[{self._name!r}]."
+        )
+
+
 class Node(NodeDescription):
     """One step of a graph.
 
@@ -156,6 +175,9 @@ class Node(NodeDescription):
         for used in inputs:
             used._start_use(self)
         self._inputs = inputs[0] if len(inputs) == 1 else inputs
+
+    # What holds for every attribute; hearing of all that are set would double the time that making a node takes.
+    dtype, shape, tag, tensor_meta = (_NoSuchAttribute() for _ in range(4))
 
     # -- what the node is
 

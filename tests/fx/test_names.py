@@ -533,3 +533,9 @@ def test_it_is_there_once_fxplug_is_imported():
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
     assert completed.stdout.strip() == "fxplug.fx True"
+
+
+def test_what_programs_import_from_the_module_of_graphs():
+    for package in (torch.fx, fxplug.fx):
+        assert package.graph.map_arg((1, [2]), lambda node: node) == (1, [2])
+    assert fxplug.fx.graph.map_arg is fxplug.map_arg

@@ -706,3 +706,12 @@ def test_who_listens_at_create_node_hears_of_calls_of_layers(monkeypatch, of_cla
     monkeypatch.setattr(Graph if of_class else graph, "create_node", listening)
     assert graph._create_call_of("layer", x, None).target == "layer"
     assert len(heard) == 1
+
+
+def test_an_unknown_opcode_is_not_looked_for(graph):
+    with pytest.raises(
+        GraphError, match=r"Cannot find nodes with opcode 'call_modul'\. Use one of placeholder, get_attr"
+    ):
+        graph.find_nodes(op="call_modul")
+    with pytest.raises(GraphError, match="'call_modul'"):
+        graph.find_nodes(op="call_modul", target="linear")

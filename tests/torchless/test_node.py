@@ -536,3 +536,16 @@ def test_copies_have_users_of_their_own(graph, nodes):
 
     assert [[user.name for user in node.users] for node in copied.nodes] == names
     assert all(user.graph is copied for node in copied.nodes for user in node.users)
+
+
+@pytest.mark.parametrize("name", ["dtype", "shape", "tag", "tensor_meta"])
+def test_attributes_that_programs_set_are_notes(nodes, name):
+    node = nodes[0]
+    with pytest.raises(
+        AttributeError, match=rf"Cannot set the attribute '{name}' of a node: .*node.meta\['{name}'\]"
+    ):
+        setattr(node, name, 1)
+    with pytest.raises(AttributeError, match=rf"Use node.meta\['{name}'\]"):
+        getattr(node, name)
+    assert not hasattr(node, name)
+    assert not hasattr(Node, name)
