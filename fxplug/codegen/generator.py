@@ -133,7 +133,7 @@ class CodeGen:
             style: What is added for people who read the source.
 
         Raises:
-            CodegenError: A placeholder or a node has a name that cannot stand in source.
+            CodegenError: A placeholder or a node has a name that cannot stand in source, or a target of the wrong kind.
         """
         root_module = exact_text(root_module)
         if not is_plain_name(root_module):
@@ -146,6 +146,11 @@ class CodeGen:
             raise CodegenError(
                 "Cannot generate code: an argument is nested too deeply. Put the inner parts into nodes of their own."
             ) from error
+        except (AttributeError, TypeError) as error:
+            wrong = _wrong_target(graph)
+            if wrong is None:
+                raise
+            raise wrong from error
 
     def _generate(self, graph: Graph, root_module: str, style: SourceStyle) -> PythonCode:
         nodes = graph.nodes.listed()
@@ -335,6 +340,17 @@ def _unusable(name: str) -> CodegenError:
     return CodegenError(
         f"Cannot generate code: a node is named {name!r}, which cannot be the name of a value. Assign node.name."
     )
+
+
+def _wrong_target(graph: Graph) -> CodegenError | None:
+    """Return the error for the first node that has no text for its target and needs one; None where all have."""
+    for node in graph.nodes:
+        if node._op != "call_function" and not isinstance(node._target, str):
+            return CodegenError(
+                f"Cannot generate code: node {node._name!r} ({node._op}) has the target {node._target!r}, which is not "
+                "a string. Set node.target to a name or a dotted path."
+            )
+    return None
 
 
 def _head_parts(signature: Signature, printer: ArgumentPrinter, style: SourceStyle) -> tuple[list[str], str]:

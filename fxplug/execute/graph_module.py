@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,10 +13,11 @@ from torch import nn
 from torch.compiler import is_dynamo_compiling
 
 from fxplug.codegen import CompiledFunction, compile_code
-from fxplug.errors import GraphError, InvalidArgumentError
+from fxplug.errors import CodegenError, GraphError, InvalidArgumentError
 from fxplug.execute.display import class_text
 from fxplug.execute.failures import caught_by_program, note_failed_line
 from fxplug.execute.folder import overriding_class, write_folder
+from fxplug.execute.foreign import about_torch_fx, not_a_graph
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet, relies_on_state
 from fxplug.execute.paths import Holders, delete_path, has_path, module_at, set_path
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
@@ -27,7 +29,7 @@ from fxplug.semantics.surroundings import tensor_at
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 __all__ = ["RESERVED_ATTRIBUTES", "GraphModule"]
 
@@ -111,6 +113,7 @@ class GraphModule(nn.Module):
 
     Raises:
         GraphError: The graph names something that `root` does not have, or a reserved name.
+        InvalidArgumentError: `root` is neither a module nor a dict, or `graph` is no graph.
     """
 
     meta: dict[str, Any]
@@ -120,6 +123,7 @@ class GraphModule(nn.Module):
         self, root: nn.Module | Mapping[str, Any], graph: Graph, class_name: str = "GraphModule"
     ) -> None:
         super().__init__()
+        _check_parts(root, graph)
         state = self.__dict__
         state["_graph"] = graph
         state["_compiled"] = None
@@ -195,7 +199,7 @@ class GraphModule(nn.Module):
     def graph(self, graph: Graph) -> None:
         if not isinstance(cast("object", graph), Graph):
             raise InvalidArgumentError(
-                f"Cannot set graph to a {type(graph).__name__}: assign a fxplug.Graph."
+                f"Cannot set graph to a {type(graph).__name__}: assign a fxplug.Graph.{about_torch_fx(graph)}"
             )
         self._take_over(self, graph)
         self.__dict__["_graph"] = graph
@@ -236,7 +240,11 @@ class GraphModule(nn.Module):
         state = self.__dict__
         graph: Graph = state["_graph"]
         with paused_collection():
-            code = graph.python_code("self")
+            try:
+                code = graph.python_code("self")
+            except AttributeError as error:
+                # Where an attribute is read, such an error is taken to say that the module has none of this name.
+                raise CodegenError(f"Cannot generate code: AttributeError: {error}") from error
             compiled = compile_code(code, name=state["_class_name"], version=graph.version)
         state["_compiled"] = compiled
         return compiled
@@ -497,6 +505,22 @@ def _weights_asked(root: nn.Module, asked: Iterable[tuple[str, ...]]) -> list[st
     """Return the paths of the weights of `root` that a program has asked about."""
     found = [path for *path, name in asked if name != "training" and tensor_at(root, path) is not None]
     return [".".join(path) for path in found]
+
+
+def _check_parts(root: Any, graph: Any) -> None:
+    """Refuse what no graph module can be made of.
+
+    Raises:
+        InvalidArgumentError: The root is neither a module nor a dict, or the graph is none.
+    """
+    if not isinstance(graph, Graph):
+        own = " Pass its graph." if isinstance(graph, GraphModule) else ""
+        raise InvalidArgumentError(f"Cannot make a GraphModule: the graph is {not_a_graph(graph)}{own}")
+    if not isinstance(root, (nn.Module, Mapping)):
+        raise InvalidArgumentError(
+            f"Cannot make a GraphModule: the root is a {type(root).__name__}. Pass the module that the graph was "
+            "traced from, or a dict from path to value."
+        )
 
 
 def _is_reserved(kind: type[GraphModule], name: str) -> bool:

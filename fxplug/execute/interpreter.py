@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fxplug.codegen import last_uses
 from fxplug.errors import GraphError, InvalidArgumentError
 from fxplug.execute.failures import caught_by_program, note_failed_node
+from fxplug.execute.foreign import not_a_graph
 from fxplug.execute.guards import check_guards
 from fxplug.execute.paths import fetch_path
 from fxplug.ir import Argument, Graph, Node, map_aggregate
@@ -50,10 +51,7 @@ class Interpreter:
         self.module = module
         graph = graph if graph is not None else getattr(module, "graph", None)
         if not isinstance(graph, Graph):
-            raise InvalidArgumentError(
-                f"Cannot interpret a {type(module).__name__}: it has no graph. Capture it first, for example with "
-                "fxplug.symbolic_trace(...), or pass the graph."
-            )
+            raise _not_interpreted(module, graph)
         self.graph: Graph = graph
         self.env: dict[Node, Any] = {}
         """Values of the nodes that have run and are still needed."""
@@ -271,6 +269,17 @@ class Interpreter:
 
         # Functions receive the plain lists and dicts that generated code would build.
         return map_aggregate(args, lambda leaf: load(leaf) if isinstance(leaf, Node) else leaf, frozen=False)
+
+
+def _not_interpreted(module: nn.Module, graph: Any) -> InvalidArgumentError:
+    if graph is not None:
+        return InvalidArgumentError(
+            f"Cannot interpret a {type(module).__name__}: its graph is {not_a_graph(graph)}"
+        )
+    return InvalidArgumentError(
+        f"Cannot interpret a {type(module).__name__}: it has no graph. Capture it first, for example with "
+        "fxplug.symbolic_trace(...), or pass the graph."
+    )
 
 
 def _is_flat(node: Node) -> bool:

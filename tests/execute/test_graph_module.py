@@ -9,9 +9,10 @@ import traceback
 
 import pytest
 import torch
+import torch.fx
 from torch import nn
 
-from fxplug.errors import GraphError, InvalidArgumentError
+from fxplug.errors import CodegenError, GraphError, InvalidArgumentError
 from fxplug.execute import RESERVED_ATTRIBUTES, GraphModule, Interpreter
 from fxplug.ir import Graph
 
@@ -493,3 +494,51 @@ def test_a_copy_with_another_submodule_keeps_the_calls_of_it():
     # For the original the same call has no effect, and is removed.
     module.graph.eliminate_dead_code()
     assert not module.graph.find_nodes(op="call_module")
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (None, "the graph is None, and no fxplug.Graph"),
+        (torch.fx.symbolic_trace(Net()).graph, "fxplug does not run graphs of torch.fx: capture the module"),
+        (GraphModule(nn.Module(), Graph()), "Pass its graph"),
+    ],
+    ids=["None", "torch.fx", "module"],
+)
+def test_what_is_no_graph_makes_no_module(capture, graph, message):
+    with pytest.raises(InvalidArgumentError, match="Cannot make a GraphModule") as info:
+        GraphModule(Net(), graph)
+    assert message in str(info.value)
+    with pytest.raises(InvalidArgumentError, match=r"Cannot set graph to a \w+: assign a fxplug\.Graph"):
+        capture(Net()).graph = graph
+
+
+@pytest.mark.parametrize("root", [None, 5, [("linear", nn.Linear(2, 2))]], ids=["None", "int", "list"])
+def test_what_is_no_root_makes_no_module(root):
+    with pytest.raises(InvalidArgumentError, match="Cannot make a GraphModule: the root is a"):
+        GraphModule(root, Graph())
+
+
+@pytest.mark.parametrize("opcode", ["call_module", "get_attr", "call_method"])
+@pytest.mark.parametrize("target", [5, None])
+def test_a_target_of_the_wrong_kind_is_said_when_code_is_needed(opcode, target):
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.create_node(opcode, "neg", () if opcode == "get_attr" else (x,)))
+    module = GraphModule({"neg": nn.Identity()}, graph)
+    graph.find_nodes(op=opcode)[0].target = target
+
+    for use in (module, lambda _: module.code, lambda _: graph.python_code("self")):
+        with pytest.raises(
+            CodegenError, match=f"node 'neg' .{opcode}. has the target {target}, which is not a string"
+        ):
+            use(torch.ones(1))
+
+
+def test_an_error_in_code_of_others_is_not_taken_for_a_missing_forward():
+    module = GraphModule({}, Graph())
+    module.graph.output(module.graph.placeholder("x"))
+    transformer = module.graph.on_generate_code(lambda current: lambda body: body.missing)
+    with pytest.raises(CodegenError, match="'list' object has no attribute 'missing'") as info, transformer:
+        module(torch.ones(1))
+    assert isinstance(info.value.__cause__, AttributeError)

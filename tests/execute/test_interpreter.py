@@ -9,6 +9,7 @@ import weakref
 
 import pytest
 import torch
+import torch.fx
 from torch import nn
 
 from fxplug.errors import GraphError, InvalidArgumentError
@@ -499,3 +500,12 @@ def test_getitem_of_results_with_several_parts(capture):
     module = capture(lambda x: operator.getitem(torch.topk(x, 2), 0))
 
     assert torch.equal(Interpreter(module).run(X), torch.topk(X, 2)[0])
+
+
+def test_what_torch_fx_has_captured_is_said_to_be_its_own():
+    theirs = torch.fx.symbolic_trace(Net())
+    for arguments in ({"module": theirs}, {"module": Net(), "graph": theirs.graph}):
+        with pytest.raises(
+            InvalidArgumentError, match=r"its graph is a torch.fx.graph.Graph, .* fxplug.symbolic_trace"
+        ):
+            Interpreter(**arguments)
