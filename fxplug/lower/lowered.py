@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fxplug.errors import ConfigError, LoweringError, did_you_mean
+from fxplug.execute.compiled import CompiledPart
 from fxplug.execute.shadow import with_other_tensors
 from fxplug.ir import iterate_leaves
 from fxplug.semantics.internals import is_fake
@@ -102,7 +103,7 @@ class Pending(Protocol):
         ...
 
 
-class LoweredPartition(nn.Module):
+class LoweredPartition(CompiledPart):
     """A partition that an engine runs.
 
     Args:
@@ -125,14 +126,11 @@ class LoweredPartition(nn.Module):
         on_mismatch: OnMismatch,
         origin: EngineOrigin | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(backend, eager)
         self.name = name
-        self.backend = backend
         self.profile = profile
         self.on_mismatch: OnMismatch = on_mismatch
         self.engine = engine
-        # No submodule: what the engine was compiled from is no part of the state of this module.
-        self.__dict__["eager"] = eager
         self.origin = origin
 
     def forward(self, *inputs: Any) -> Any:
@@ -166,14 +164,14 @@ class LoweredPartition(nn.Module):
         if not problem and (mode := _mode_of(inputs)) is not None:
             # An engine reads memory, and these have none: whoever asks for shapes gets them from the program.
             return with_other_tensors(
-                self.__dict__["eager"], lambda tensor: mode.from_tensor(tensor.detach(), static_shapes=True)
+                self.program, lambda tensor: mode.from_tensor(tensor.detach(), static_shapes=True)
             )
         if not problem and (ask := getattr(self.engine, "problem_with", None)) is not None:
             problem = ask(inputs)
         if not problem:
             return None
         if self.on_mismatch == "eager":
-            return self.__dict__["eager"]
+            return self.program
         raise LoweringError(
             f"Cannot run partition {self.name!r} on {self.backend!r}: {problem}. Lower the module for such inputs, "
             "let the backend leave sizes open where it can, or lower with on_mismatch='eager'.",

@@ -62,7 +62,7 @@ def stored_partition(partition: LoweredPartition, provider: Mapping[str, str]) -
             f"Cannot store partition {partition.name!r}: its engine cannot be kept ({error_text(error)})."
         ) from error
     about["environment"] = dict(environment)
-    return StoredEngine(cast("GraphModule", vars(partition)["eager"]), artefact, about)
+    return StoredEngine(partition.program, artefact, about)
 
 
 def _artefact_of(engine: nn.Module, maker: Backend) -> tuple[bytes | None, Mapping[str, str]]:

@@ -10,6 +10,7 @@ import torch
 
 from fxplug.errors import PassError
 from fxplug.execute import GraphModule
+from fxplug.execute.compiled import CompiledPart
 from fxplug.passes.state_origins import NOTE, StateOrigins
 from fxplug.passes.tensor_table import TensorTable, shape_of
 from fxplug.semantics.storages import StorageJournal
@@ -51,8 +52,8 @@ def load_original_state_dict(
         The keys that did not fit; there are none with `strict`.
 
     Raises:
-        PassError: The keys or shapes are not those of the original (``FXP-P030``), or a pass made or changed a tensor
-            and did not say how (``FXP-P031``). Nothing was loaded.
+        PassError: The keys or shapes are not those of the original (``FXP-P030``); or a pass made or changed a tensor
+            and did not say how, or an engine was compiled with one (``FXP-P031``). Nothing was loaded.
 
     Example:
         >>> pipeline.run(module)  # doctest: +SKIP
@@ -68,12 +69,13 @@ def load_original_state_dict(
     if problems:
         raise _refused(problems)
     state_dict = _with_tied_keys(origins, state_dict)
-    tensors = TensorTable(module).tensors
-    _check_known(tensors, origins)
+    table = _Tensors(module)
+    _check_known(table.written, origins)
+    _check_compiled(table, origins, state_dict)
     values = _Values(origins, state_dict)
     found: list[tuple[str, torch.Tensor, torch.Tensor]] = []
     with torch.no_grad():
-        for path, tensor in tensors.items():
+        for path, tensor in table.written.items():
             value = values.find(path, tensor)
             if value is not None:
                 found.append((path, tensor, value))
@@ -160,6 +162,45 @@ def _refused(problems: list[str]) -> PassError:
         "strict=False takes one whose keys are others.",
         code="FXP-P030",
     )
+
+
+class _Tensors:
+    """The tensors of a module: those that can be written, and those that engines were compiled with."""
+
+    def __init__(self, module: GraphModule) -> None:
+        self.written = TensorTable(module).tensors
+        """Path -> tensor."""
+        self.compiled: dict[str, CompiledPart] = {}
+        """Path of a tensor in the program of a part -> the part."""
+        self._add_parts("", module)
+
+    def _add_parts(self, prefix: str, module: torch.nn.Module) -> None:
+        for path, part in module.named_modules(remove_duplicate=False):
+            if not isinstance(part, CompiledPart):
+                continue
+            dotted = f"{prefix}{path}."
+            # What its engine holds is not looked at: nobody knows what was compiled of it.
+            self.written = {
+                name: value for name, value in self.written.items() if not name.startswith(dotted)
+            }
+            self.compiled.update((dotted + name, part) for name in TensorTable(part.program).tensors)
+            self._add_parts(dotted, part.program)
+
+
+def _check_compiled(table: _Tensors, origins: StateOrigins, state_dict: Mapping[str, Any]) -> None:
+    """Refuse new values of what an engine was compiled with: it may hold copies, or what was computed of them."""
+    for path, part in table.compiled.items():
+        origin = origins.get(path)
+        is_constant = origin is not None and not (origin.keys or origin.unsaid)
+        is_kept = origin is not None and origin.keys and not any(key in state_dict for key in origin.keys)
+        if is_constant or is_kept:
+            continue
+        raise PassError(
+            f"Cannot load original weights: {path!r} is lowered to {part.backend!r}, whose engine may go on with the "
+            "old values. Nothing was loaded. Load the weights into the module that was lowered (of fxplug.optimize, "
+            "result.graph_module; of a file, fxplug.load(path, engines='eager')), and lower it again.",
+            code="FXP-P031",
+        )
 
 
 def _check_known(tensors: Mapping[str, torch.Tensor], origins: StateOrigins) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import CacheWarning, LoweringError, StorageError
+from fxplug.errors import CacheWarning, LoweringError, PassError, StorageError
 from fxplug.lower import ArtefactCache, Slot, lower, lowered_partitions
 from fxplug.plugins import PluginCandidate, PluginManager
 from fxplug_openvino import OpenVINOBackend, plugin
@@ -129,6 +129,30 @@ def test_what_was_loaded_is_saved_and_loaded_again(module, manager, tmp_path):
         fxplug.save(loaded, tmp_path / f"{number}", manager=manager)
         loaded = fxplug.load(tmp_path / f"{number}", manager=manager)
         check(loaded, module)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_new_weights_are_refused_where_openvino_keeps_the_old(manager, tmp_path, is_loaded, is_whole):
+    class Program(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(3, 3)
+            self.second = nn.Linear(3, 3)
+
+        def forward(self, x):
+            y = self.first(x)
+            return self.second(y if is_whole else torch.fft.fft(y).real)
+
+    found = fxplug.optimize(
+        Program().eval(), (torch.ones(2, 3),), measure=False, backend="openvino", manager=manager
+    ).module
+    if is_loaded:
+        fxplug.save(found, tmp_path / "m", manager=manager)
+        found = fxplug.load(tmp_path / "m", manager=manager)
+
+    with pytest.raises(PassError, match=r"'submod_0\.first\.weight' is lowered to 'openvino.*FXP-P031"):
+        fxplug.load_original_state_dict(found, Program().state_dict())
 
 
 def test_a_flipped_byte_is_refused(module, manager, tmp_path):
