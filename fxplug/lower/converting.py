@@ -74,6 +74,12 @@ class ConvertingBackend(Backend):
         self.given_converters: tuple[ConverterRecord, ...] = tuple(converters)
         """Those of this very backend, which is what nobody else knows."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was asked of plugins: it belongs to this process, and copies ask again."""
+        kinds = (vars(kind) for kind in type(self).__mro__)
+        asked = {name for kind in kinds for name, value in kind.items() if isinstance(value, cached_property)}
+        return {name: value for name, value in self.__dict__.items() if name not in asked}
+
     # -- what an engine is
 
     @abstractmethod

@@ -197,6 +197,7 @@ class _LateEngine(nn.Module):
         maker = self._origin.maker
         try:
             if self.artefact is not None:
+                self._check_environment(maker.environment() or {})  # A pickle may come from elsewhere.
                 return maker.restore(self.artefact)
             inputs = tuple(map(_zeros, self._origin.inputs))
             return build_engine(
@@ -209,9 +210,23 @@ class _LateEngine(nn.Module):
                 f"with engines={'rebuild' if self.artefact is not None else 'eager'!r}."
             ) from error
 
+    def _check_environment(self, here: Mapping[str, str]) -> None:
+        if here != self.environment:
+            there = environment_text(self.environment)
+            raise BackendError(f"it was compiled with {there}; here it is {environment_text(here)}")
+
     def __deepcopy__(self, memo: dict[int, Any]) -> _LateEngine:
         # A lock cannot be copied, and an engine is never changed.
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the lock, which belongs to this process."""
+        return {**self.__dict__, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take over what `__getstate__` kept."""
+        super().__setstate__(state)
+        self._lock = threading.Lock()
 
 
 # -- as data -----------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import operator
+import pickle
 import sys
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -490,6 +493,25 @@ def test_a_table_knows_that_a_call_writes_what_others_see():
 
 
 # -- who brings converters
+
+
+def test_a_backend_that_was_asked_is_copied_and_pickled():
+    """Who knows the plugins cannot be, and converters are functions of theirs."""
+
+    class Asking(LinesBackend):
+        def host(self):
+            return SimpleNamespace(
+                module=sys, converters=lambda hook: [("demo 1.0", record(aten.relu.default))]
+            )
+
+    backend = Asking(opened=(0,))
+    assert backend.converters
+    assert backend.foreign_providers() == ["demo 1.0"]
+
+    made = copy.deepcopy(backend)
+    assert made.opened == (0,)
+    assert made.foreign_providers() == ["demo 1.0"]
+    assert pickle.loads(pickle.dumps(backend.__getstate__()))["opened"] == (0,)
 
 
 def test_operators_name_who_brings_their_converters():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -134,6 +135,26 @@ def test_what_was_loaded_is_saved_again(module, path, tmp_path):
 def test_copies_of_what_was_loaded_work(module, path):
     loaded = copy.deepcopy(fxplug.load(path, manager=manager()))
     assert torch.equal(loaded(X), module(X))
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_pickles_of_what_was_loaded_work(module, path, is_called, monkeypatch):
+    loaded = fxplug.load(path, manager=manager())
+    if is_called:
+        loaded(X)
+    data = pickle.dumps(loaded)
+    assert torch.equal(pickle.loads(data)(X), module(X))
+
+    moved = pickle.loads(data)
+    for part in lowered_partitions(moved).values():
+        monkeypatch.setattr(part.origin.maker, "versions", {"quick-engine": "9.9"})
+    if is_called:
+        assert torch.equal(moved(X), module(X))  # It holds what runs.
+    else:
+        with pytest.raises(
+            LoweringError, match=r"compiled with quick-engine 3\.1.*; here it is quick-engine 9\.9"
+        ):
+            moved(X)
 
 
 def test_threads_make_an_engine_once(module, path):

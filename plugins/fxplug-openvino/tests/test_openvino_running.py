@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import importlib.util
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -13,10 +15,10 @@ import torch
 from torch import nn
 
 import fxplug
-from fxplug.errors import CacheWarning, LoweringError, PassError, StorageError
+from fxplug.errors import BackendError, CacheWarning, LoweringError, PassError, StorageError
 from fxplug.lower import ArtefactCache, Slot, lower, lowered_partitions
 from fxplug.plugins import PluginCandidate, PluginManager
-from fxplug_openvino import OpenVINOBackend, plugin
+from fxplug_openvino import OpenVINOBackend, plugin, runtime
 from fxplug_openvino.layout import Layout
 
 pytestmark = pytest.mark.skipif(
@@ -129,6 +131,33 @@ def test_what_was_loaded_is_saved_and_loaded_again(module, manager, tmp_path):
         fxplug.save(loaded, tmp_path / f"{number}", manager=manager)
         loaded = fxplug.load(tmp_path / f"{number}", manager=manager)
         check(loaded, module)
+
+
+def pickled(module):
+    return pickle.loads(pickle.dumps(module))
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("engines", ["", "stored", "rebuild"])
+def test_what_is_lowered_is_copied_and_pickled(module, manager, tmp_path, copied, engines):
+    made = run(module, on_mismatch="eager")
+    if engines:
+        fxplug.save(made, tmp_path / "m", manager=manager)
+        made = fxplug.load(tmp_path / "m", engines=engines, manager=manager)
+    for _ in range(2):
+        made = copied(made)
+        check(made, module)
+        check(made, module, torch.cat((X, X)))
+    assert lowered_partitions(made)["submod_0"].submit(X).result() is not None
+    fxplug.save(made, tmp_path / "again", manager=manager)
+    check(fxplug.load(tmp_path / "again", manager=manager), module)
+
+
+def test_a_pickle_of_another_version_is_refused(module, monkeypatch):
+    data = pickle.dumps(run(module))
+    monkeypatch.setattr(runtime, "environment", lambda *_: {"openvino": "1999.1"})
+    with pytest.raises(BackendError, match=r"compiled with .*openvino 20.*; here it is openvino 1999\.1"):
+        pickle.loads(data)
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])

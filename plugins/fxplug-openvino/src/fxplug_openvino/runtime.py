@@ -12,7 +12,7 @@ from torch import nn
 
 from fxplug.errors import BackendError
 from fxplug.lower import fill_results
-from fxplug_openvino._engine import core, load_engine
+from fxplug_openvino._engine import core, environment, load_engine
 from fxplug_openvino.layout import Layout
 from fxplug_openvino.ranges import LIMIT, is_within
 
@@ -79,13 +79,22 @@ class OpenVINOModule(nn.Module):
         compiled_model: OpenVINO's compiled model.
         layout: How what it takes and gives is arranged.
         device: OpenVINO's name of the device.
+        properties: OpenVINO's properties of a compiled model.
         kept: Memory that the model may read while it runs.
     """
 
-    def __init__(self, compiled_model: Any, layout: Layout, device: str, kept: tuple[Any, ...] = ()) -> None:
+    def __init__(
+        self,
+        compiled_model: Any,
+        layout: Layout,
+        device: str,
+        properties: Mapping[str, Any],
+        kept: tuple[Any, ...] = (),
+    ) -> None:
         super().__init__()
         self._ov = load_engine()
         self._device = device
+        self._properties = dict(properties)
         self.compiled_model = compiled_model
         """OpenVINO's compiled model."""
         self._kept = kept
@@ -96,7 +105,7 @@ class OpenVINOModule(nn.Module):
             tuple(shape.to_shape()) if shape.is_static else None for shape in shapes
         ]
         self._idle: list[Any] = []
-        self._artefact: bytes | None = None
+        self._imported: bytes | None = None
 
     @classmethod
     def compiled(cls, converted: Converted, device: str, properties: Mapping[str, Any]) -> OpenVINOModule:
@@ -115,7 +124,7 @@ class OpenVINOModule(nn.Module):
         except RuntimeError as error:
             raise _refused("build", "the model", device, error) from error
         layout = Layout(converted.inputs, converted.results, converted.dtypes, converted.limit)
-        return cls(model, layout, device, converted.kept)  # It may read weights where they are.
+        return cls(model, layout, device, properties, converted.kept)  # It may read weights where they are.
 
     @classmethod
     def restored(cls, artefact: bytes, device: str, properties: Mapping[str, Any]) -> OpenVINOModule:
@@ -133,6 +142,17 @@ class OpenVINOModule(nn.Module):
         layout = Layout.read(head) if mark else None
         if layout is None:
             raise BackendError("Cannot restore a model of OpenVINO: its head is damaged. Compile it again.")
+        return cls.imported(blob, layout, device, properties)
+
+    @classmethod
+    def imported(
+        cls, blob: bytes, layout: Layout, device: str, properties: Mapping[str, Any]
+    ) -> OpenVINOModule:
+        """Return the module for a model that OpenVINO exported.
+
+        Raises:
+            BackendError: It is damaged, or OpenVINO refuses it.
+        """
         try:
             model = core().import_model(blob, device, dict(properties))
         except RuntimeError as error:
@@ -141,21 +161,29 @@ class OpenVINOModule(nn.Module):
             raise BackendError(
                 "Cannot restore a model of OpenVINO: its head is that of another. Compile it again."
             )
-        made = cls(model, layout, device)
+        made = cls(model, layout, device, properties)
         # What OpenVINO exports of an imported model, it refuses to import again.
-        made._artefact = artefact
+        made._imported = blob
         return made
 
     def artefact(self) -> bytes | None:
         """Return the compiled model as bytes for `restored`; None where its results cannot be written down."""
-        if self._artefact is not None:
-            return self._artefact
         head = self.layout.written()
-        if head is None:
-            return None
+        return None if head is None else head + b"\n" + self._exported()
+
+    def _exported(self) -> bytes:
+        if self._imported is not None:
+            return self._imported
         stream = io.BytesIO()
         self.compiled_model.export_model(stream)
-        return head + b"\n" + stream.getvalue()
+        return stream.getvalue()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OpenVINOModule:
+        return self  # A model is never changed, and threads may share it.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made_in = environment(self._device, [])
+        return _unpickled, (self._exported(), self.layout, self._device, self._properties, made_in)
 
     def problem_with(self, inputs: Sequence[Any]) -> str:
         """Return why inputs cannot be computed with, for people; empty when they can."""
@@ -245,6 +273,26 @@ class OpenVINOModule(nn.Module):
     def extra_repr(self) -> str:
         """Return what is shown of it."""
         return f"device={self._device!r}"
+
+
+def _unpickled(
+    blob: bytes, layout: Layout, device: str, properties: Mapping[str, Any], made_in: Mapping[str, str]
+) -> OpenVINOModule:
+    """Return the module for what a pickle holds.
+
+    Raises:
+        BackendError: OpenVINO is missing, or the model was compiled with another one or for another processor.
+    """
+    here = environment(device, [])
+    if here != made_in:
+        there, found = (
+            ", ".join(f"{name} {value}" for name, value in known.items()) for known in (made_in, here)
+        )
+        raise BackendError(
+            f"Cannot unpickle a model of OpenVINO: it was compiled with {there}; here it is {found}. Lower the module "
+            "again here, or write it with fxplug.save, of which fxplug.load(path, engines='rebuild') compiles it anew."
+        )
+    return OpenVINOModule.imported(blob, layout, device, properties)
 
 
 def _failed(error: RuntimeError) -> BackendError:
