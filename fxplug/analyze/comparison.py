@@ -83,6 +83,8 @@ class Comparison:
     atol: float = 0.0
     reason: str = ""
     """Why it does not pass; empty when it does."""
+    elements: int = 1
+    """How many elements were compared: none of an empty tensor, and of one without data."""
 
     @property
     def passed(self) -> bool:
@@ -106,6 +108,11 @@ class Check:
     def failures(self) -> tuple[Comparison, ...]:
         """What does not agree."""
         return tuple(comparison for comparison in self.comparisons if not comparison.passed)
+
+    @property
+    def elements(self) -> int:
+        """How many elements were compared; with none, the check says nothing about what is computed."""
+        return sum(comparison.elements for comparison in self.comparisons)
 
     @property
     def max_abs_error(self) -> float:
@@ -214,7 +221,7 @@ def _elements(parts: Mapping[str, Any]) -> str:
 def _compare_plain(expected: Any, actual: Any, tolerance: Tolerance, path: str) -> Comparison:
     name = describe(expected)
     if not tolerance.values:
-        return Comparison(path, name, name)
+        return Comparison(path, name, name, elements=0)
     both_nan = isinstance(expected, float) and math.isnan(expected) and math.isnan(actual)
     try:
         equal = both_nan or expected is actual or bool(expected == actual)
@@ -245,7 +252,7 @@ def _compare_tensors(
     if differing:
         return Comparison(path, *texts, math.inf, math.inf, reason="; ".join(differing))
     if not tolerance.values or expected.is_meta:
-        return Comparison(path, *texts)
+        return Comparison(path, *texts, elements=0)
     rtol, atol = tolerance.of(expected.dtype)
     wanted, found = _dense(expected), _dense(actual)
     reference, candidate = _as_numbers(wanted), _as_numbers(found)
@@ -262,7 +269,7 @@ def _compare_tensors(
     relative = 0.0 if largest == 0 else (largest / scale if scale else math.inf)
     allowed = _allowed_text(rtol, atol, share)
     reason = "" if bool(close.all()) else _worst_place(wanted, found, error, close, allowed)
-    return Comparison(path, *texts, largest, relative, rtol, atol, reason)
+    return Comparison(path, *texts, largest, relative, rtol, atol, reason, error.numel())
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

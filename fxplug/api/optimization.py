@@ -24,7 +24,7 @@ from fxplug.api.positions import as_inputs
 from fxplug.api.preparing import Preparation, chosen_mode, own_copy
 from fxplug.api.user_errors import error_with_place
 from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError
-from fxplug.lower import Lowered, LoweringReport, OnMismatch, lower
+from fxplug.lower import Lowered, LoweringReport, OnMismatch, lower, lowered_partitions
 from fxplug.lower.lowered import check_on_mismatch
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
@@ -93,6 +93,20 @@ class OptimizationResult:
     def guards(self) -> tuple[Guard, ...]:
         """What calls of the module check, as the program asked for it when it was captured."""
         return self.graph_module.guards
+
+    @property
+    def restriction(self) -> str:
+        """Which sizes of inputs the backend takes, for people; empty where it takes all, or runs nothing."""
+        parts = [part for part in lowered_partitions(self.module).values() if part.profile is not None]
+        if not parts:
+            return ""
+        names = " and ".join(dict.fromkeys(repr(part.backend) for part in parts))
+        is_open = any(part.profile is not None and not part.profile.is_closed for part in parts)
+        sizes = (
+            "the sizes of the examples, but for open ones" if is_open else "the very sizes of the examples"
+        )
+        others = "; others run in PyTorch" if all(part.on_mismatch == "eager" for part in parts) else ""
+        return f"lowered to {names} for {sizes}{others}"
 
     @property
     def nodes(self) -> int:
@@ -364,7 +378,14 @@ class _Job:
             check = Check(tuple(compare_runs(self._inputs, eager, run, self._plan.tolerance)))
             if not check.passed:
                 raise _mismatch(self._module, check)
-            stage.summary = f"largest error {check.max_abs_error:.2g}"
+            stage.summary = (
+                f"largest error {check.max_abs_error:.2g}" if check.elements else "nothing to compare"
+            )
+            if not check.elements:
+                self._warnings.append(
+                    "Nothing was compared with eager PyTorch: what the model returns for these inputs has no elements, "
+                    "or no data. Give other inputs to check what it computes."
+                )
         return check
 
     def _measure(self, module: nn.Module, runs: int | None) -> Latency:

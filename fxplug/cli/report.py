@@ -161,12 +161,14 @@ def _report(job: Job, result: OptimizationResult) -> dict[str, Any]:
             "passed": result.check.passed,
             "max_abs_error": _number(result.check.max_abs_error),
             "max_rel_error": _number(result.check.max_rel_error),
+            "elements": result.check.elements,
             "values": [
                 {
                     "path": entry.path,
                     "expected": entry.expected,
                     "max_abs_error": _number(entry.max_abs_error),
                     "max_rel_error": _number(entry.max_rel_error),
+                    "elements": entry.elements,
                     "rtol": entry.rtol,
                     "atol": entry.atol,
                 }
@@ -206,6 +208,7 @@ def _backend_entry(report: LoweringReport, result: OptimizationResult) -> dict[s
         "name": report.backend,
         "runs_the_module": not result.fallback and not report.eager,
         "fallback": result.fallback or None,
+        "restriction": result.restriction or None,
         "coverage": report.coverage,
         "unsupported": [_call_entry(node) for node in report.unsupported],
         "left": [_call_entry(node) for node in _left(report)],

@@ -49,14 +49,16 @@ def node_text(before: int, after: int, arrow: str = "→") -> str:
 
 
 def capture_text(result: OptimizationResult) -> str:
-    """Return how a model was captured, and how many guards its calls check."""
+    """Return how a model was captured, how many guards its calls check, and which sizes a backend takes."""
+    restriction = result.restriction
     how = {
-        "symbolic": "symbolically, for inputs of all sizes",
+        "symbolic": "symbolically" if restriction else "symbolically, for inputs of all sizes",
         "shape": "in shape mode, for inputs like the examples",
         "value": "in value mode, for inputs like the examples",
     }.get(result.mode, "as the graph module that was given")
     count = len(result.guards)
-    return f"{how}; {'no guard' if not count else '1 guard' if count == 1 else f'{count} guards'}"
+    guards = "no guard" if not count else "1 guard" if count == 1 else f"{count} guards"
+    return "; ".join(filter(None, (how, guards, restriction)))
 
 
 def change_text(changes: NodeChanges) -> str:
@@ -85,10 +87,14 @@ def latency_text(latency: Latency, arrow: str = "→") -> str:
 
 
 def error_text(check: Check) -> str:
-    """Return the largest error of a check."""
+    """Return the largest error of a check, and how much of it had nothing to compare."""
+    if not check.elements:
+        return "nothing was compared: no value has elements and data"
+    empty = sum(not entry.elements for entry in check.comparisons)
+    left = f"; {empty} of {len(check.comparisons)} values have nothing to compare" if empty else ""
     if check.max_abs_error == 0:
-        return "0 (equal to eager PyTorch)"
-    return f"{check.max_abs_error:.2g} ({check.max_rel_error:.1g} of the largest output)"
+        return f"0 (equal to eager PyTorch){left}"
+    return f"{check.max_abs_error:.2g} ({check.max_rel_error:.1g} of the largest output){left}"
 
 
 def tolerance_text(check: Check) -> str:

@@ -247,7 +247,8 @@ class Verifier:
         largest = max((entry.max_abs_error for entry in entries), default=0.0)
         text = f"{self._verification.level}: {len(entries)} value{'s' if len(entries) != 1 else ''} compared"
         if self._verification.reaches("numeric"):
-            text += f", largest error {largest:.2g}"
+            has_numbers = any(entry.elements for entry in entries)
+            text += f", largest error {largest:.2g}" if has_numbers else ", none of which has elements"
         if parameters.replaced:
             text += f"; gradients left out, as the pass replaced them: {_listed(parameters.replaced)}"
         return now, text

@@ -203,6 +203,15 @@ def test_tensors_without_data_are_compared_by_what_they_have():
     assert not next(compare(meta, torch.empty(4, device="meta"), Tolerance())).passed
 
 
+def test_it_is_counted_what_was_compared():
+    values = [torch.ones(2, 3), torch.ones(0, 3), torch.empty(3, device="meta"), 1]
+
+    check = Check(tuple(compare(values, values, Tolerance())))
+    assert [entry.elements for entry in check.comparisons] == [6, 0, 0, 1]
+    assert check.elements == 7
+    assert Check(tuple(compare(values, values, Tolerance(values=False)))).elements == 0
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_are_compared_part_by_part():
     first = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])

@@ -12,7 +12,7 @@ from torch import nn
 import fxplug
 from fxplug.api import ExampleError, MismatchError, OptimizationResult, optimize
 from fxplug.errors import ConfigError, FxplugError, LoweringError, PassError, TraceError, UnknownNameError
-from fxplug.lower import Backend, BackendRecord, EagerBackend, Support
+from fxplug.lower import Backend, BackendRecord, EagerBackend, Profile, Support
 from fxplug.passes import Pass, PassRecord, PassResult
 
 
@@ -408,6 +408,52 @@ def test_a_backend_meets_other_inputs_with_an_error_or_in_pytorch(model, manager
     torch.testing.assert_close(found, model(other))
     with pytest.raises(ConfigError, match="on_mismatch='ignore'"):
         run(model, manager=manager, on_mismatch="ignore")
+
+
+class Open(Fixed):
+    def profile(self, example_inputs):
+        return Profile.of(example_inputs, open_dimensions=(0,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "said"),
+    [
+        (Fixed, {}, "lowered to 'mine' for the very sizes of the examples"),
+        (
+            Fixed,
+            {"on_mismatch": "eager"},
+            "lowered to 'mine' for the very sizes of the examples; others run in PyTorch",
+        ),
+        (Open, {}, "lowered to 'mine' for the sizes of the examples, but for open ones"),
+        (EagerBackend, {}, ""),
+        (Refusing, {}, ""),
+    ],
+)
+def test_it_is_said_which_sizes_a_backend_takes(model, manager_with, kind, options, said):
+    manager = manager_with(fxplug_register_backends=a_backend(kind))
+
+    assert run(model, manager=manager).restriction == ""
+    assert run(model, backend="mine", manager=manager, **options).restriction == said
+
+
+def test_where_nothing_is_compared_that_is_a_warning(model, manager):
+    empty = run(model, (torch.ones(0, 3, 8, 8),), manager=manager)
+    without_data = run(
+        copy.deepcopy(model).to("meta"), (torch.ones(2, 3, 8, 8, device="meta"),), manager=manager
+    )
+
+    for result in (empty, without_data):
+        assert result.check.elements == 0
+        assert result.warnings[0].startswith("Nothing was compared with eager PyTorch")
+    (told,) = (
+        report.verified
+        for report in run(model, (torch.ones(0, 3, 8, 8),), verify="numeric", manager=manager).passes
+        if report.name == "fuse-conv-bn"
+    )
+    assert told.endswith("none of which has elements")
+    compared = run(model, manager=manager)
+    assert compared.check.elements == 2 * 4 * 6 * 6
+    assert compared.warnings == ()
 
 
 def test_what_a_backend_made_is_checked(model, manager_with):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import fxplug as fx
+from fxplug.lower import Backend
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 INPUT = ("--example", "1x3x8x8")
@@ -179,6 +181,31 @@ def test_a_backend_takes_over(fxplug):
     assert "eager: 2 of 2 calls supported, runs the module" in result.stdout
 
 
+def test_it_is_said_for_which_sizes_a_backend_compiled(fxplug, folder, monkeypatch):
+    monkeypatch.setattr("fxplug.lower.eager.EagerBackend.profile", Backend.profile)
+    monkeypatch.setattr("fxplug.lower.eager.EagerBackend.compile", lambda self, part, *_: copy.copy(part))
+
+    result = fxplug("optimize", "models.py:net", *FAST, "--backend", "eager", "--out", "out")
+
+    said = "symbolically; no guard; lowered to 'eager' for the very sizes of the examples"
+    assert said in " ".join(result.stdout.split())
+    assert f"| captured | {said} |" in (folder / "out" / "report.md").read_text()
+    report = json.loads((folder / "out" / "report.json").read_text())
+    assert report["backend"]["restriction"] == said.partition("; no guard; ")[2]
+
+
+def test_that_nothing_was_compared_is_said(fxplug, folder):
+    result = fxplug("optimize", "models.py:net", "--example", "0x3x8x8", "--no-measure", "--out", "out")
+
+    said = "nothing was compared: no value has elements and data"
+    assert f"largest error: {said}" in " ".join(result.stdout.split())
+    assert "nothing to compare" in result.stdout
+    assert "Warning: Nothing was compared with eager PyTorch" in " ".join(result.stderr.split())
+    assert f"| largest error | {said} |" in (folder / "out" / "report.md").read_text()
+    report = json.loads((folder / "out" / "report.json").read_text())
+    assert (report["check"]["elements"], report["check"]["values"][0]["elements"]) == (0, 0)
+
+
 def test_what_a_backend_does_with_other_inputs_needs_a_backend(fxplug):
     assert (
         fxplug("optimize", "models.py:net", *FAST, "--backend", "eager", "--on-mismatch", "eager").exit_code
@@ -250,6 +277,7 @@ def test_the_reports_tell_the_same_to_programs_and_to_people(fxplug, folder):
         "name": "eager",
         "runs_the_module": True,
         "fallback": None,
+        "restriction": None,
         "coverage": 1.0,
         "unsupported": [],
         "left": [],

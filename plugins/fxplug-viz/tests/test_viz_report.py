@@ -125,6 +125,24 @@ def test_the_page_and_the_terminal_tell_one_time_of_capturing(run_fxplug, tmp_pa
     assert f"That took {told}, with the copy that the passes work on" in text
 
 
+def test_it_is_said_where_nothing_could_be_compared(run_fxplug, tmp_path):
+    run_fxplug("optimize", "model.py:build", "--example", "0x3x8x8", "--out", "out", "--no-measure")
+
+    text = str(Text((tmp_path / "out" / "report.html").read_text(encoding="utf-8")))
+    assert "Nothing was compared with the original" in text
+    assert "bit by bit" not in text
+
+
+def test_it_is_said_for_which_sizes_a_backend_compiled(run_fxplug, tmp_path, monkeypatch):
+    monkeypatch.setattr("fxplug.lower.eager.EagerBackend.profile", fxplug.Backend.profile)
+    monkeypatch.setattr("fxplug.lower.eager.EagerBackend.compile", lambda self, part, *_: copy.copy(part))
+    wanted = ("--example", "1x3x8x8", "--out", "out", "--no-measure", "--backend", "eager")
+    run_fxplug("optimize", "model.py:build", *wanted)
+
+    text = str(Text((tmp_path / "out" / "report.html").read_text(encoding="utf-8")))
+    assert "What runs now was lowered to 'eager' for the very sizes of the examples." in text
+
+
 def test_the_other_reports_name_the_page(optimised):
     report = json.loads((optimised / "report.json").read_text(encoding="utf-8"))
 

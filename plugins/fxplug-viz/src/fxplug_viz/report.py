@@ -65,6 +65,7 @@ def report_html(context: ReportContext) -> str:
         summary=list(_summary(data)),
         bars=_latency_bars(data["latency"]),
         mode=(data.get("capture") or {}).get("mode") or "",
+        restriction=(data["backend"] or {}).get("restriction") or "",
         guards=context.module.guards,
         assumptions=[str(text) for text in context.module.meta.get("assumptions", ())],
         passes=passes,
@@ -167,7 +168,9 @@ def _summary(data: Mapping[str, Any]) -> Iterator[str]:
         )
         if abs(math.log(latency["ratio"] or 1)) < max(latency["eager_spread"], latency["optimised_spread"]):
             yield "Single calls vary by about as much, so do not rely on it: measure again on a machine that is idle."
-    if check["max_abs_error"] == 0:
+    if not check.get("elements", 1):
+        yield "Nothing was compared with the original: for this example it returns no numbers."
+    elif check["max_abs_error"] == 0:
         yield "Its outputs are equal to those of the original, bit by bit."
     else:
         yield (
