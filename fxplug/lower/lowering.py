@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.analyze.comparison import describe
 from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
-from fxplug.errors import BackendError, LoweringError
+from fxplug.errors import BackendError, FxplugError, InvalidArgumentError, LoweringError
+from fxplug.execute.demands import require_graph_module
 from fxplug.lower.artefacts import build_engine
 from fxplug.lower.backend import Backend, fixed_inputs, note_fixed_inputs
 from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, check_on_mismatch
@@ -59,7 +61,9 @@ def plan_lowering(
 
     Raises:
         ConfigError: `choices` names what is not there.
+        InvalidArgumentError: `module` is no graph module, or `example_inputs` no tuple.
     """
+    _check_arguments(module, () if example_inputs is None else example_inputs)
     backends = [(name, backend)] if isinstance(backend, Backend) else list(backend)
     return make_plan(module, backends, example_inputs, choices or Choices()).report
 
@@ -91,8 +95,9 @@ def lower(  # noqa: PLR0913 - all that a user may choose, by keyword
         cache: Where compiled engines are kept for the next time, if the backend can keep them.
 
     Raises:
-        LoweringError: Something would stay eager and `strict` is set.
+        LoweringError: Something would stay eager and `strict` is set; or the module does not run on the example inputs.
         ConfigError: `choices` names what is not there, or `on_mismatch` is something else.
+        InvalidArgumentError: `module` is no graph module, or `example_inputs` no tuple.
     """
     return lower_to_several(
         module,
@@ -130,9 +135,11 @@ def lower_to_several(  # noqa: PLR0913 - as above
         cache: See `lower`.
 
     Raises:
-        LoweringError: Something would stay eager and `strict` is set.
-        ConfigError: `choices` names what is not there.
+        LoweringError: See `lower`.
+        ConfigError: See `lower`.
+        InvalidArgumentError: See `lower`.
     """
+    _check_arguments(module, example_inputs)
     check_on_mismatch(on_mismatch)
     plan = make_plan(module, backends, example_inputs, choices or Choices())
     report = plan.report
@@ -147,6 +154,15 @@ def lower_to_several(  # noqa: PLR0913 - as above
     return _Builder(module, dict(backends), plan, options or {}, on_mismatch, cache).build(
         example_inputs, strict=strict
     )
+
+
+def _check_arguments(module: object, example_inputs: object) -> None:
+    require_graph_module(module, "lower")
+    if not isinstance(example_inputs, (tuple, list)):
+        raise InvalidArgumentError(
+            f"Cannot lower the module with a {type(example_inputs).__name__} as example_inputs: give a tuple of the "
+            "inputs of one call, (x,)."
+        )
 
 
 def _why_left(report: LoweringReport) -> str:
@@ -277,8 +293,21 @@ def _inputs_of(
     try:
         with forked_random_state([*split.parameters(), *tensors_in(example_inputs)]), torch.no_grad():
             split(*copy_values(example_inputs))
+    except FxplugError:
+        raise
+    except Exception as error:  # Whatever the program raises.
+        raise _does_not_run(example_inputs, error) from error
     finally:
         for handle in handles:
             handle.remove()
         state.restore()
     return found
+
+
+def _does_not_run(example_inputs: Sequence[Any], error: Exception) -> LoweringError:
+    given = ", ".join(map(describe, example_inputs)) or "none"
+    return LoweringError(
+        f"Cannot lower the module: it does not run on the example inputs ({given}), which show what reaches each "
+        f"partition: {type(error).__name__}: {str(error).strip()}. Give the inputs of one call, in their order.",
+        code="FXP-V001",
+    )

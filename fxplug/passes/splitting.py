@@ -9,6 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from fxplug.errors import InvalidArgumentError, PartitionError
+from fxplug.execute.demands import require_graph_module
 from fxplug.ir import PATH_OPCODES
 from fxplug.passes.dependences import is_call
 from fxplug.passes.partition import group_nodes, order_partitions, requirements
@@ -63,6 +64,7 @@ def split_module(  # noqa: PLR0913 - torch.fx's public signature
 
     Raises:
         PartitionError: Partitions need each other; the message names them and the nodes that are the reason.
+        InvalidArgumentError: `m` is no graph module.
 
     Example:
         ::
@@ -70,6 +72,7 @@ def split_module(  # noqa: PLR0913 - torch.fx's public signature
             split = fxplug.split_module(module, None, lambda node: int(node.name.startswith("head")))
             split.submod_1
     """
+    require_graph_module(m, "split")
     found: dict[str, list[Node]] = {}
     for node in m.graph.nodes:
         if is_call(node):
@@ -129,6 +132,7 @@ def split_by_tags(
 
     Raises:
         PartitionError: A call has no tag, or a tag that is not listed, or the submodules cannot run in this order.
+        InvalidArgumentError: `gm` is no graph module.
 
     Example:
         ::
@@ -137,6 +141,7 @@ def split_by_tags(
                 node.meta["tag"] = "head" if node.name.startswith("head") else "trunk"
             split = split_by_tags(module, ["trunk", "head"])
     """
+    require_graph_module(gm, "split")
     found: dict[str, list[Node]] = {tag: [] for tag in tags}
     for node in gm.graph.nodes:
         if is_call(node):
@@ -193,13 +198,15 @@ def split_by_size(
 
     Raises:
         PartitionError: There are fewer calls than `parts`, or one call alone has more than `max_bytes`.
-        InvalidArgumentError: Not exactly one of `parts` and `max_bytes` is given, or one is no positive number.
+        InvalidArgumentError: Not exactly one of `parts` and `max_bytes` is given, or one is no positive number; or
+            `module` is no graph module.
 
     Example:
         ::
 
             pipeline = fxplug.split_by_size(module, max_bytes=4 * 2**30)
     """
+    require_graph_module(module, "split")
     _check_size(parts, max_bytes, weigh)
     loads = Loads(module, weigh)
     if max_bytes is not None:
@@ -254,12 +261,14 @@ def split_by(
 
     Raises:
         PartitionError: A set of `together` holds something that is no call of this graph.
+        InvalidArgumentError: `module` is no graph module.
 
     Example:
         ::
 
             split = fxplug.split_by(module, lambda node: node.op == "call_module", min_block_size=3)
     """
+    require_graph_module(module, "split")
     groups = group_nodes(module, predicate, min_block_size=min_block_size, together=together)
     before = requirements(module)
     inside = {node for group in groups for node in group}

@@ -8,7 +8,7 @@ from torch import nn
 
 from fxplug.analyze.isolation import copy_module, copy_values
 from fxplug.capture import Tracer
-from fxplug.errors import BackendError, ConfigError, LoweringError
+from fxplug.errors import BackendError, ConfigError, InvalidArgumentError, LoweringError
 from fxplug.execute import GraphModule
 from fxplug.lower import (
     BUILTIN_BACKENDS,
@@ -238,6 +238,37 @@ def test_lowering_does_not_change_the_module(module):
 
     assert str(module.graph) == text
     assert torch.equal(module(X), expected)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda module: lower(module, EagerBackend(), (X,), name="eager"),
+        lambda module: lower_to_several(module, [("eager", EagerBackend())], (X,)),
+        lambda module: plan_lowering(module, EagerBackend()),
+    ],
+    ids=["lower", "several", "plan"],
+)
+def test_a_module_without_a_graph_is_to_be_traced_first(call):
+    with pytest.raises(InvalidArgumentError, match=r"Cannot lower a torch\.nn\..*Linear: .* Trace it first"):
+        call(nn.Linear(3, 3))
+
+
+@pytest.mark.parametrize("given", [(), (X, X), (torch.ones(2, 9),), (None,)])
+def test_inputs_on_which_the_module_does_not_run_are_named(module, given):
+    with pytest.raises(LoweringError, match="does not run on the example inputs") as caught:
+        lower(module, Running(), given, name="running")
+
+    assert caught.value.code == "FXP-V001"
+    said = {0: "(none)", 2: "(float32[2, 3], float32[2, 3])"}.get(len(given), "")
+    assert said in str(caught.value)
+    assert isinstance(caught.value.__cause__, (TypeError, RuntimeError))
+
+
+@pytest.mark.parametrize("given", [X, None])
+def test_inputs_come_in_a_tuple(module, given):
+    with pytest.raises(InvalidArgumentError, match=r"as example_inputs: give a tuple"):
+        lower(module, Running(), given, name="running")
 
 
 def test_support_is_true_or_false():

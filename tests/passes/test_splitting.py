@@ -662,3 +662,18 @@ def test_a_write_outside_divides_what_reads_before_and_after_it():
 
     assert [names(part) for part in result.children()] == [["mul", "add"], ["mul_1"]]
     torch.testing.assert_close(result(X), write_then_read(X), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda module: fxplug.split_module(module, None, lambda _: 0),
+        lambda module: fxplug.split_by(module, lambda _: True),
+        lambda module: fxplug.split_by_size(module, 2),
+        lambda module: split_by_tags(module, ["a"]),
+    ],
+    ids=["module", "predicate", "size", "tags"],
+)
+def test_a_module_without_a_graph_is_to_be_traced_first(call):
+    with pytest.raises(InvalidArgumentError, match=r"Cannot split a torch\.nn\..*Linear: .* Trace it first"):
+        call(nn.Linear(3, 3))
