@@ -10,6 +10,8 @@ from fxplug.ir import iterate_leaves
 from fxplug.ir.node import Node
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
     from fxplug.ir import Graph, Origin
 
 __all__ = ["AlignedBy", "Alignment", "align"]
@@ -19,7 +21,8 @@ AlignedBy = Literal["input", "same", "uses", "origin", "name"]
 
 ``"input"``: placeholders of the same position, and the outputs. ``"same"``: name, target, origin and history are the
 same. ``"uses"``: nodes that are aligned take them as the same argument. ``"origin"``: they came from the same line and
-module, as the only ones left or as many on either side. ``"name"``: name, opcode and target are the same.
+module, as the only ones left or as many on either side; a call that does what several did belongs to the last of these.
+``"name"``: name, opcode and target are the same.
 """
 
 
@@ -77,6 +80,7 @@ def align(first: Graph, second: Graph) -> Alignment:
     _align_ends(aligned)
     _align_untouched(aligned, places)
     _align_uses(aligned)
+    _align_fused(aligned, places)
     _align_origins(aligned, places)
     _align_uses(aligned)
     named = {node.name: node for node in aligned.left_in_first()}
@@ -184,6 +188,48 @@ def _align_uses(aligned: Alignment) -> None:
 
 def _leaves(node: Node) -> list[Any]:
     return list(iterate_leaves((node.args, node.kwargs)))
+
+
+def _align_fused(aligned: Alignment, places: _Places) -> None:
+    """Align calls that do what several did with the last of these, where the other graph has them one by one."""
+    for first, second in _ends_of_fused(aligned.left_in_first(), aligned.left_in_second(), places):
+        aligned.pair(first, second, "origin")
+    for second, first in _ends_of_fused(aligned.left_in_second(), aligned.left_in_first(), places):
+        aligned.pair(first, second, "origin")
+
+
+def _ends_of_fused(single: list[Node], fused: list[Node], places: _Places) -> Iterator[tuple[Node, Node]]:
+    """Yield the last of the calls that became one, and that one, where there are as many on either side.
+
+    Args:
+        single: Nodes of one graph without a partner, among which the calls may be one by one.
+        fused: Nodes of the other graph without a partner.
+        places: Where nodes came from.
+    """
+    known: dict[tuple[Hashable, ...], list[Node]] = defaultdict(list)
+    for node in single:
+        known[places.of_node(node)].append(node)
+    wanted: dict[tuple[Hashable, ...], list[Node]] = defaultdict(list)
+    for node in fused:
+        path = places.of_node(node)
+        if len(path) > 1 and path not in known and not _is_inside(node):
+            wanted[path].append(node)
+    among = set(single)
+    for path, nodes in wanted.items():
+        starts = [(node, path[size:]) for size in range(1, len(path)) for node in known.get(path[:size], ())]
+        ends = [end for node, rest in starts if (end := _end_of(node, rest, places, among)) is not None]
+        if len(ends) == len(nodes):
+            yield from zip(ends, nodes, strict=True)
+
+
+def _end_of(node: Node, path: tuple[Hashable, ...], places: _Places, among: Collection[Node]) -> Node | None:
+    """Return where a path of places leads from a node to users of its value; None where it does not lead to one."""
+    for place in path:
+        users = [user for user in node.users if user in among and places.of_node(user) == (place,)]
+        if len(users) != 1:
+            return None
+        node = users[0]
+    return node
 
 
 def _align_origins(aligned: Alignment, places: _Places) -> None:

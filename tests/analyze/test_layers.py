@@ -20,6 +20,7 @@ from fxplug.passes import BUILTIN_PASSES, Pipeline, PipelineStep
 from fxplug.rewrite import BUILTIN_DECOMPOSITIONS, decompose
 
 FUSE = next(record for record in BUILTIN_PASSES if record.name == "fuse-conv-bn")
+ONEDNN = next(record for record in BUILTIN_PASSES if record.name == "onednn-fuse")
 X = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
 
@@ -70,6 +71,58 @@ def test_a_folded_convolution_stands_for_the_norm(module):
     assert pairs(found)["conv"] == "norm"
     assert found.only_in_reference == ("conv",)
     assert found.only_in_module == ()
+
+
+class Fusable(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 4, 3)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.again = nn.Conv2d(4, 4, 3, padding=1)
+        self.parts = nn.ModuleList(
+            nn.ModuleList([nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)]) for _ in range(3)
+        )
+
+    def forward(self, x):
+        y = torch.sigmoid(self.second(self.first(x).relu()))
+        for _ in range(2):
+            y = torch.relu(self.again(y))
+        for conv, norm in self.parts:
+            y = torch.relu(norm(conv(y)) + y)
+        return y
+
+
+@pytest.mark.parametrize("is_reference", [False, True])
+def test_fused_layers_stand_for_the_last_call_that_became_part_of_them(is_reference):
+    plain = fxplug.symbolic_trace(Fusable().eval())
+    fused = copy.deepcopy(plain)
+    Pipeline("fuse", [PipelineStep("fuse-conv-bn", FUSE), PipelineStep("onednn-fuse", ONEDNN)]).run(
+        fused, (X,)
+    )
+
+    found = compare_layers(*((fused, plain) if is_reference else (plain, fused)), (X,))
+
+    assert found.differences == ()
+    aligned = pairs(found)
+    if is_reference:
+        aligned = {reference: name for name, reference in aligned.items()}
+    assert [node.op for node in fused.graph.nodes].count("call_module") == 7
+    expected = {"first": "relu", "second": "sigmoid", "again": "relu_1", "again_1": "relu_2"}
+    expected |= {f"parts_{number}_0": f"relu_{number + 3}" for number in range(3)}
+    assert aligned == {**expected, "output": "output"}
+
+
+def test_a_fused_layer_that_is_wrong_is_found():
+    plain = fxplug.symbolic_trace(Fusable().eval())
+    fused = copy.deepcopy(plain)
+    Pipeline("fuse", [PipelineStep("fuse-conv-bn", FUSE), PipelineStep("onednn-fuse", ONEDNN)]).run(
+        fused, (X,)
+    )
+    with torch.no_grad():
+        fused.get_parameter("parts.1.0.weight").add_(1)
+
+    first = compare_layers(plain, fused, (X,)).first_difference
+    assert (first.name, first.reference) == ("parts_1_0", "relu_4")
 
 
 def test_a_decomposed_call_stands_for_the_call_and_its_parts_for_nothing(module):
