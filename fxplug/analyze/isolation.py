@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.containers import OWN_TABLES, Containers
+from fxplug.semantics.deep_copies import deep_copy, shallow_copy
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
@@ -63,7 +64,7 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def copy_values(values: ValueT) -> ValueT:
     """Return a deep copy; tensors that are results of a computation are copied without their history."""
-    return copy.deepcopy(values, _copies(tensors_in(values)))
+    return deep_copy(values, _copies(tensors_in(values)))
 
 
 def copy_module(module: ModuleT) -> ModuleT:
@@ -190,7 +191,7 @@ class SavedState:
             attributes = dict(vars(part))
             self._attributes.append((part, attributes))
             self._contents += [
-                (value, copy.copy(value))
+                (value, shallow_copy(value))
                 for value in attributes.values()
                 if isinstance(value, (dict, list, set))
             ]

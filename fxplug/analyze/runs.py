@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -11,6 +10,7 @@ import torch
 
 from fxplug.analyze.comparison import Comparison, Tolerance, compare, describe
 from fxplug.analyze.isolation import copy_values, forked_random_state, tensors_in, tensors_of
+from fxplug.semantics.deep_copies import deep_copy
 from fxplug.semantics.storages import checksum
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _own_inputs(
             for number, tensor in enumerate(tensors_in(arguments))
             if tensor.requires_grad
         }
-        return leaves, copy.deepcopy(arguments, {**known})
+        return leaves, deep_copy(arguments, {**known})
 
 
 def gradients_of(output: Any, sources: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node, iterate_leaves
 from fxplug.semantics.internals import HigherOrderOperator, OpOverload
@@ -118,7 +119,7 @@ def _holds_the_same(made: Any, value: Any) -> bool:
     pairs = [(made, value)]
     if isinstance(value, dict):
         pairs = [(made.keys(), value.keys()), (made.values(), value.values())]
-    own, others = getattr(made, "__dict__", {}), getattr(value, "__dict__", {})
+    own, others = attribute_of(made, "__dict__", {}), attribute_of(value, "__dict__", {})
     pairs += [(own.keys(), others.keys()), (own.values(), others.values())]
     return all(
         len(left) == len(right) and all(one is other for one, other in zip(left, right, strict=True))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.proxy import Proxy
 
 if TYPE_CHECKING:
@@ -53,5 +54,5 @@ def lifting(records: Iterable[ConstantRecord]) -> Callable[[Any], str | None] | 
 
 def _holds_proxies(value: Any) -> bool:
     # What a traced value is a part of is no constant.
-    own = list(getattr(value, "__dict__", {}).values())
+    own = list(attribute_of(value, "__dict__", {}).values())
     return any(isinstance(part, Proxy) for part in iterate_parts([value, own]))

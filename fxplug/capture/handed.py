@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.bytecode import changed_parameters, is_read_later
 from fxplug.capture.containers import OWN_TABLES, is_object
 from fxplug.capture.proxy import Proxy
@@ -203,7 +204,7 @@ def _outlives(value: Any) -> bool:
 
 
 def _has(value: Any, container: Any) -> bool:
-    held: dict[str, Any] = getattr(value, "__dict__", {})
+    held: dict[str, Any] = attribute_of(value, "__dict__", {})
     return any(_holds(part, container) for name, part in held.items() if name not in OWN_TABLES)
 
 

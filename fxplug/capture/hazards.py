@@ -20,6 +20,7 @@ import torch.nn.modules.container
 import torch.nn.utils.rnn
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.bytecode import globals_read
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import PLAIN, is_object
@@ -204,7 +205,7 @@ def _behind(value: Any, owner: Any) -> Iterator[tuple[Any, Any]]:
 
 def _registered_with(function: Any) -> Iterable[Any]:
     """Return the functions among which one made by `functools.singledispatch` chooses; nothing for any other one."""
-    registry = getattr(function, "registry", None)
+    registry = attribute_of(function, "registry")
     return registry.values() if isinstance(registry, MappingProxyType) else ()
 
 
@@ -370,7 +371,7 @@ def _forwards_of(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]
 
 def _held_under(owner: Any, names: frozenset[str]) -> Iterator[Any]:
     """Yield what an object holds under some names."""
-    own: Mapping[str, Any] = getattr(owner, "__dict__", {})
+    own: Mapping[str, Any] = attribute_of(owner, "__dict__", {})
     return (own[name] for name in own.keys() & names)
 
 
@@ -378,7 +379,7 @@ def _methods_held(
     owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: dict[int, int]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the same of what an object holds in attributes that have one of the names."""
-    own: Mapping[str, Any] = getattr(owner, "__dict__", {})
+    own: Mapping[str, Any] = attribute_of(owner, "__dict__", {})
     modules: Mapping[str, Any] = own.get("_modules", {})
     kinds: dict[type, bool] = {}  # Many attributes are of few classes.
     for name in {*(own.keys() & names), *(modules.keys() & names)}:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.gradients import CHANGING_GRADIENTS
 from fxplug.capture.hazards import scan_of
@@ -66,7 +67,7 @@ def _held_at(owner: Any, path: str) -> Any:
     value = owner
     for name in path.split("."):
         held = modules_of(value) if isinstance(value, nn.Module) else {}
-        value = held.get(name, getattr(value, "__dict__", {}).get(name))
+        value = held.get(name, attribute_of(value, "__dict__", {}).get(name))
     return value
 
 

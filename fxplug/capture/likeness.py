@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import OWN_TABLES, PLAIN
 from fxplug.semantics.internals import hooks_around_forward, modules_of
 
@@ -104,7 +105,7 @@ class Likenesses:
             held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value
             return self._elements(held, steps) if len(held) <= _MOST else []
         if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
-            return self._attributes(getattr(value, "__dict__", {}), steps)
+            return self._attributes(attribute_of(value, "__dict__", {}), steps)
         return [id(value)] if callable(value) else []
 
     def _elements(self, values: Iterable[Any], steps: int) -> list[Any]:

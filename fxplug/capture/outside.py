@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import (
     KINDS,
     OWN_TABLES,
@@ -383,7 +384,7 @@ class OutsideState:
         kind, before = type(container), copy_of(container)
         self._contents[id(container)] = (known, container, before)
         if kind.__module__ != "builtins" and _is_own_class(kind):
-            self._note_table(kind.__qualname__, getattr(container, "__dict__", {}))
+            self._note_table(kind.__qualname__, attribute_of(container, "__dict__", {}))
         return parts_of(container, before) if len(before) <= _MOST else ()
 
     def _add_other(self, known: Known, value: Any) -> None:

@@ -7,7 +7,6 @@ returned.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import re
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from fxplug.capture.proxy import Proxy
 from fxplug.capture.questions import refuse_cycles
 from fxplug.codegen import PyTreeCodeGen, TreeParameter
 from fxplug.errors import GraphError, TraceError
+from fxplug.semantics.deep_copies import shallow_copy
 from fxplug.semantics.internals import flatten_tree, flatten_tree_with_paths, is_registered, unflatten_tree
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _aligned_dict(skeleton: dict[Any, Any], value: dict[Any, Any]) -> dict[Any, 
     changed = {key: _aligned(skeleton[key], part) for key, part in value.items()}
     if all(changed[key] is part for key, part in value.items()):
         return value
-    aligned = copy.copy(value)
+    aligned = shallow_copy(value)
     aligned.update(changed)
     return aligned
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.hazards import scan_of
 from fxplug.errors import TraceError
 
@@ -55,7 +56,7 @@ def _is_stateful(value: Any) -> bool:
 
 def _found_by(function: Any, code: CodeType, names: frozenset[str], owner: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a function finds under its names: in its object, its globals and its closure."""
-    own: dict[str, Any] = getattr(owner, "__dict__", {})
+    own: dict[str, Any] = attribute_of(owner, "__dict__", {})
     for held, looked_for in ((own, names), (function.__globals__, scan_of(code).globals)):
         yield from ((name, held[name]) for name in held.keys() & looked_for)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import is_container
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
@@ -148,7 +149,7 @@ def _codes_outside(module: nn.Module, codes: Sequence[CodeType]) -> list[CodeTyp
 def _values_under(name: str, hook: Any, modules: Sequence[nn.Module], left: Sequence[Step]) -> Iterator[Any]:
     """Yield what the objects that a hook may change hold under a name, and what it may have put there."""
     holders = [*modules, _parts_of(hook)[1]]
-    yield from (vars(one)[name] for one in holders if name in getattr(one, "__dict__", {}))
+    yield from (vars(one)[name] for one in holders if name in attribute_of(one, "__dict__", {}))
     yield from (_found_by(function, name) for function in functions_behind(hook))
     yield from (_contents(step) for step in left if step.name == name)
 
@@ -271,7 +272,7 @@ def _parts_of(hook: Any) -> tuple[Any, Any]:
     """Return the function behind a hook, and the object whose method it is, None for no such."""
     while isinstance(hook, partial):
         hook = hook.func
-    function, owner = function_behind(hook), getattr(hook, "__self__", None)
+    function, owner = function_behind(hook), attribute_of(hook, "__self__")
     if not isinstance(function, (FunctionType, BuiltinMethodType)):
         function, owner = function_behind(vars(type(hook)).get("__call__")), hook
     return getattr(function, DYNAMO_INLINE, function), owner

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.autograd.graph import Node, register_multi_grad_hook
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.originals import original_of
@@ -210,7 +211,7 @@ def draws_of_python(namespace: Mapping[str, Any], code: CodeType, names: frozens
     """
     for name in namespace.keys() & names:
         value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
-        if value is random or getattr(value, "__self__", None) is GLOBAL_GENERATOR:
+        if value is random or attribute_of(value, "__self__") is GLOBAL_GENERATOR:
             return True
     return "random" in names and any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
 
@@ -318,7 +319,7 @@ def _asked_by_method(function: Any) -> tuple[str, str] | None:
 
 def _attributes(owner: Any, names: frozenset[str]) -> Iterable[Any]:
     """Return what an object and its class have under some names."""
-    held: dict[str, Any] = getattr(owner, "__dict__", {})
+    held: dict[str, Any] = attribute_of(owner, "__dict__", {})
     found = [held.get(name) for name in held.keys() & names]
     for base in type(owner).__mro__:
         if is_foreign(base.__module__):
@@ -349,7 +350,7 @@ def _parts(value: Any, names: frozenset[str]) -> Iterable[Any]:
 def _parts_of_object(value: Any, names: frozenset[str]) -> Iterable[Any]:
     methods = [part for part in _attributes(value, names) if isinstance(part, FunctionType)]
     wanted = names.union(*(scan_of(method.__code__).names for method in methods))
-    in_slots = () if hasattr(value, "__dict__") else copy_of(value)
+    in_slots = () if attribute_of(value, "__dict__") is not None else copy_of(value)
     return [*_attributes(value, wanted), *(part for name, part in in_slots if name in wanted)]
 
 

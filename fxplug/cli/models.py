@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from fxplug.api import load
 from fxplug.cli.examples import check_examples, example_from_option, make_examples, read_examples
 from fxplug.cli.references import Reference, build_model, importable
 from fxplug.errors import ConfigError
+from fxplug.semantics.deep_copies import deep_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -177,7 +177,7 @@ def _put_on(value: Any, device: str) -> Any:
         tensors = {id(tensor): tensor for tensor in _tensors_of(value)}
         with torch.no_grad():
             moved = {key: _moved(tensor, place) for key, tensor in tensors.items()}
-        return copy.deepcopy(value, moved)
+        return deep_copy(value, moved)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(f"Cannot use the device {device!r}: {first_line(error)}.") from error
 

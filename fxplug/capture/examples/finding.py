@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.bytecode import globals_read
 from fxplug.capture.containers import is_foreign
 from fxplug.capture.writes import with_inner
@@ -43,7 +44,7 @@ def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Itera
             yield "variable", name, cell.cell_contents
         except ValueError:  # It has no value yet.
             continue
-    own: dict[str, Any] = getattr(owner, "__dict__", {})
+    own: dict[str, Any] = attribute_of(owner, "__dict__", {})
     yield from (("attribute", name, own[name]) for name in own.keys() & names)
 
 

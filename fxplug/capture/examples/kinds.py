@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
@@ -125,7 +126,7 @@ def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
             if type(value) is FunctionType:  # As most are that matter, and what is asked below takes long.
                 _add(value, _FAR, names, seen)
             elif type(value) not in PLAIN:
-                _add(getattr(value, "__func__", getattr(value, "fget", value)), _FAR, names, seen)
+                _add(attribute_of(value, "__func__", attribute_of(value, "fget", value)), _FAR, names, seen)
 
 
 def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
@@ -134,7 +135,7 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
         function = function.func
     elif isinstance(function, FunctionType) and isinstance(vars(function).get("registry"), MappingProxyType):
         names.add("singledispatch")
-    function = getattr(function, "__wrapped__", function)
+    function = attribute_of(function, "__wrapped__", function)
     if id(function) in seen or not isinstance(function, FunctionType):
         return
     seen.add(id(function))
@@ -151,13 +152,13 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     held = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
     held += [found[name] for name in own if name in found]
     for value in held:
-        for part in (getattr(value, "__func__", value), *_parts_named(value, own)):
+        for part in (attribute_of(value, "__func__", value), *_parts_named(value, own)):
             _add(part, steps - 1, names, seen)
 
 
 def _parts_named(value: Any, names: frozenset[str]) -> list[Any]:
     """Return what a value holds under some names, and what its class chooses by the classes of arguments."""
-    own: Mapping[str, Any] = vars(value) if hasattr(value, "__dict__") else {}
+    own: Mapping[str, Any] = attribute_of(value, "__dict__", {})
     shared = vars(type(value))
     found = [own[name] for name in names & own.keys()]
     return found + [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.caches import CACHED, results_of
 from fxplug.capture.containers import copy_of, is_object
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy
@@ -122,4 +123,4 @@ def _inside(value: Any) -> list[Any]:
         return [part for name, part in vars(value).items() if not name.startswith("__")]
     if is_object(value):  # Its attributes may be in slots.
         return [part for _, part in copy_of(value)]
-    return list(getattr(value, "__dict__", {}).values())
+    return list(attribute_of(value, "__dict__", {}).values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -11,6 +10,8 @@ import torch
 from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
+from fxplug.capture.attributes import attribute_of
+from fxplug.semantics.deep_copies import shallow_copy
 from fxplug.semantics.internals import buffers_of, is_fake, modules_of, parameters_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def fields_of(value: Any) -> dict[str, Any] | None:
         }
     if isinstance(value, (torch.Tensor, type)) or is_constant(value) or is_plain_subclass(value):
         return None
-    if kind.__module__ == "builtins" or not hasattr(value, "__dict__"):
+    if kind.__module__ == "builtins" or attribute_of(value, "__dict__") is None:
         return None
     if any("__slots__" in vars(base) and vars(base)["__slots__"] for base in kind.__mro__):
         return None
@@ -95,7 +96,7 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if not holds_parts(value) or isinstance(value, nn.Module):
         return value
-    other = copy.copy(value)
+    other = shallow_copy(value)
     memo[id(value)] = (value, other)
     if isinstance(value, list):
         other[:] = [copied(part, memo) for part in cast("list[Any]", value)]
