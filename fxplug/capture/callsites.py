@@ -78,12 +78,22 @@ def called_by(frame: FrameType) -> Any:
 
 def called_name(frame: FrameType) -> str | None:
     """Return the name of the method, or of the function of torch, that `frame` is calling; None for anything else."""
-    callee = called_by(frame)
-    if callee is None or isinstance(callee, (str, type)):
-        return callee if isinstance(callee, str) else None
-    name = getattr(callee, "__name__", "")
-    is_torch = str(getattr(callee, "__module__", "")).partition(".")[0] == "torch"
-    return name if is_torch or getattr(torch, name, None) is callee else None
+    code, index = _instructions(frame)
+    callee = _called_at(frame, code, index)
+    if isinstance(callee, str):
+        place = _callee(code, index)
+        found = None if place is None else _found_in_modules(frame, code, place)
+        return _name_in_torch(found) or callee
+    return _name_in_torch(callee)
+
+
+def _name_in_torch(function: Any) -> str | None:
+    """Return the name of a function of torch, which need not be that under which it is found; None for others."""
+    if function is None or isinstance(function, type):
+        return None
+    name = getattr(function, "__name__", "")
+    is_torch = str(getattr(function, "__module__", "")).partition(".")[0] == "torch"
+    return name if is_torch or getattr(torch, name, None) is function else None
 
 
 def _called_at(frame: FrameType, code: list[dis.Instruction], call: int) -> Any:
@@ -102,6 +112,17 @@ def _called_at(frame: FrameType, code: list[dis.Instruction], call: int) -> Any:
     if isinstance(holder, (logging.Logger, logging.LoggerAdapter)):
         return getattr(type(cast("Any", holder)), callee.argval, None)
     return vars(holder).get(callee.argval) if isinstance(holder, ModuleType) else callee.argval
+
+
+def _found_in_modules(frame: FrameType, code: list[dis.Instruction], index: int) -> Any:
+    """Return the attribute that is read at an index, if it is one of a module: ``torch.fft.irfft``; else None."""
+    entry = code[index]
+    if entry.opname not in {"LOAD_ATTR", "LOAD_METHOD"}:
+        return _variable(frame, entry)
+    if entry.is_jump_target:  # What stands before may not be what was run.
+        return None
+    holder = _found_in_modules(frame, code, index - 1)
+    return vars(holder).get(entry.argval) if isinstance(holder, ModuleType) else None
 
 
 _read: dict[int, tuple[CodeType, list[dis.Instruction], dict[int, int]]] = {}
