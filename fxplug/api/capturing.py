@@ -280,7 +280,7 @@ def _capture_once(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> _Capture:
     """Run a program on its examples; once more, in another way, where something stands against the usual one."""
-    ways: dict[str, bool] = {}
+    ways: dict[str, Any] = {}
     while True:
         try:
             return _run_on_examples(program, args, kwargs, options, ways)
@@ -288,17 +288,33 @@ def _capture_once(
             way = _OTHER_WAYS.get(error.code)
             if way is None or way in ways:
                 raise
-            ways[way] = True
+            if way != "fixes_numbers" or not _fixes_more_numbers(ways):
+                ways[way] = True
         except FxplugError:
             raise
         except Exception as error:
             # What the program calls may take no stand-in for a number (json.dumps, code in C).
+            if isinstance(error, (AttributeError, TypeError)) and _fixes_more_numbers(ways):
+                continue
             if "fixes_numbers" in ways:
                 cause = _cause_of(error, program, args, kwargs, options)
                 if cause is error:
                     raise
                 raise cause from (error if isinstance(cause, TraceError) else None)
             ways["fixes_numbers"] = True
+
+
+def _fixes_more_numbers(ways: dict[str, Any]) -> bool:
+    """Let the number be plain that something needed before the program failed; return whether it was not before."""
+    needed, known = ways.pop("needed_numbers", frozenset()), ways.get("plain_numbers", frozenset())
+    if "fixes_numbers" in ways or needed <= known or len(known) > _MOST_NUMBERS:
+        return False
+    ways["plain_numbers"] = known | needed
+    return True
+
+
+_MOST_NUMBERS = 8
+"""With more of them, all numbers are fixed: each costs another run of the program."""
 
 
 def _cause_of(
@@ -337,7 +353,7 @@ _OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T043": "keeps_identities", "
 
 class _Capture(NamedTuple):
     captured: GraphModule
-    ways: dict[str, bool]
+    ways: dict[str, Any]
     values: dict[str, torch.Tensor]
     put_back: Callable[[], None]
     """Puts back what the program has changed outside of its modules, once more after another run."""
@@ -348,7 +364,7 @@ def _run_on_examples(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: CaptureOptions,
-    ways: dict[str, bool],
+    ways: dict[str, Any],
     *,
     keeps_values: bool = False,
 ) -> _Capture:
@@ -373,7 +389,7 @@ def _run_once(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: CaptureOptions,
-    ways: dict[str, bool],
+    ways: dict[str, Any],
     *,
     keeps_values: bool,
 ) -> _Capture:
@@ -386,13 +402,18 @@ def _run_once(
     tracer.autowrap_functions = options.kept
     tracer.values = {} if keeps_values else None
     tracer.fixes_numbers = "fixes_numbers" in ways
+    tracer.plain_numbers = ways.get("plain_numbers", frozenset())
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation
     tracer.around = context
     tracer.without_data = context if options.mode == "shape" else None
     with apart, forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():
-        graph = tracer.trace(program)
+        try:
+            graph = tracer.trace(program)
+        except Exception:
+            ways["needed_numbers"] = tracer.numbers_needed()
+            raise
         captured = GraphModule(tracer.root, graph, name_of_root(program))
         if tracer.guards:
             captured.set_guards(GuardSet(tracer.guard_graph, tracer.guards))

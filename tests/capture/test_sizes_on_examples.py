@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -81,3 +82,106 @@ def test_a_number_that_another_function_reads_is_guarded():
 
     with pytest.raises(GuardError, match=r"x.shape\[2\] == 8"):
         captured(OTHER)
+
+
+# -- what takes numbers of Python alone
+
+
+def needs(program, mode="value", inputs=(X,)):
+    """Return what is guarded of a program that NumPy gives numbers, besides the class and the dimensions of inputs."""
+    captured = fxplug.trace(program, inputs, mode=mode)
+    torch.testing.assert_close(captured(*inputs), program(*inputs))
+    texts = [guard.text.partition(" (asked")[0] for guard in captured.guards]
+    return [text for text in texts if not text.startswith(("type(", "x.dim()"))]
+
+
+def numpy_programs():
+    numpy = pytest.importorskip("numpy")
+
+    def of_unpacked(x):
+        rows, columns, depth = x.shape
+        return x.view(rows, columns, depth) * numpy.log(depth) + numpy.sqrt(columns)
+
+    return {
+        "of one size": (lambda x: x * numpy.log(x.shape[-1]), ["x.shape[2] == 8"]),
+        "of a call": (lambda x: x / numpy.sqrt(x.size(-1)), ["x.size(-1) == 8"]),
+        "of unpacked sizes": (of_unpacked, ["x.shape[1] == 4", "x.shape[2] == 8"]),
+        "computed": (lambda x: x * numpy.log(2 * x.shape[1] + 1), ["x.shape[1] == 4"]),
+        "a product": (lambda x: x.reshape(x.shape[0], numpy.prod(x.shape[1:])), []),
+    }
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("name", ["of one size", "of a call", "of unpacked sizes", "computed", "a product"])
+def test_numpy_needs_the_size_that_it_is_given(name, mode):
+    program, guards = numpy_programs()[name]
+
+    assert needs(program, mode) == guards
+
+
+def test_numpy_needs_the_size_of_a_result():
+    numpy = pytest.importorskip("numpy")
+
+    def program(x):
+        return x * numpy.log(x[:, 1:].shape[1])
+
+    captured = fxplug.trace(program, (X,))
+
+    torch.testing.assert_close(captured(X[:1]), program(X[:1]))
+    with pytest.raises(GuardError, match=r"shape\[1\] == 3"):
+        captured(OTHER)
+
+
+def test_a_range_of_numpy_needs_its_length():
+    numpy = pytest.importorskip("numpy")
+
+    def program(x):
+        rows, columns, _ = x.shape
+        return x + torch.from_numpy(numpy.arange(columns))[:, None] * rows
+
+    assert needs(program) == ["x.shape[1] == 4"]
+
+
+@pytest.mark.parametrize("number", [3, 3.0])
+def test_numpy_needs_the_number_that_it_is_given(number):
+    numpy = pytest.importorskip("numpy")
+
+    assert needs(lambda x, k, n: x * numpy.log(k) * n, inputs=(X, number, 2)) == [f"k == {number}"]
+
+
+def test_where_nothing_says_which_number_is_needed_all_are_fixed():
+    def program(x):
+        return x * len(json.dumps({"rows": x.shape[0]}))
+
+    assert needs(program) == ["x.shape == torch.Size([2, 4, 8])"]
+
+
+def test_many_needed_numbers_are_fixed_at_once():
+    numpy = pytest.importorskip("numpy")
+    runs = []
+
+    def program(x):
+        runs.append(x)
+        return x + sum(numpy.log(size) for size in x.shape)
+
+    many = torch.ones([1] * 4 + [2] * 12)
+    captured = fxplug.trace(program, (many,), check=False)
+
+    assert len(runs) < 14
+    torch.testing.assert_close(captured(many), program(many))
+    with pytest.raises(GuardError):
+        captured(many[..., :1])
+
+
+def test_an_error_of_the_program_takes_one_more_run_for_a_number():
+    runs = []
+
+    def program(x):
+        runs.append(x)
+        for _ in range(x.shape[0]):
+            x = x + 1
+        return x.nothing
+
+    with pytest.raises(AttributeError, match="nothing"):
+        fxplug.trace(program, (X,))
+    assert len(runs) == 3

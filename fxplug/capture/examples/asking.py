@@ -50,6 +50,16 @@ def changes_rank(node: Node) -> bool:
     return home not in _KNOWN or getattr(target, "__name__", "") in _CHANGES_RANK
 
 
+def is_arithmetic(node: Node) -> bool:
+    """Return whether a call computes a number from numbers alone."""
+    target: Any = node.target
+    is_part = target is getattr or target is operator.getitem
+    return node.op == "call_function" and not is_part and getattr(target, "__module__", None) in _OF_NUMBERS
+
+
+_OF_NUMBERS = frozenset({"_operator", "builtins", "math"})
+
+
 class Answerer(Tracer):
     """A tracer that knows the answers, and keeps each question as a guard."""
 
@@ -72,6 +82,7 @@ class Answerer(Tracer):
         self._rank_asked: Guard | None = None
         self._has_acted = False
         self._read_numbers: list[tuple[NumberProxy, str]] = []
+        self._fixed_last: NumberProxy | None = None
         self._fixed: set[tuple[Any, tuple[Any, ...]]] = set()
         self._names: frozenset[str] = frozenset()
         self._changing_ranks: dict[Node, bool] = {}
@@ -137,12 +148,25 @@ class Answerer(Tracer):
             return
         self.check_thread()
         number.is_fixed = True
+        self._fixed_last = number
         node, value = number.node, number.value
         if function is None:
             number.is_exact = True
         else:
             node, value = self._aside_of("call_function", function, (node,)), function(value)
         self._fix_value(node, value)
+
+    def numbers_needed(self) -> frozenset[str]:
+        """Return, as expressions, the number that was fixed last, and the numbers that it is computed from."""
+        number, self._fixed_last = self._fixed_last, None
+        found: set[Node] = set()
+        stack = [] if number is None else [number.node]
+        while stack:
+            node = stack.pop()
+            if node not in found:
+                found.add(node)
+                stack += node.all_input_nodes if is_arithmetic(node) else ()
+        return frozenset(map(expression, found))
 
     def _fix_value(self, node: Node, value: Any) -> None:
         if node in self._constant:

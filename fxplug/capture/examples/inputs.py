@@ -165,7 +165,7 @@ class InputReceiver(ValueKeeper):
         elif type(value) is int or type(value) is float:
             self._scalar_inputs.add(node)
             self._number_inputs.append((node, type(value)))
-            if self.fixes_numbers:
+            if self.fixes_numbers or node.name in self.plain_numbers:
                 self._other_inputs.append((node, value))
             else:
                 value = (IntProxy if type(value) is int else FloatProxy)(node, self, value)

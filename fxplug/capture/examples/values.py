@@ -15,6 +15,7 @@ from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.closures import ClosureCall, Transformed
 from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
+from fxplug.capture.examples.guarding import expression
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import is_in_reach, tensors_in
@@ -80,6 +81,8 @@ class ValueKeeper(Answerer):
     """In shape mode, what makes tensors without data."""
     fixes_numbers: bool = False
     """Whether sizes and other numbers are those of the examples, and plain numbers to the program."""
+    plain_numbers: frozenset[str] = frozenset()
+    """Expressions for numbers that are, where others are not."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -179,7 +182,12 @@ class ValueKeeper(Answerer):
     def _call_derivative(self, function: Any, source: Node, /, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    def _number_stand_in(self, value: float, source: Node | Part) -> NumberProxy:
+    def _number_stand_in(self, value: float, source: Node | Part) -> Any:
+        if self.plain_numbers:
+            node = self.node_of_part(source) if isinstance(source, Part) else source
+            if expression(node) in self.plain_numbers:
+                self._fix_value(node, value)
+                return value
         if asks_for_kinds(self._names) and kind_may_differ(node_behind(source)):
             whole = self.node_of_part(source) if isinstance(source, Part) else source
             self._fix_value(self._aside_of("call_function", class_of, (whole,)), type(value))
