@@ -12,6 +12,7 @@ from torch import nn
 
 from fxplug.capture.callsites import is_told_only
 from fxplug.capture.closures import Closure, ClosureCall, Transformed, opened, plain_function
+from fxplug.capture.examples.arrays import holds_array
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
 __all__ = ["KEPT", "CallListener"]
 
 _QUESTIONS = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+_FROM_NUMPY = torch.from_numpy
+"""Which has a stand-in while a trace runs."""
 KEPT = (
     # These read the memory of a tensor, or its values, which is not heard; that they are called is.
     *(copy.copy, copy.deepcopy, torch.from_dlpack, nn.Parameter.__new__),
     *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
+    _FROM_NUMPY,  # Nothing else tells of it where nothing has data.
     torch.broadcast_shapes,  # It needs the very numbers, which would be all that it can be called with then.
 )
 """Functions that stay calls."""
@@ -64,7 +68,7 @@ _FRAMES_OF_A_CALL = 5
 """How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
 _TEXTS = frozenset({"__format__", "__repr__"})
 """What makes a text of the values of a tensor."""
-_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS
+_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | {"new_tensor"}
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
 
@@ -130,7 +134,24 @@ class CallListener(CallRecorder):
             error = self._escape(name)
             self.note_refusal(error)
             raise error
-        return None
+        return self._new_of_array(*args, **kwargs) if name == "new_tensor" else None
+
+    def _new_of_array(self, tensor: torch.Tensor, data: Any = None, **kwargs: Any) -> torch.Tensor | None:
+        """Record ``tensor.new_tensor(data)`` of an array of NumPy as a copy of a constant that is like the tensor.
+
+        Returns:
+            The new tensor; None where there is no array, or one beside numbers that hang on the inputs.
+        """
+        if not holds_array(data) or self._holds_traced(data):
+            return None
+        with with_data():
+            values = self._aloof(torch.tensor, data)
+        self._know_constant(values)
+        options = {name: value for name, value in kwargs.items() if name != "requires_grad"}
+        with self._calls:
+            like = tensor.new_empty((0,), **options) if options else tensor
+            made = values.to(like, copy=True)
+            return made.requires_grad_() if kwargs.get("requires_grad") else made
 
     def _call_plainly(
         self,
@@ -217,6 +238,8 @@ class CallListener(CallRecorder):
         """Hear of a call of a function that stays a call."""
         if self.paused:
             return original(*args, **kwargs)
+        if target is _FROM_NUMPY:
+            return self._call_aside(target, args, kwargs)
         if target in _TRANSFORMS:
             function, *others = map(plain_function, args)
             plain = self.run_unheard(original, function, *others, **kwargs)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from fxplug.capture.callforms import is_of_library, tells_sizes_apart
+from fxplug.capture.examples.arrays import FreshTensors, holds_array, outlives, write_to_array
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of
@@ -29,6 +30,7 @@ from fxplug.semantics.internals import (
     storage_of,
     take_off,
     take_off_calls,
+    with_data,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +50,9 @@ class CallRecorder(InputReceiver):
         self._pure: set[tuple[str, Any]] = set()
         self._default_dtype = torch.get_default_dtype()
         self._effects: dict[tuple[Any, ...], Effect] = {}
+        self._fresh = FreshTensors()
+        self._of_arrays: set[Any] = set()
+        """The memory of arrays of NumPy that is not to be written to."""
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call of a function of Python on numbers."""
@@ -211,6 +216,11 @@ class CallRecorder(InputReceiver):
         """Hear that a tensor is about to be written to."""
         self._constant.clear()
         self._has_written = True
+        self._fresh.before_write(tensor)
+        if self._of_arrays and storage_of(tensor) in self._of_arrays:
+            error = write_to_array()
+            self.note_refusal(error)
+            raise error
         if self._snapshots.shares_memory(tensor):
             self._has_acted = True
             self._aloof(self._snapshots.before_write, tensor)
@@ -235,18 +245,23 @@ class CallRecorder(InputReceiver):
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Generator):
                 self._lift_generator(value)  # Takes note of its state, before anything is drawn from it.
+        has_array = any(map(holds_array, (*args, *kwargs.values())))
         self.paused += 1
         is_off = take_off(self._operators)
         try:
-            value = function(*args, **kwargs)
+            # Of an array, there is data in every mode.
+            with with_data() if has_array else nullcontext():
+                value = function(*args, **kwargs)
         finally:
             self.paused -= 1
             if is_off:
                 put_on(self._operators)
         if not any(True for _ in tensors_in(value)):
             return value
-        if isinstance(value, torch.Tensor) and any(_is_array(given) for given in (*args, *kwargs.values())):
+        if isinstance(value, torch.Tensor) and has_array:
             self._lift_fresh(value)
+            if function is not torch.tensor:  # Which makes a copy.
+                self._watch_array(value, (*args, *kwargs.values()))
             return value
         kind, target, node_args, node_kwargs = canonical_call(function, args, kwargs)
         is_set = self._settings.are_noted or torch.get_default_dtype() is not self._default_dtype
@@ -270,13 +285,33 @@ class CallRecorder(InputReceiver):
 
     def _lift_fresh(self, tensor: torch.Tensor) -> None:
         self.paused += 1
-        values = tensor.clone()
+        with with_data():
+            values = tensor.detach().clone()
         self.paused -= 1
-        constant = self._lift(values, "_tensor_constant")
+        self._fresh.add(tensor, values)
+        constant = self._know_constant(values)
         node = self.create_node("call_method", "clone", (constant,), {})
         self._constant.add(node)
-        self._asides += [constant, node]
+        self._asides.append(node)
         self._known[id(tensor)] = (tensor, node)
+
+    def _know_constant(self, values: torch.Tensor) -> Node:
+        """Let a tensor that nobody writes to be known as a constant of the graph."""
+        constant = self._lift(values, "_tensor_constant")
+        self._constant.add(constant)
+        self._asides.append(constant)
+        self._known[id(values)] = (values, constant)
+        return constant
+
+    def _watch_array(self, tensor: torch.Tensor, given: tuple[Any, ...]) -> None:
+        """Let writes to a tensor be refused if it may have the memory of an array that is there for the next call."""
+        if self.without_data is not None:
+            self._of_arrays.add(storage_of(self._twin_of(tensor)))
+        elif any(map(outlives, given)):
+            self._of_arrays.add(storage_of(tensor))
+
+    def _refuse_changed_arrays(self) -> None:
+        self._aloof(self._fresh.refuse_changes)
 
     def _note_refusal_of_values(self, node: Node) -> TraceError:
         return self._refusal_of_values(expression(node, INSIDE))
@@ -289,7 +324,3 @@ class CallRecorder(InputReceiver):
         )
         self.note_refusal(error)
         return error
-
-
-def _is_array(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"

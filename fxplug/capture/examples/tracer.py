@@ -166,6 +166,7 @@ class ExampleTracer(LayerCaller):
                 with _as_written(), self.around, self._operators or nullcontext():
                     result = run(*values)
                 self._settle_reads("")
+                self._refuse_changed_arrays()
                 self._record_assigned_buffers(result)
                 self._record_changes()
             finally:
