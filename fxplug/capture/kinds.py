@@ -74,8 +74,24 @@ def kind_of_node(node: Node, root: nn.Module | None, known: _Known | None = None
         elif missing:
             waiting.extend(missing)
         else:
-            known[current] = _kind(current, root, known)
-    return known[node]
+            known[current] = _FOREIGN if _is_of_numpy(current, known) else _kind(current, root, known)
+    found = known[node]
+    return None if found is _FOREIGN else found
+
+
+_FOREIGN = Kind(object)
+"""The kind of what is computed from an array of NumPy: no tensor for sure, though it has methods of the same names."""
+_PASSING = frozenset({"_operator", "builtins"})
+
+
+def _is_of_numpy(node: Node, known: _Known) -> bool:
+    """Return whether a value is an array of NumPy, or is taken or computed from one without functions of torch."""
+    kinds = [known.get(entry) for entry in node.all_input_nodes]
+    if node.op == "call_method":
+        return node.target == "numpy" or (bool(kinds) and kinds[0] is _FOREIGN)
+    if node.op != "call_function" or _FOREIGN not in kinds or TENSOR in kinds:
+        return False
+    return getattr(node.target, "__module__", None) in _PASSING
 
 
 def _kind(node: Node, root: nn.Module | None, known: _Known) -> Kind | None:
@@ -108,7 +124,10 @@ def _kind_of_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], k
 
 
 def _of(value: Any, known: _Known) -> Kind | None:
-    return known.get(value) if isinstance(value, Node) else kind_of_value(value)
+    if not isinstance(value, Node):
+        return kind_of_value(value)
+    found = known.get(value)
+    return None if found is _FOREIGN else found
 
 
 def _kind_of_input(node: Node) -> Kind | None:
