@@ -129,6 +129,12 @@ class Containers:
     def _holds_others(self, value: Any) -> bool:
         return is_container(value) or (self._objects and is_object(value))
 
+    def held(self) -> Iterator[Any]:
+        """Yield what the containers and objects held when they were noted."""
+        for _, _, container, before in self._held.values():
+            if len(before) <= _MOST:
+                yield from parts_of(container, before)
+
     def restore(self, *, again: bool = False) -> list[Change]:
         """Put everything back.
 

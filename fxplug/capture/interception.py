@@ -523,6 +523,9 @@ def entering(function: Callable[..., Any]) -> Callable[..., Any]:
     look_through(_patches, function)
     for hook in hooks_around_forward(root) if isinstance(root, nn.Module) else ():
         look_through(_patches, hook)
+    session = active.get()
+    if session is not None and session.interceptor is not None:
+        session.interceptor.on_beginning()
     return body_of(_patches, function)
 
 

@@ -310,6 +310,9 @@ class StateKeeper:
                 if path is not None:
                     self._surroundings.note_flag_at(None if flag is None else "", path, asked)
 
+    def on_beginning(self) -> None:
+        """Hear that the program begins, when what it may call from the start was heard of."""
+
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""
 

@@ -46,7 +46,7 @@ from fxplug.capture.writes import is_read, only_adds_to, place_of_write, with_in
 from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
     from contextvars import Context
 
     from fxplug.capture.writes import Writes
@@ -163,6 +163,9 @@ class OutsideState:
         self._objects: list[tuple[Any, type]] = []
         """Each object that was noted, and its class."""
         self._iterators: dict[int, tuple[Known, Any, Any]] = {}
+        self._found: list[Any] = []
+        """The tensors, and the modules that the root does not have, which functions find by their names, and what is
+        bound by a partial."""
         self._tables: dict[int, tuple[str, Any, dict[str, Any]]] = {}
         self._put_back: list[tuple[Any, Any, Any, Any]] = []
         self._variables: dict[int, tuple[Known, ContextVar[Any], Any]] = {}
@@ -263,6 +266,7 @@ class OutsideState:
     def note_root(self, root: Any) -> None:
         """Take note of what is traced: of a module the class alone, of what has a method the object."""
         while isinstance(root, partial):
+            self._found += [*root.args, *root.keywords.values()]
             for value in (*root.args, *root.keywords.values()):
                 self._add(Known("default", "the partial that is traced", "args"), value)
             root = root.func
@@ -309,10 +313,12 @@ class OutsideState:
             self._note(known, value.__self__, assigned)
             self._note(known, value.__func__, assigned)
         elif isinstance(value, torch.Tensor):
+            self._found.append(value)
             if assigned and type(value) in PLAIN:
                 self._note_table(f"the tensor {known.name}", vars(value))
         elif isinstance(value, nn.Module):
             if id(value) not in self._below:
+                self._found.append(value)
                 self._note_modules_in(known, value, assigned)
         else:
             self._add(known, value)
@@ -399,6 +405,15 @@ class OutsideState:
         elif is_iterator(value) and (position := position_of(value)) is not None:
             self._iterators.setdefault(id(value), (known, value, position))
 
+    def held(self) -> Iterator[Any]:
+        """Yield what functions find, such as tensors, and what containers, objects and classes held when noted."""
+        yield from self._found
+        for _, container, before in self._contents.values():
+            if len(before) <= _MOST:
+                yield from parts_of(container, before)
+        for _, _, before in self._tables.values():
+            yield from before.values()
+
     # -- putting back
 
     def restore(self) -> list[OutsideChange]:
@@ -430,7 +445,7 @@ class OutsideState:
         self._root = None
         self.context = None  # Neither it nor a variable can be copied, as a tracer can.
         held = (self._bindings, self._tables, self._contents, self._iterators, self._variables)
-        for table in (*held, self._objects, self.classes):
+        for table in (*held, self._objects, self.classes, self._found):
             table.clear()
         return changes
 

@@ -126,6 +126,10 @@ class ModuleInterceptor(Protocol):
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         ...
 
+    def on_beginning(self) -> None:
+        """Hear that the program begins, when what it may call from the start was heard of."""
+        ...
+
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash."""
         ...

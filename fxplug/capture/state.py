@@ -282,6 +282,10 @@ class ModuleStates:
                     for table, former, kept in zip(tables, before, left, strict=True):
                         _take_over(kept, table, _differing(table, former))
 
+    def held(self) -> Iterator[Any]:
+        """Yield what the containers and objects that the modules hold held when they were noted."""
+        return self._containers.held()
+
     def refuse(self, error: TraceError) -> None:
         """Hear of something that must not stay unsaid when the program has ended."""
         self._refusal = self._refusal or error

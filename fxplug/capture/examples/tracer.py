@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.assigned import is_kept_for_gradients
+from fxplug.capture.examples.earlier import EarlierTensors
 from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
@@ -144,7 +145,10 @@ class ExampleTracer(LayerCaller):
         self._look_around()
         if isinstance(root, nn.Module) and has_own_call(type(root)):
             self.traced_func_name = "__call__"
-        graph = super()._trace(root, concrete_args)
+        try:
+            graph = super()._trace(root, concrete_args)
+        finally:
+            self._earlier = EarlierTensors()  # It holds what the user may want to be rid of.
         self._guard_inputs()
         self.guard_graph, self.guards = self._guards.finish(self._inputs)
         self._drop_asides()
@@ -305,7 +309,7 @@ class ExampleTracer(LayerCaller):
             self.paused += 1
             fits = (value.shape, value.dtype, value.device) == (former.shape, former.dtype, former.device)
             self.paused -= 1
-            if fits:
+            if fits and not self._is_shared_by_others(former):
                 self._speak_of_alias(path, value, result)
                 buffers[name] = former  # Where it is found if the program has not read it.
                 updates.append((path, former, value))
@@ -333,6 +337,16 @@ class ExampleTracer(LayerCaller):
         buffer = self.create_arg(former) if read is None else read
         args = (self.create_arg(value), buffer, f"self.{path} becoming {kind}", not self._has_acted)
         self.create_node("call_function", check_like, args, {})
+
+    def _is_shared_by_others(self, buffer: torch.Tensor) -> bool:
+        """Return whether the program reads another tensor with the memory of a buffer: an update would change it."""
+        memory = storage_of(buffer)
+        others = (
+            tensor
+            for tensor, source in self._known.living()
+            if tensor is not buffer and node_behind(source).op == "get_attr"
+        )
+        return memory is not None and any(storage_of(tensor) == memory for tensor in others)
 
     def _copy_of_read(
         self,

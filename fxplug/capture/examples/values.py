@@ -15,6 +15,7 @@ from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.closures import ClosureCall, Transformed
 from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
+from fxplug.capture.examples.earlier import EarlierTensors
 from fxplug.capture.examples.guarding import expression
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
@@ -91,6 +92,7 @@ class ValueKeeper(Answerer):
         self._tuples: dict[int, tuple[Any, Node]] = {}
         self._made_inside: set[Any] = set()
         """The memory of what was made inside of calls that stay calls, and whose code is not looked at."""
+        self._earlier = EarlierTensors()
         self._hooks_on_tensors = HooksOnTensors()
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
@@ -409,7 +411,7 @@ class ValueKeeper(Answerer):
                     self._note(node)
             elif path is not None:
                 node = self.create_node("get_attr", path, (), {})
-            elif self._is_made_here(tensor) or not is_in_reach(tensor):
+            elif not self._is_found(tensor):
                 raise self._unheard_of(tensor)
             else:
                 node = super()._lift_tensor(tensor)
@@ -418,6 +420,19 @@ class ValueKeeper(Answerer):
             self.paused -= 1
         self._known[id(tensor)] = (tensor, node)
         return node
+
+    def on_beginning(self) -> None:
+        """Hear that the program begins: what it holds by now it has not made."""
+        outside = () if self._outside is None else self._outside.held()
+        self._earlier = EarlierTensors([*outside, *self._states.held()], self._paths)
+
+    def _is_found(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor is a constant that the program finds, as far as can be known."""
+        if tensor in self._earlier:
+            # What shares its memory is found as well, or a view that torch has told of.
+            has_others = self._earlier.has_other_memory(tensor) or storage_of(tensor) in self._made_inside
+            return not has_others and not self._is_of_input(tensor)
+        return not self._is_made_here(tensor) and is_in_reach(tensor)
 
     def _unheard_of(self, tensor: torch.Tensor) -> TraceError:
         message = (
