@@ -312,7 +312,7 @@ class HookThatChoosesOfWhatIsRead(HookThatChooses):
         return self.layer(x) * self.table[0] * self.chosen[0]
 
 
-@pytest.mark.parametrize("kind", [HookThatChoosesOfWhatIsRead])
+@pytest.mark.parametrize("kind", [HookThatChooses, HookThatChoosesOfWhatIsRead])
 def test_a_view_that_a_hook_of_a_layer_leaves_is_refused(kind):
     with pytest.raises(TraceError, match="FXP-T061"):
         fxplug.trace(kind(), (on(2.0),), check=False)

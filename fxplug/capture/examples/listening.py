@@ -355,7 +355,7 @@ class CallListener(CallRecorder):
 
     def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced, in the modes that the program has entered."""
-        with beneath(self._calls), WritesInside(self._snapshots, self._made_inside):
+        with beneath(self._calls), WritesInside(self._snapshots, self._made_inside, self._viewed_inside):
             return self.run_unheard(function, *args, **kwargs)
 
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:

@@ -80,7 +80,7 @@ class CallRecorder(InputReceiver):
 
         What it writes is put back.
         """
-        with WritesInside(self._snapshots, self._made_inside):
+        with WritesInside(self._snapshots, self._made_inside, self._viewed_inside):
             return self.run_drawing(function, *args, **kwargs)
 
     def run_drawing(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -121,14 +121,16 @@ class WritesInside(LightDispatchMode):
     Args:
         snapshots: Keeps what is about to be written to, unless such a call has made it.
         made: Receives the memory of what the call makes.
+        viewed: Receives the memory of what it takes views of.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, snapshots: Snapshots, made: set[Any]) -> None:
+    def __init__(self, snapshots: Snapshots, made: set[Any], viewed: set[Any]) -> None:
         super().__init__()
         self._snapshots = snapshots
         self._made = made
+        self._viewed = viewed
 
     def on_operator(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of an operator."""
@@ -140,5 +142,7 @@ class WritesInside(LightDispatchMode):
                     self._snapshots.before_write(tensor)
         result = func(*args, **kwargs)
         given = {storage_of(tensor) for tensor in tensors_in((args, kwargs))}
-        self._made.update({storage_of(tensor) for tensor in tensors_in(result)} - given - {None})
+        gives = {storage_of(tensor) for tensor in tensors_in(result)} - {None}
+        self._made.update(gives - given)
+        self._viewed.update(gives & given)
         return result

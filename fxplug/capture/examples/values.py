@@ -92,6 +92,8 @@ class ValueKeeper(Answerer):
         self._tuples: dict[int, tuple[Any, Node]] = {}
         self._made_inside: set[Any] = set()
         """The memory of what was made inside of calls that stay calls, and whose code is not looked at."""
+        self._viewed_inside: set[Any] = set()
+        """The memory of what such calls have taken views of."""
         self._earlier = EarlierTensors()
         self._hooks_on_tensors = HooksOnTensors()
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -461,7 +463,8 @@ class ValueKeeper(Answerer):
 
     def _is_made_here(self, tensor: torch.Tensor) -> bool:
         memory = storage_of(tensor)
-        return memory in self._made_inside or self._known.have_had(memory)
+        inside = memory in self._made_inside or memory in self._viewed_inside
+        return inside or self._known.have_had(memory)
 
     def _is_traced(self, value: Any) -> bool:
         if isinstance(value, torch.Tensor):
