@@ -404,3 +404,35 @@ def test_gradients_reach_weights_of_modules_that_the_root_does_not_have():
     weight = program.held[0]["parts"].first.weight
     ours, theirs = (torch.autograd.grad(one(on(2.0)).sum(), weight) for one in (captured, program))
     torch.testing.assert_close(ours, theirs)
+
+
+class AssignsAWeight(InAContainer):
+    def forward(self, x):
+        parts = self.held[0]["parts"]
+        parts.first.weight = nn.Parameter(parts.first.weight * 2)
+        return F.linear(x, parts.first.weight)
+
+
+class AssignsAnAttribute(InAContainer):
+    def __init__(self):
+        super().__init__()
+        self.held[0]["parts"].first.scale = torch.ones(4)
+
+    def forward(self, x):
+        first = self.held[0]["parts"].first
+        first.scale = first.scale + 1
+        return x * first.scale
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [(AssignsAWeight, "weight", "FXP-T009"), (AssignsAnAttribute, "scale", "FXP-T055")],
+)
+def test_what_is_assigned_to_modules_in_containers_is_refused_and_put_back(kind, name, code, mode):
+    program = kind()
+    before = getattr(program.held[0]["parts"].first, name)
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(program, (on(1.0),), mode=mode, check=False)
+    assert refused.value.code == code
+    assert getattr(program.held[0]["parts"].first, name) is before

@@ -1,4 +1,4 @@
-"""The tensors that a program finds when it begins: they are none that it makes past what is heard of."""
+"""The tensors and modules that a program finds when it begins: they are none that it makes itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fxplug.semantics.internals import storage_of
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-__all__ = ["EarlierTensors"]
+__all__ = ["EarlierValues"]
 
 _MOST = 1000
 """Containers of more elements are not looked into."""
@@ -23,12 +23,12 @@ _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _ScriptModule: type = torch.jit.ScriptModule
 
 
-class EarlierTensors:
-    """Those in what was noted of a program before it began, and those of modules in it.
+class EarlierValues:
+    """The tensors and modules in what was noted of a program before it began, and what these modules hold.
 
     Args:
         values: What was noted; what containers and objects hold, as values of their own.
-        below: The ids of the modules of the root, whose tensors have paths, and of which the rest was noted.
+        below: The ids of the modules of the root: their tensors have paths, and what else they hold was noted.
     """
 
     def __init__(self, values: Iterable[Any] = (), below: Container[int] = ()) -> None:
@@ -42,12 +42,13 @@ class EarlierTensors:
                 parts = [part for part in _parts_of(value, below) if type(part) not in _NOTHING_IN]
                 waiting += parts
                 found += parts
+        self._modules = {id(value): value for value in found if isinstance(value, nn.Module)}
         self._tensors = {
             id(value): (value, storage_of(value)) for value in found if isinstance(value, torch.Tensor)
         }
 
-    def __contains__(self, tensor: torch.Tensor) -> bool:
-        return id(tensor) in self._tensors
+    def __contains__(self, value: torch.Tensor | nn.Module) -> bool:
+        return id(value) in (self._modules if isinstance(value, nn.Module) else self._tensors)
 
     def has_other_memory(self, tensor: torch.Tensor) -> bool:
         """Return whether one of these tensors has been given the memory of another one (``tensor.data = ...``)."""

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.assigned import is_kept_for_gradients
-from fxplug.capture.examples.earlier import EarlierTensors
+from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import GuardCollector
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
@@ -148,7 +148,7 @@ class ExampleTracer(LayerCaller):
         try:
             graph = super()._trace(root, concrete_args)
         finally:
-            self._earlier = EarlierTensors()  # It holds what the user may want to be rid of.
+            self._earlier = EarlierValues()  # It holds what the user may want to be rid of.
         self._guard_inputs()
         self.guard_graph, self.guards = self._guards.finish(self._inputs)
         self._drop_asides()
@@ -264,6 +264,9 @@ class ExampleTracer(LayerCaller):
         prefix = self._paths.get(id(module))
         if prefix is None:
             self._note_switch_outside(module, name)
+            if name != "training" and module in self._earlier:
+                self.note_held(value)
+                self._states.note_assignment(module, f"<{type(module).__name__}>")
             return False
         if name == "__class__":
             self.refuse_class(prefix, module, value)

@@ -15,7 +15,7 @@ from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.closures import ClosureCall, Transformed
 from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
-from fxplug.capture.examples.earlier import EarlierTensors
+from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import expression
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
@@ -94,7 +94,7 @@ class ValueKeeper(Answerer):
         """The memory of what was made inside of calls that stay calls, and whose code is not looked at."""
         self._viewed_inside: set[Any] = set()
         """The memory of what such calls have taken views of."""
-        self._earlier = EarlierTensors()
+        self._earlier = EarlierValues()
         self._hooks_on_tensors = HooksOnTensors()
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._with_data: dict[int, torch.Tensor] = {}
@@ -426,7 +426,7 @@ class ValueKeeper(Answerer):
     def on_beginning(self) -> None:
         """Hear that the program begins: what it holds by now it has not made."""
         outside = () if self._outside is None else self._outside.held()
-        self._earlier = EarlierTensors([*outside, *self._states.held()], self._paths)
+        self._earlier = EarlierValues([*outside, *self._states.held()], self._paths)
 
     def _is_found(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a constant that the program finds, as far as can be known."""
