@@ -344,6 +344,38 @@ def test_memory_that_another_thread_gives_a_tensor_is_refused():
         fxplug.trace(program, (on(2.0),), check=False)
 
 
+# -- what is said of a tensor that is refused
+
+
+def test_the_message_names_a_tensor_that_has_the_memory_of_an_example_and_what_holds_it():
+    table = torch.rand(2, 3, 4, dtype=torch.float64)
+    held = [table[1]]
+
+    def program(x):
+        return x + held[0]
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(program, (table[0],))
+    said = refused.value.message
+    assert "a tensor of shape (3, 4) and dtype torch.float64, which 'held' in program holds, at" in said
+
+
+def test_the_message_speaks_of_hooks_where_one_has_made_the_tensor():
+    with pytest.raises(TraceError, match="in a hook of a layer") as refused:
+        fxplug.trace(HookThatExchangesMemory(), (on(2.0),), check=False)
+    assert "of shape (4,) and dtype torch.float32, which 'self' in forward holds," in refused.value.message
+
+
+def test_the_message_speaks_of_no_hook_where_nothing_tells_who_has_made_the_tensor():
+    def program(x):
+        return x * torch.frombuffer(bytearray(16), dtype=torch.float32)
+
+    with pytest.raises(TraceError, match="it was not found before the program ran") as refused:
+        fxplug.trace(program, (on(2.0),))
+    assert "shape (4,) and dtype torch.float32 at" in refused.value.message
+    assert "hook" not in refused.value.message
+
+
 # -- weights of modules that the root does not have
 
 

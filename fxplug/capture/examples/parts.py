@@ -22,7 +22,7 @@ from fxplug.ir import Node
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["is_in_reach", "nodes_in", "numbers_in", "tensors_in"]
+__all__ = ["is_in_reach", "nodes_in", "numbers_in", "place_in_reach", "tensors_in"]
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
@@ -69,21 +69,33 @@ def is_in_reach(tensor: Any) -> bool:
 
     That is among their globals, in closures, defaults and arguments of theirs that are no tensors, and what these hold.
     """
+    return place_in_reach(tensor) is not None
+
+
+def place_in_reach(tensor: Any) -> str | None:
+    """Return how messages call what holds a tensor, or another object, that is in reach; None where it is not."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     seen: set[int] = set()
     while frame is not None:
         if not passes_calls_on(frame.f_code.co_filename):
             code = frame.f_code
-            given = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
-            held = [frame.f_locals.get(name) for name in code.co_freevars]
+            given = {name: frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]}
+            held = {name: frame.f_locals.get(name) for name in code.co_freevars}
             # A parameter may have been given another value by now.
-            held += [value for value in given if not isinstance(value, torch.Tensor)]
-            if _holds(held, tensor, seen, _NEAR) or _holds(
-                list(frame.f_globals.values()), tensor, seen, _FAR
-            ):
-                return True
+            held |= {name: value for name, value in given.items() if not isinstance(value, torch.Tensor)}
+            name = _holder_among(held, tensor, seen, _NEAR)
+            if name is not None:
+                return f"{name!r} in {code.co_name}"
+            name = _holder_among(frame.f_globals, tensor, seen, _FAR)
+            if name is not None:
+                return f"the global {name!r}"
         frame = frame.f_back
-    return False
+    return None
+
+
+def _holder_among(named: dict[str, Any], tensor: Any, seen: set[int], steps: int) -> str | None:
+    """Return the name of the first value that is a tensor, or holds it."""
+    return next((name for name, value in list(named.items()) if _holds([value], tensor, seen, steps)), None)
 
 
 _NEAR, _FAR = 4, 3

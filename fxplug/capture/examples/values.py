@@ -19,7 +19,7 @@ from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import expression
 from fxplug.capture.examples.kinds import asks_for_kinds, kind_may_differ
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, NumberProxy, Part, SizeProxy
-from fxplug.capture.examples.parts import is_in_reach, tensors_in
+from fxplug.capture.examples.parts import is_in_reach, place_in_reach, tensors_in
 from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
@@ -437,23 +437,41 @@ class ValueKeeper(Answerer):
         return not self._is_made_here(tensor) and is_in_reach(tensor)
 
     def _unheard_of(self, tensor: torch.Tensor) -> TraceError:
-        message = (
-            f"Cannot record a tensor that comes from somewhere{place_in_program()} that torch does not tell of: "
-            "another thread, the memory of something else (frombuffer, from_numpy), another class (as_subclass), or a "
-            "hook of a layer, or a function, that stays one call. Compute it in this thread with functions of torch, "
-            "and outside of such hooks, or keep the function as a call (fxplug.wrap)."
-        )
+        kind = f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"
+        holder = place_in_reach(tensor)
+        kept = "" if holder is None else f", which {holder} holds,"
         if self._is_of_input(tensor):
-            message = (
-                f"Cannot record a tensor{place_in_program()} that has the memory of an example and is another tensor: "
-                "other calls give another one. If the program finds it by itself, in a global, a closure or an "
+            said = (
+                f"Cannot record {kind}{kept}{place_in_program()} that has the memory of an example and is another "
+                "tensor: other calls give another one. If the program finds it by itself, in a global, a closure or an "
                 "attribute, give a copy of it as the example (clone()). If it makes it from the input in a way that "
                 "torch does not tell of (as_subclass), use functions of torch, or keep the function as a call "
                 "(fxplug.wrap)."
             )
-        error = TraceError(message, code="FXP-T061")
+        elif self._was_made_unheard(tensor):
+            said = (
+                f"Cannot record {kind}{kept}{place_in_program()} that was made, or given its memory, in a way that "
+                "torch does not tell of: in a hook of a layer, or a function, that stays one call; in another thread; "
+                "as another class (as_subclass). Compute it in this thread with functions of torch, and outside of "
+                "such hooks, or keep the function as a call (fxplug.wrap)."
+            )
+        else:
+            said = (
+                f"Cannot record {kind}{kept}{place_in_program()}: it was not found before the program ran, and torch "
+                "does not tell of how it was made. If it was there before, keep it where the program finds it by a "
+                "name: as an attribute or buffer of the module that is traced, in a list or dict of it, or in a "
+                "closure. If the program makes it, in another thread, of the memory of something else (frombuffer, "
+                "from_numpy) or as another class (as_subclass), use functions of torch in this thread, or keep the "
+                "function as a call (fxplug.wrap)."
+            )
+        error = TraceError(said, code="FXP-T061")
         self.note_refusal(error)
         return error
+
+    def _was_made_unheard(self, tensor: torch.Tensor) -> bool:
+        """Return whether a tensor that is refused has other memory than before, or some that a hook has dealt with."""
+        memory = storage_of(tensor)
+        return tensor in self._earlier or memory in self._made_inside or memory in self._viewed_inside
 
     def _is_of_input(self, tensor: torch.Tensor) -> bool:
         """Return whether an input has the memory of a tensor."""
