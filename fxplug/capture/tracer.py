@@ -472,7 +472,12 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 step for change in (*self._module_changes, *self._outside_changes) for step in change.steps
             ]
             states = self._states
-            return unheard_value(self.graph, *states.below, outside.codes(), left, states.assigned_by_calls)
+            constants = {
+                id(tensor) for node, tensor in self._values_of_constants().items() if node.op == "get_attr"
+            }
+            return unheard_value(
+                self.graph, *states.below, outside.codes(), left, states.assigned_by_calls, constants
+            )
         kept = self.kept_functions.values()
         return missed_change(self.graph, *self._states.below, outside.codes(), kept, self._whole)
 

@@ -33,7 +33,7 @@ from fxplug.semantics.internals import DYNAMO_INLINE, global_hook_tables, hook_t
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from types import CodeType
 
     from fxplug.capture.outside import Step
@@ -99,11 +99,12 @@ def unheard_value(
     codes: Sequence[CodeType],
     left: Sequence[Step],
     assigned: Sequence[tuple[nn.Module, str, str, Any, bool]],
+    constants: Container[int],
 ) -> TraceError | None:
     """Return the refusal of a program that was run and reads a number that a layer or a hook of it has left.
 
     The layer runs as a whole, and what it and its hooks compute is not heard of: the number would be a constant.
-    Tensors are heard of when the program uses them.
+    Tensors are heard of when the program uses them, but not that a hook has chosen one that was there before.
 
     Args:
         graph: What was recorded.
@@ -113,9 +114,10 @@ def unheard_value(
         left: What the program has left that was not there before.
         assigned: What calls of layers have assigned to them: module, its path, name and value, and whether it is what
             is in the attribute that they have changed.
+        constants: The ids of the tensors from before the program that the graph reads.
 
     Returns:
-        None if it reads no such number.
+        None if it reads no such number, and no tensor that was chosen so.
     """
     hooked = _with_hooks(modules, backward=False)
     called = [str(target) for target in graph.distinct_targets("call_module")] if hooked else []
@@ -128,6 +130,10 @@ def unheard_value(
                 for name, line in _changes_read(hook, modules, codes, _ANYWHERE):
                     if any(map(_holds_number, _values_under(name, hook, modules, left))):
                         return _refusal_of_number(_called(_Hook(hook, f"the layer {path!r}")), name, line)
+                    if any(
+                        id(part) in constants for step in left if step.name == name for part in _put_by(step)
+                    ):
+                        return _refusal_of_choice(_called(_Hook(hook, f"the layer {path!r}")), name, line)
     for module, path, name, value, contents in assigned:
         if not _is_heard_of(value) and is_read(
             _codes_outside(module, codes), name, "attribute", contents=contents
@@ -164,6 +170,21 @@ def _contents(step: Step) -> Any:
 
 
 _PAIR = 2
+
+
+def _put_by(step: Step) -> list[torch.Tensor]:
+    """Return the tensors that are in a place now, or in the container that is there, and were not before."""
+    former, found = (_tensors_in(_contents(one)) for one in (step._replace(found=step.former), step))
+    return [part for part in found if all(part is not one for one in former)]
+
+
+def _tensors_in(value: Any, steps: int = 3) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(cast("dict[Any, Any]", value).values())
+    parts = value if steps and isinstance(value, (list, tuple)) else ()
+    return [one for part in cast("list[Any]", parts) for one in _tensors_in(part, steps - 1)]
 
 
 def _is_heard_of(value: Any, steps: int = 3) -> bool:
@@ -398,6 +419,15 @@ def _refusal_of_number(who: str, name: str, line: SourceLine | None) -> TraceErr
         f"Cannot trace: {who} puts a number into {name!r}{_place(line)}, and the program "
         "reads it. The layer stays one call, and what its hooks compute is not heard of: it would be a constant. "
         "Compute it in forward, or keep the tensor itself, of which the program takes the number.",
+        code="FXP-T061",
+    )
+
+
+def _refusal_of_choice(who: str, name: str, line: SourceLine | None) -> TraceError:
+    return TraceError(
+        f"Cannot trace: {who} puts a tensor that was there before into {name!r}{_place(line)}, and the program "
+        "reads it. The layer stays one call, and how its hooks choose is not heard of: it would be the same tensor in "
+        "every call. Choose it in forward.",
         code="FXP-T061",
     )
 

@@ -318,6 +318,29 @@ def test_a_view_that_a_hook_of_a_layer_leaves_is_refused(kind):
         fxplug.trace(kind(), (on(2.0),), check=False)
 
 
+class HookThatChoosesOneThatIsThere(HookThatChooses):
+    def __init__(self):
+        super().__init__()
+        self.rows = rows(5)
+
+    def choose(self, layer, given, result):
+        self.chosen[0] = self.rows[int(result.sum().abs() * 10) % 5]
+
+
+class HookThatChoosesForAnAttribute(HookThatChoosesOneThatIsThere):
+    def choose(self, layer, given, result):
+        self.chosen = [self.rows[int(result.sum().abs() * 10) % 5]]
+
+    def forward(self, x):
+        return self.layer(x) * self.rows[0] * self.rows[1] * self.chosen[0]
+
+
+@pytest.mark.parametrize("kind", [HookThatChoosesOneThatIsThere, HookThatChoosesForAnAttribute])
+def test_a_tensor_that_a_hook_of_a_layer_chooses_is_refused(kind):
+    with pytest.raises(TraceError, match="FXP-T061"):
+        fxplug.trace(kind(), (on(2.0),), check=False)
+
+
 class HookThatExchangesMemory(HookThatChooses):
     def choose(self, layer, given, result):
         self.chosen[0].data = result.detach().mean(0)
