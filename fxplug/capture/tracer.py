@@ -980,9 +980,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def on_module_assignment(self, module: nn.Module, name: str, value: Any) -> bool:
         """Hear that an attribute is about to be assigned (see `fxplug.capture.interception`)."""
         prefix = self._paths.get(id(module))
-        if prefix is None:  # A module that the program makes for itself, or one of somebody else.
-            self._note_switch_outside(module, name)
-            return False
+        if prefix is None:
+            return False  # A module that the program makes for itself.
         if name == "__class__":
             self.refuse_class(prefix, module, value)
         path = f"{prefix}.{name}" if prefix else name
@@ -1001,12 +1000,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return True
         # A plain attribute keeps the tensor that the graph updates.
         return isinstance(value, Proxy) and updates_in_place(value.node, path)
-
-    def _note_switch_outside(self, module: nn.Module, name: str) -> None:
-        """Take note of a module that the root does not have, before the program switches it."""
-        if name == "training" and name in vars(module):
-            self._states.remember(module, f"<{type(module).__name__}>")
-            self._modes_outside.setdefault(id(module), (module, module.training))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tracer:
         """Return a tracer that is configured alike; Python modules and the policy are shared."""

@@ -263,8 +263,9 @@ class ExampleTracer(LayerCaller):
         """Hear that an attribute is about to be assigned; it is, until the trace ends."""
         prefix = self._paths.get(id(module))
         if prefix is None:
-            self._note_switch_outside(module, name)
-            if name != "training" and module in self._earlier:
+            if module in self._earlier:
+                if name == "training":
+                    self._modes_outside.setdefault(id(module), (module, module.training))
                 self.note_held(value)
                 self._states.note_assignment(module, f"<{type(module).__name__}>")
             return False
