@@ -559,8 +559,9 @@ def generate_code(root: Any) -> Any:
     Returns:
         What was given; for a method of such a module, the one that the module has now.
     """
+    # Each has a class of its own. Most programs have none, and need not be looked through.
     owner: Any = root if isinstance(root, nn.Module) else getattr(root, "__self__", None)
-    if not isinstance(owner, nn.Module):
+    if not isinstance(owner, nn.Module) or not _LazyGraphModule.__subclasses__():
         return root
     is_late = getattr(root, "__func__", None) is _LazyGraphModule._lazy_forward
     for module in every_module(owner):
