@@ -175,12 +175,19 @@ class Closure:
         held: The values of the program that it holds, each once.
         make: Returns the function for others in their place.
         containers: The lists and dicts of the program that it holds.
+        is_constant: Whether it holds nothing for which it would have to be made again.
     """
 
     def __init__(
-        self, held: tuple[Any, ...], make: Callable[[Made], Any], containers: Sequence[Any] = ()
+        self,
+        held: tuple[Any, ...],
+        make: Callable[[Made], Any],
+        containers: Sequence[Any],
+        *,
+        is_constant: bool,
     ) -> None:
         self.held = held
+        self.is_constant = is_constant
         self.make = make
         self._before = [(value, _contents(value)) for value in containers]
 
@@ -258,7 +265,7 @@ def opened(function: Any, is_held: Callable[[Any], bool], root: Any = None) -> C
         return function
 
     make = recipe or same
-    return Closure(tuple(opening.held), make, opening.containers)
+    return Closure(tuple(opening.held), make, opening.containers, is_constant=recipe is None)
 
 
 class _CannotOpenError(Exception):

@@ -129,16 +129,20 @@ def unheard_value(
             for hook in table.values():
                 for name, line in _changes_read(hook, modules, codes, _ANYWHERE):
                     if any(map(_holds_number, _values_under(name, hook, modules, left))):
-                        return _refusal_of_number(_called(_Hook(hook, f"the layer {path!r}")), name, line)
+                        return _refusal_of_left(
+                            _NUMBER, _called(_Hook(hook, f"the layer {path!r}")), name, line
+                        )
                     if any(
                         id(part) in constants for step in left if step.name == name for part in _put_by(step)
                     ):
-                        return _refusal_of_choice(_called(_Hook(hook, f"the layer {path!r}")), name, line)
+                        return _refusal_of_left(
+                            _CHOICE, _called(_Hook(hook, f"the layer {path!r}")), name, line
+                        )
     for module, path, name, value, contents in assigned:
         if not _is_heard_of(value) and is_read(
             _codes_outside(module, codes), name, "attribute", contents=contents
         ):
-            return _refusal_of_number(f"a call of the layer {path!r}", name, None)
+            return _refusal_of_left(_NUMBER, f"a call of the layer {path!r}", name, None)
     return None
 
 
@@ -414,20 +418,23 @@ def _refusal_of_layer(path: str, name: str, line: SourceLine | None) -> TraceErr
     )
 
 
-def _refusal_of_number(who: str, name: str, line: SourceLine | None) -> TraceError:
-    return TraceError(
-        f"Cannot trace: {who} puts a number into {name!r}{_place(line)}, and the program "
-        "reads it. The layer stays one call, and what its hooks compute is not heard of: it would be a constant. "
-        "Compute it in forward, or keep the tensor itself, of which the program takes the number.",
-        code="FXP-T061",
-    )
+_NUMBER = (
+    "a number",
+    "what its hooks compute is not heard of: it would be a constant. Compute it in forward, or keep the tensor itself, of "
+    "which the program takes the number.",
+)
+_CHOICE = (
+    "a tensor that was there before",
+    "how its hooks choose is not heard of: it would be the same tensor in every call. Choose it in forward.",
+)
 
 
-def _refusal_of_choice(who: str, name: str, line: SourceLine | None) -> TraceError:
+def _refusal_of_left(left: tuple[str, str], who: str, name: str, line: SourceLine | None) -> TraceError:
+    """Return the error for what a layer leaves for the program: `_NUMBER` or `_CHOICE`."""
+    what, reason = left
     return TraceError(
-        f"Cannot trace: {who} puts a tensor that was there before into {name!r}{_place(line)}, and the program "
-        "reads it. The layer stays one call, and how its hooks choose is not heard of: it would be the same tensor in "
-        "every call. Choose it in forward.",
+        f"Cannot trace: {who} puts {what} into {name!r}{_place(line)}, and the program "
+        f"reads it. The layer stays one call, and {reason}",
         code="FXP-T061",
     )
 

@@ -473,6 +473,11 @@ class OfALoop(Model):
         return value + gradient
 
 
+class OfConstants(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: self.wave(row) ** self.power * self.factor)(x)
+
+
 class OfATable(Model):
     def forward(self, x):
         return torch.func.vmap(lambda row: self.wave(row) * self.table[0] + self.table[1])(x)
@@ -550,6 +555,7 @@ HOLDING = [
     OfAJacobian,
     OfALaplacian,
     OfALoop,
+    OfConstants,
     OfATable,
     OfGradientsOfSamples,
     OfWeights,
@@ -611,12 +617,12 @@ def test_module_in_a_function_is_switched_with_the_captured_module():
 
 class AsksForItsMode(Model):
     def forward(self, x):
-        return torch.func.vmap(lambda row: row * 2 if self.training else row)(x)
+        return torch.func.vmap(lambda row: row * self.scale if self.training else row)(x)
 
 
 class AsksForItsClass(Model):
     def forward(self, x):
-        return torch.func.vmap(lambda row: row * isinstance(self, nn.Module))(x)
+        return torch.func.vmap(lambda row: row * self.scale * isinstance(self, nn.Module))(x)
 
 
 class AsksForAllWeights(Model):

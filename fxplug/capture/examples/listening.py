@@ -115,7 +115,7 @@ class CallListener(CallRecorder):
         """Record that a hook is put on a tensor which holds values of the program; None for one that is a constant."""
         closure = self._opened(args[1])
         # It runs when nobody looks any more at what it does to a list.
-        if closure is None or not closure.held or closure.has_containers:
+        if closure is None or closure.is_constant or closure.has_containers:
             return None
         target = ClosureCall(function.__name__, closure, partial(_hooking, function), ())
         return self._record("call_function", target, (closure.held, args[0]), {})
@@ -364,7 +364,7 @@ class CallListener(CallRecorder):
         if call.transform is None or (call.others is not call.args and id(function) in self._paths):
             return None  # A submodule that is an argument is handed over as it is.
         closure = self._opened(function)
-        return closure if closure is not None and (closure.held or has_modes) else None
+        return None if closure is None or (closure.is_constant and not has_modes) else closure
 
     def _opened(self, function: Any) -> Closure | None:
         root = self.context.root
