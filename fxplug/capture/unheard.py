@@ -420,8 +420,7 @@ def _refusal_of_layer(path: str, name: str, line: SourceLine | None) -> TraceErr
 
 _NUMBER = (
     "a number",
-    "what its hooks compute is not heard of: it would be a constant. Compute it in forward, or keep the tensor itself, of "
-    "which the program takes the number.",
+    "what its hooks compute is not heard of: it would be a constant. Compute it in forward, or keep the tensor itself.",
 )
 _CHOICE = (
     "a tensor that was there before",
