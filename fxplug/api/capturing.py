@@ -174,7 +174,7 @@ def capture(
     while True:
         try:
             if options.mode == "symbolic":
-                captured = _capture_symbolically(program, options)
+                captured = _capture_symbolically(program, args, kwargs, options)
             else:
                 captured = _capture_with_examples(program, args, kwargs, options)
         except TraceError as error:
@@ -206,7 +206,7 @@ def _refuse_all(
         before = list(problems)
         try:
             if options.mode == "symbolic":
-                _capture_symbolically(program, options)
+                _capture_symbolically(program, args, kwargs, options)
             else:
                 _run_on_examples(program, args, kwargs, options, {})
         except TraceError as error:
@@ -240,10 +240,13 @@ def _collected(program: Any, problems: Sequence[TraceError]) -> TraceError:
     return error
 
 
-def _capture_symbolically(program: Any, options: CaptureOptions) -> GraphModule:
+def _capture_symbolically(
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
+) -> GraphModule:
     tracer = Tracer(autowrap_functions=options.kept, policy=options.policy())
     tracer.on_mutation = options.on_mutation
     tracer.problems = options.problems
+    tracer.examples = args, kwargs
     with paused_collection():
         graph = tracer.trace(program)
         return GraphModule(tracer.root, graph, name_of_root(program))

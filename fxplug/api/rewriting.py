@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.api.tracing import symbolic_trace
+from fxplug.api.tracing import traced
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph
+from fxplug.plugins import default_manager
 from fxplug.rewrite import replace_pattern as replace_in_graph
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def replace_pattern(
 def _captured(program: Any, manager: PluginManager | None) -> Any:
     if isinstance(program, (Graph, GraphModule)) or not callable(program):
         return program
-    module = symbolic_trace(program, manager=manager)
+    plugins = default_manager() if manager is None else manager
+    # The parameters stand for any values.
+    module = traced(program, None, plugins, takes_defaults=False)
     # A function is no module: what a pattern finds there is not superfluous because of it.
     return module if isinstance(program, nn.Module) else module.graph

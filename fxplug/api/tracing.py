@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fxplug.plugins import TraceConfig
 
-__all__ = ["chosen_options", "symbolic_trace", "trace"]
+__all__ = ["chosen_options", "symbolic_trace", "trace", "traced"]
 
 
 def symbolic_trace(
@@ -64,11 +64,22 @@ def symbolic_trace(
             graph_module = fx.symbolic_trace(model)
             print(graph_module.code)
     """
-    plugins = default_manager() if manager is None else manager
+    return traced(root, concrete_args, default_manager() if manager is None else manager)
+
+
+def traced(
+    root: nn.Module | Callable[..., Any],
+    concrete_args: Mapping[str, Any] | Sequence[Any] | None,
+    plugins: PluginManager,
+    *,
+    takes_defaults: bool = True,
+) -> GraphModule:
+    """Do what `symbolic_trace` does; without `takes_defaults`, all inputs may have any value (see `Tracer`)."""
     policy = plugins.trace_policy()
     program = unwrapped(root, policy.unwrap_module)
     tracer = Tracer(policy=policy)
     tracer.on_mutation = plugins.config.trace.on_mutation
+    tracer.takes_defaults = takes_defaults
     with paused_collection():
         graph = tracer.trace(program, concrete_args)
         return GraphModule(tracer.root, graph, name_of_root(program))

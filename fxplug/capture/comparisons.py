@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from fxplug.capture.proxy import Attribute, Proxy
 from fxplug.capture.sameness import are_one_object, may_be_one_object, passes_on, tell_apart
 from fxplug.capture.sources import frames_of_program, passes_calls_on, user_line
 from fxplug.errors import TraceError
-from fxplug.semantics.internals import assert_function
+from fxplug.semantics.checks import check_equal, same_value
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def check_comparisons(
         if _is_certain(node, tracer.root, test):
             continue
         if test.is_for_none and node in tracer.given:
-            _record_presence(tracer, value)
+            _record_presence(tracer, value, test)
         elif test.is_for_none and node.op == "placeholder" and not (node.args and node.args[0] is None):
             tracer.note_assumption(node, _refusal(tracer, node, name, test))
         else:
@@ -229,6 +228,7 @@ def _refuse_pair(tracer: Any, pair: Pair, node: Node) -> None:
         "give example inputs: fxplug.trace(root, example_inputs).",
         code="FXP-T041",
     )
+    tracer.note_question(error, node, f" at {pair.line} ({pair.line.text!r})")
     tracer.note_refusal(error)
     raise error
 
@@ -243,13 +243,20 @@ def _is_certain(node: Node, root: Any, test: Test) -> bool:
     return not issubclass(kind.cls, _TWO_VALUED)
 
 
-def _record_presence(tracer: Any, proxy: Proxy) -> None:
-    """Record that an input must not be None."""
-    name = str(proxy.node.target)
-    present = tracer.create_proxy("call_function", operator.is_not, (proxy, None), {})
-    message = f"{name} was taken to be given, and not None, when the program was traced"
-    tracer.create_proxy("call_function", assert_function, (present, message), {})
+def _record_presence(tracer: Any, proxy: Proxy, test: Test) -> None:
+    """Record the guard that an input is not None."""
+    text = f"{proxy.node.target} is not None{_place_of(test)}"
+    # Functions of Python would not be heard of when the captured program is traced again.
+    is_none = tracer.create_proxy("call_function", same_value, (proxy, None), {})
+    tracer.create_proxy("call_function", check_equal, (is_none, False, text, True), {})
     tracer.given.discard(proxy.node)
+
+
+def _place_of(test: Test) -> str:
+    """Return where a comparison is made, for messages."""
+    place = f" at {test.line} ({test.line.text!r})"
+    caller = user_line() if passes_calls_on(test.line.filename) else None
+    return place if caller is None else f" at {caller} ({caller.text!r}), inside torch{place}"
 
 
 def _refusal(tracer: Any, node: Node, name: str, test: Test) -> TraceError:
@@ -263,12 +270,11 @@ def _refusal(tracer: Any, node: Node, name: str, test: Test) -> TraceError:
         )
     else:
         remedy = "Make the enclosing module a leaf, or "
-    place = f"at {test.line} ({test.line.text!r})"
-    caller = user_line() if passes_calls_on(test.line.filename) else None
-    if caller is not None:
-        place = f"at {caller} ({caller.text!r}), inside torch {place}"
-    return TraceError(
-        f"Cannot trace: whether {test.question.format(name=name)} is asked {place}, and "
+    place = _place_of(test)
+    error = TraceError(
+        f"Cannot trace: whether {test.question.format(name=name)} is asked{place}, and "
         f"the value of {node.name!r} is unknown. {remedy}give example inputs: fxplug.trace(root, example_inputs).",
         code="FXP-T041",
     )
+    tracer.note_question(error, node, place)
+    return error

@@ -13,6 +13,7 @@ from torch import nn
 from fxplug.capture.inputs import name_of
 from fxplug.errors import TraceError
 from fxplug.ir import split_stars
+from fxplug.semantics.checks import check_equal, same_value
 from fxplug.semantics.internals import assert_function
 
 if TYPE_CHECKING:
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
     from fxplug.capture.inputs import Input
     from fxplug.capture.proxy import Proxy, TracerBase
 
-__all__ = ["PH", "PHBase", "PHWithMeta", "concrete_by_name", "notes_of", "record_check"]
+__all__ = [
+    "PH",
+    "PHBase",
+    "PHWithMeta",
+    "concrete_by_name",
+    "is_checked",
+    "notes_of",
+    "record_check",
+    "record_default",
+]
 
 
 class PHBase:
@@ -163,14 +173,16 @@ def record_check(tracer: TracerBase, path: str, proxy: Proxy, value: Any) -> Non
             code="FXP-T031",
         )
     text = repr(value)
-    if isinstance(value, _VALUES):
+    if value is None:  # Where another trace hears of it, unlike of functions of Python.
+        same = tracer.create_proxy("call_function", same_value, (proxy, None), {})
+    elif _is_compared_by_value(value):
         # Only not-a-number differs from itself.
         args = (proxy, value) if value == value else (proxy, proxy)  # noqa: PLR0124
         same = tracer.create_proxy(
             "call_function", operator.eq if args[1] is value else operator.ne, args, {}
         )
     else:
-        if not (value is None or value is Ellipsis or callable(value) or _is_enum(value)):
+        if not (value is Ellipsis or callable(value) or _is_enum(value)):
             text = f"one particular {type(value).__qualname__}"
         # Not through create_arg: the object itself is meant, not what a graph would make of it.
         node = tracer.create_node("call_function", operator.is_, (proxy.node, value), {})
@@ -179,6 +191,31 @@ def record_check(tracer: TracerBase, path: str, proxy: Proxy, value: Any) -> Non
     tracer.create_proxy("call_function", assert_function, (same, message), {})
     for further in _further_checks(tracer, proxy, value):
         tracer.create_proxy("call_function", assert_function, (further, message), {})
+
+
+def record_default(tracer: TracerBase, name: str, proxy: Proxy, value: Any, place: str) -> None:
+    """Record the guard that an input has the default that it was traced with.
+
+    Args:
+        tracer: Records the guard.
+        name: Of the input.
+        proxy: Stands for it.
+        value: The default, one that `is_checked`.
+        place: Where the program asks about it, for the message.
+    """
+    text = f"{name} {'==' if _is_compared_by_value(value) else 'is'} {_shown(value)}, its default,{place}"
+    # Not through create_arg, as above. Unlike functions of Python, this one is heard of when the captured program is
+    # traced again.
+    tracer.create_node("call_function", check_equal, (proxy.node, value, text, True), {})
+
+
+def _shown(value: Any) -> str:
+    return str(value) if _is_enum(value) else repr(value)
+
+
+def is_checked(value: Any) -> bool:
+    """Return whether `record_default` takes a value."""
+    return value is None or _is_compared_by_value(value) or _is_enum(value)
 
 
 def _further_checks(tracer: TracerBase, proxy: Proxy, value: Any) -> Iterator[Proxy]:
@@ -193,6 +230,10 @@ def _further_checks(tracer: TracerBase, proxy: Proxy, value: Any) -> Iterator[Pr
     if isinstance(value, float) and value in {0.0}:  # The sign is what is asked for here.
         sign = tracer.create_proxy("call_function", math.copysign, (1.0, proxy), {})
         yield tracer.create_proxy("call_function", operator.eq, (sign, math.copysign(1.0, value)), {})
+
+
+def _is_compared_by_value(value: Any) -> bool:
+    return isinstance(value, _VALUES)
 
 
 def _is_enum(value: Any) -> bool:

@@ -51,9 +51,11 @@ def unknown_value(
         code: Of the error.
         is_probe: Whether the question may be one by which torch only finds out what it was given.
     """
-    error = TraceError(
-        f"Cannot trace: {what} {proxy.node.name!r} is unknown{place_in_program()}. {remedy}", code=code
-    )
+    place = place_in_program()
+    error = TraceError(f"Cannot trace: {what} {proxy.node.name!r} is unknown{place}. {remedy}", code=code)
+    note = getattr(proxy.tracer, "note_question", None)
+    if note is not None:
+        note(error, proxy.node, place)
     return error if is_probe else _noted(proxy.tracer, error)
 
 

@@ -22,8 +22,9 @@ from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
 from fxplug.capture.closures import ClosureCall, held_by
 from fxplug.capture.comparisons import check_result, check_returned
-from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check
+from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check, record_default
 from fxplug.capture.constants import ConstantKeeper, Constants
+from fxplug.capture.defaults import Defaults, trace_with_defaults
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.kinds import declare, fails_on_none
@@ -137,10 +138,15 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """The graph that is being recorded."""
         self.context = TraceContext(None)
         """Handed to the policy."""
+        self._taken_defaults = Defaults()
         self._reset()
 
     on_mutation: str = "keep"
     """What it means that the program assigns attributes of modules: a warning (``"keep"``), or an ``"error"``."""
+    examples: tuple[Sequence[Any], Mapping[str, Any]] = ((), {})
+    """Positional and named inputs of the calls for which a program is traced without running it on them."""
+    takes_defaults: bool = True
+    """Whether an input of which the program asks is taken to have its default, if the answer hangs on nothing else."""
     _names_inputs_by_path = False
     """Whether inputs for the parts of a structure are named after their places in it."""
 
@@ -225,6 +231,20 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 f"Cannot trace: the __init__ of {type(self).__qualname__} does not set up the tracer. Call "
                 "super().__init__() in it."
             )
+        self._taken_defaults = Defaults(self.examples)
+        try:
+            return trace_with_defaults(
+                self._taken_defaults, self.problems, partial(self._attempt, root, concrete_args)
+            )
+        finally:
+            self._taken_defaults.forget()
+
+    def _attempt(
+        self,
+        root: nn.Module | Callable[..., Any],
+        concrete_args: Mapping[str, Any] | Sequence[Any] | None,
+    ) -> Graph:
+        """Trace once; a program that asks about its inputs is traced again with their defaults (see `Defaults`)."""
         self._reset()
         root = generate_code(root)
         self.context = TraceContext(root)
@@ -499,6 +519,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self.note_refusal(error)
         self._states.refuse(error)
 
+    def note_question(self, error: TraceError, node: Node, place: str) -> None:
+        """Hear of an error that says that the program asks, at some place, about the value of a node."""
+        if self.takes_defaults:
+            self._taken_defaults.note_question(error, node, place)
+
     def note_assumption(self, node: Node, error: TraceError) -> None:
         """Remember that an input was taken not to be None; the error is raised if the captured program accepts None."""
         self._assumptions.append((node, error))
@@ -535,6 +560,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         source = signature_source(root_fn, root)
         inputs = inputs_of(source)
         given = self._values_of_inputs(source, inputs, concrete_args)
+        defaults = self._taken_defaults
+        defaults.note_inputs(inputs, given)
+        if defaults.taken:
+            given = {**given, **defaults.taken}
+        present = {*given, *defaults.present()}
         plan = InputPlan(inputs, given, named_by_path=self._names_inputs_by_path)
         values: list[Any] = [] if root is None else [root]
         checks: list[tuple[str, Proxy, Any]] = []
@@ -547,7 +577,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 continue
             if value is not proxy:
                 checks.append((entry.path, proxy, value))
-            elif entry.input.name in given or entry.path != entry.input.name:
+            elif entry.input.name in present or entry.path != entry.input.name:
                 self.given.add(proxy.node)
         by_name = frozenset(entry.input.name for entry in plan.entries if entry.input.keyword_only)
         self.graph.keyword_only = by_name | run.must_name if run.constants else by_name
@@ -579,7 +609,11 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _check_input(self, path: str, proxy: Proxy, value: Any) -> None:
         """Record that an input must be what the program was traced with."""
-        record_check(self, path, proxy, value)
+        place = self._taken_defaults.places.get(path)
+        if place is None:
+            record_check(self, path, proxy, value)
+        else:
+            record_default(self, path, proxy, value, place)
 
     def _create_input(self, entry: Input) -> Proxy:
         default: tuple[Any, ...] = ()

@@ -44,6 +44,7 @@ from fxplug.capture.world import (
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
 from fxplug.execute.guards import GuardedForward
+from fxplug.semantics.checks import PLAIN_CHECKS, same_value
 from fxplug.semantics.internals import (
     MODULES_WITH_MODES,
     stands_in_for_scripts,
@@ -544,7 +545,15 @@ def keep_calls_of(patches: Patches, root: object) -> None:
     session = active.get()
     if session is None or not isinstance(root, GraphModule):
         return
-    kept = {id(node.target): node.target for node in root.graph.nodes if node.meta.get("is_wrapped")}
+    # Examples answer what a check asks; proxies do not.
+    checks = (
+        (*PLAIN_CHECKS, same_value) if getattr(session.interceptor, "mode", "symbolic") == "symbolic" else ()
+    )
+    kept = {
+        id(node.target): node.target
+        for node in root.graph.nodes
+        if node.meta.get("is_wrapped") or node.target in checks
+    }
     hold_leaves(
         patches, session, functions=[value for key, value in kept.items() if key not in session.leaves]
     )

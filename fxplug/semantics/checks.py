@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fxplug.errors import GuardError, GuardWarning
 from fxplug.ir import OUTSIDE, PURE, effects
 from fxplug.semantics.internals import memory_of, storage_of
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKS",
+    "PLAIN_CHECKS",
     "are_distinct",
     "check_equal",
     "check_length",
@@ -118,7 +121,13 @@ def check_equal(value: Any, expected: Any, text: str, can_run_again: bool = True
         GuardError: It is something else.
     """
     if not same_value(value, expected):
-        guard_failed(text, f"now it is {value!r}", can_run_again=can_run_again)
+        guard_failed(text, f"now it is {_described(value)}", can_run_again=can_run_again)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype} and shape {tuple(value.shape)}"
+    return repr(value)
 
 
 def check_length(value: Any, expected: int, text: str, can_run_again: bool = True) -> None:  # noqa: FBT001, FBT002
@@ -223,8 +232,9 @@ def _holds_the_same(value: Any, expected: Any) -> bool:
     return isinstance(value, (bool, int, float, complex, str, bytes)) and repr(value) == repr(expected)
 
 
-CHECKS = (check_equal, check_length, check_like, check_raises, check_true, check_unchanged)
-"""The functions that graphs call."""
+PLAIN_CHECKS = (check_equal, check_length, check_like, check_true)
+CHECKS = (*PLAIN_CHECKS, check_raises, check_unchanged)
+"""The functions that graphs call; the plain ones ask about a value, and call nothing."""
 
 effects.register_target(are_distinct, PURE)
 effects.register_target(class_of, PURE)

@@ -45,6 +45,17 @@ def refused(program, code, concrete_args=None):
     return str(caught.value)
 
 
+def refused_without_defaults(program, code):
+    """Return the message with which a program is refused whose inputs may have any value."""
+    tracer = fxplug.Tracer()
+    tracer.takes_defaults = False
+    with pytest.raises(TraceError) as caught:
+        tracer.trace(program)
+    assert caught.value.code == code, caught.value
+    assert "test_questions.py:" in str(caught.value)
+    return str(caught.value)
+
+
 def assert_as_eager(program, *args):
     args = args or (inputs(),)
     expected = program(*args)
@@ -596,11 +607,21 @@ OPTIONAL = [
 
 
 @pytest.mark.parametrize("program", OPTIONAL)
-def test_an_input_that_may_be_left_out_is_refused_where_the_program_asks(program):
-    message = refused(program, "FXP-T041")
+def test_an_input_that_may_be_left_out_is_refused_where_no_default_is_taken(program):
+    message = refused_without_defaults(program, "FXP-T041")
     assert "concrete_args={'mask': None}" in message
     assert "concrete_args={'mask': fxplug.PH}" in message
     assert "is None is asked at" in message
+
+
+@pytest.mark.parametrize("program", OPTIONAL)
+def test_an_input_that_may_be_left_out_is_taken_to_be_left_out_where_the_program_asks(program):
+    module = fxplug.symbolic_trace(program)
+    assert torch.equal(module(inputs()), inputs())
+    with pytest.raises(
+        fxplug.GuardError, match=r"captured for mask is None, its default, at .*test_questions.py"
+    ):
+        module(inputs(), mask=inputs())
 
 
 @pytest.mark.parametrize("program", OPTIONAL)
@@ -615,7 +636,7 @@ def test_an_input_that_is_left_out_is_fixed(program):
 def test_an_input_that_is_always_given_is_checked_when_it_runs(program):
     module = fxplug.symbolic_trace(program, {"mask": fxplug.PH})
     assert torch.equal(module(inputs(), mask=inputs()), inputs() * inputs())
-    with pytest.raises(AssertionError, match="mask was taken to be given"):
+    with pytest.raises(fxplug.GuardError, match="captured for mask is not None at"):
         module(inputs())
 
 
@@ -637,8 +658,8 @@ class Layer(nn.Module):
         return self.attention(x, torch.relu(x) if self.is_masked else mask)
 
 
-def test_an_input_that_is_handed_on_to_a_method_of_a_submodule_is_refused():
-    assert "'mask' is None is asked at" in refused(Layer(is_masked=False), "FXP-T041")
+def test_an_input_that_is_handed_on_to_a_method_of_a_submodule_is_asked_about():
+    assert "'mask' is None is asked at" in refused_without_defaults(Layer(is_masked=False), "FXP-T041")
 
 
 def test_what_torch_computes_is_never_none():
@@ -738,7 +759,7 @@ def test_a_flag_that_is_compared_by_identity_is_refused(constant):
         def program(x, flag=False):
             return x if flag is False else -x
 
-    assert f"'flag' is {constant} is asked at" in refused(program, "FXP-T041")
+    assert f"'flag' is {constant} is asked at" in refused_without_defaults(program, "FXP-T041")
     assert torch.equal(fxplug.symbolic_trace(program, {"flag": constant})(inputs()), inputs())
 
 
@@ -1148,7 +1169,7 @@ def test_functions_are_as_before_when_a_trace_fails():
     def program(x, mask=None):
         return optional(x, default(mask, 1)) * (type(x) is torch.Tensor)
 
-    refused(program, "FXP-T041")
+    refused_without_defaults(program, "FXP-T041")
     assert (optional.__code__, exists.__code__, _type_of.__globals__.get("type")) == before
 
 
@@ -1173,7 +1194,7 @@ def test_decorated_functions_partials_and_objects_are_looked_into():
 
     decorated = functools.wraps(optional)(lambda x, mask=None: optional(x, mask))
     for program in (Callable(), functools.partial(optional), Attention().forward, decorated):
-        refused(program, "FXP-T041")
+        refused_without_defaults(program, "FXP-T041")
 
 
 WANT_A_NUMBER = {

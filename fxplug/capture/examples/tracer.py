@@ -112,6 +112,7 @@ class ExampleTracer(LayerCaller):
 
     hears_tensor_attributes = False
     runs_leaves = True
+    takes_defaults = False  # The examples say what the inputs are.
     around: AbstractContextManager[Any] = nullcontext()
     """Entered while the program runs."""
 

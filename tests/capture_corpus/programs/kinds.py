@@ -285,7 +285,7 @@ class _Reduction(enum.Enum):
     kwargs=lambda: {"kind": _Reduction.SUM},
     other_kwargs=(lambda: {"kind": _Reduction.MEAN},),
     rows=(31,),
-    symbolic="FXP-T041",
+    symbolic="FXP-T060",
 )
 def member_of_an_enumeration(x, kind=_Reduction.MEAN):
     return x.mean() if kind is _Reduction.MEAN else x.sum()
@@ -296,7 +296,7 @@ def member_of_an_enumeration(x, kind=_Reduction.MEAN):
     kwargs=lambda: {"mode": "SUM"},
     other_kwargs=(lambda: {"mode": "Mean"},),
     rows=(5, 19),
-    symbolic="FXP-T043",
+    symbolic="FXP-T060",
 )
 def name_of_a_mode(x, mode="mean"):
     return {"sum": torch.sum, "mean": torch.mean}[mode.lower()](x)

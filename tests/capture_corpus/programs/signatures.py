@@ -20,25 +20,25 @@ def mask():
     return {"mask": torch.tensor([[True, False, True]])}
 
 
-@program(one, other_kwargs=mask, rows=(22,), symbolic="FXP-T041")
+@program(one, other_kwargs=mask, rows=(22,))
 def optional_input_left_out(x, mask=None):
     return x * 2 if mask is None else x.masked_fill(mask, 0.0)
 
 
-@program(one, kwargs=mask, rows=(22,), symbolic="FXP-T041")
+@program(one, kwargs=mask, rows=(22,), symbolic="FXP-T060")
 def optional_input_given(x, mask=None):
     if mask is not None:
         x = x.masked_fill(mask, 0.0)
     return x
 
 
-@program(one, rows=(22,), symbolic="FXP-T001")
+@program(one, rows=(22,))
 def optional_input_with_or(x, scale=None):
     scale = scale or 3.0
     return x * scale
 
 
-@program(one, kwargs=lambda: {"y": ramp(2, 3), "scale": 2.0}, rows=(26,), symbolic="FXP-T041")
+@program(one, kwargs=lambda: {"y": ramp(2, 3), "scale": 2.0}, rows=(26,))
 def keyword_only(x, *, y, scale=1.0, bias=None):
     out = x + y * scale
     return out if bias is None else out + bias
@@ -190,7 +190,7 @@ def object_with_a_call():
     return Affine()
 
 
-@program(one, factory=True, symbolic="FXP-T041")
+@program(one, factory=True)
 def function_of_torch_itself():
     return torch.nn.functional.normalize
 

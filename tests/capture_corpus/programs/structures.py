@@ -122,7 +122,7 @@ class ModelOutput(collections.OrderedDict):
         return tuple(self.values())
 
 
-@program(tracked, rows=(22, 27), symbolic="FXP-T041")
+@program(tracked, rows=(22, 27))
 class LanguageModelLike(nn.Module):
     """Options, optional inputs and an output class, as in libraries of language models."""
 
@@ -152,7 +152,7 @@ class LanguageModelLike(nn.Module):
     kwargs=lambda: {"labels": torch.tensor([0, 1])},
     other_kwargs=lambda: {"return_dict": False},
     rows=(27,),
-    symbolic="FXP-T041",
+    symbolic="FXP-T060",
 )
 class LanguageModelLikeWithLabels(LanguageModelLike):
     pass

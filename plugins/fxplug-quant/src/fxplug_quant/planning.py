@@ -90,7 +90,9 @@ def capture(module: nn.Module, inputs: tuple[Any, ...]) -> GraphModule:
     else:
         manager = manager_that_opens(module)
         try:
-            captured = fxplug.symbolic_trace(module, manager=manager)
+            captured = fxplug.trace(
+                module, inputs, mode="symbolic", on_error="raise", autowrap=False, manager=manager
+            )
         except TraceError:
             captured = fxplug.trace(module, inputs, manager=manager)
     context = PassContext(inputs, module=captured)
