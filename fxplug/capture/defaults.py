@@ -33,6 +33,7 @@ class Defaults:
         """Name of an input -> its default, of those that the program is traced with."""
         self.places: dict[str, str] = {}
         """Name of such an input -> where the program asks about it."""
+        self._needed: set[str] = set()
 
     def note_inputs(self, inputs: Sequence[Input], given: Collection[str]) -> None:
         """Hear of the inputs of the program, and of the names of those of which the caller has said something."""
@@ -69,7 +70,21 @@ class Defaults:
         """Return the names of the inputs that may be left out, but not in the calls for which the program is traced."""
         values = self._values()
         optional = {entry.name for entry in self._inputs if entry.default is not inspect.Parameter.empty}
-        return {name for name in optional & values.keys() if values[name] is not None}
+        return {name for name in optional & values.keys() if values[name] is not None} | self._needed
+
+    def give_up(self) -> bool:
+        """Hear that the program fails with the defaults that were taken: one that is None may not be left out.
+
+        Returns:
+            Whether the program is to be traced once more, with the first such input as one that is given.
+        """
+        for entry in self._inputs:
+            if entry.name in self.taken and entry.default is None:
+                self._needed.add(entry.name)
+                self.taken.clear()
+                self.places.clear()
+                return True
+        return False
 
     def _values(self) -> dict[str, Any]:
         positional, named = self._examples
@@ -78,7 +93,7 @@ class Defaults:
 
     def _by_name(self) -> dict[str, Any]:
         """Return the inputs that may be taken to be their defaults."""
-        said, values = {*self._given, *self.taken}, self._values()
+        said, values = {*self._given, *self.taken, *self._needed}, self._values()
         return {
             entry.name: entry.default
             for entry in self._inputs
@@ -117,8 +132,8 @@ def trace_with_defaults(
         trace: Traces the program once.
 
     Raises:
-        TraceError: The program asks something else. Where it fails with a default, because it can not be called without
-            the input, this is the error that says that the input is asked about.
+        TraceError: The program asks something else. Where it fails with a default, and not because an input is None
+            that can not be, this is the error that says that the input is asked about.
     """
     first: TraceError | None = None
     problems = [] if problems is None else problems
@@ -131,6 +146,8 @@ def trace_with_defaults(
         except Exception as error:
             raised = error
         if raised is not None and not isinstance(raised, FxplugError) and first is not None:
+            if defaults.give_up():
+                continue
             raise first from raised
         asked = [*problems[before:], *([raised] if isinstance(raised, TraceError) else [])]
         decided = [error for error in asked if defaults.take(error)]

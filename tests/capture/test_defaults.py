@@ -197,15 +197,35 @@ def test_an_example_of_another_value_is_not_traced_with_the_default():
     assert refused.value.code == "FXP-T001"
 
 
-def test_a_program_that_fails_with_the_default_is_refused_for_its_question():
-    def program(x, count=None):
+@pytest.mark.parametrize("default", [None, "3"])
+def test_a_program_that_fails_with_the_default_is_refused_for_its_question(default):
+    def program(x, count=default):
         return x * 2 if count > 3 else x
 
     with pytest.raises(TraceError, match="'gt' is unknown") as refused:
         fxplug.symbolic_trace(program)
 
     assert refused.value.code == "FXP-T001"
-    assert isinstance(refused.value.__cause__, TypeError)
+
+
+def test_an_input_without_which_the_program_fails_is_taken_to_be_given():
+    def program(ids=None, mask=None, embeds=None):
+        if (ids is None) == (embeds is None):
+            raise ValueError("give one of them")
+        found = ids * 2 if embeds is None else embeds
+        return found if mask is None else found * mask
+
+    captured = fxplug.symbolic_trace(program)
+
+    assert torch.equal(captured(example()), example() * 2)
+    assert [str(guard).partition(" at ")[0] for guard in captured.guards] == [
+        "mask is None, its default,",
+        "embeds is None, its default,",
+        "ids is not None",
+    ]
+    for inputs in ((), (None, None, example()), (example(), None, example()), (example(), example())):
+        with pytest.raises(GuardError):
+            captured(*inputs)
 
 
 def test_all_problems_are_collected_but_those_that_defaults_solve():
