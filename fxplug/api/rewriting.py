@@ -11,6 +11,7 @@ from fxplug.execute import GraphModule
 from fxplug.ir import Graph
 from fxplug.plugins import default_manager
 from fxplug.rewrite import replace_pattern as replace_in_graph
+from fxplug.rewrite.pattern import drop_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +61,10 @@ def replace_pattern(
 
             fx.replace_pattern(graph_module, pattern, replacement)
     """
-    return replace_in_graph(gm, _captured(pattern, manager), _captured(replacement, manager))
+    wanted = _captured(pattern, manager)
+    if wanted is not pattern:
+        drop_checks(wanted if isinstance(wanted, Graph) else wanted.graph)
+    return replace_in_graph(gm, wanted, _captured(replacement, manager))
 
 
 def _captured(program: Any, manager: PluginManager | None) -> Any:

@@ -92,6 +92,10 @@ class ProxyFactory(Protocol):
         """Answer a request to iterate over a value."""
         ...
 
+    def unpack(self, obj: Proxy, count: int) -> None:
+        """Hear that a value is about to be unpacked into a number of names."""
+        ...
+
     def keys(self, obj: Proxy) -> Any:
         """Answer a call of ``keys`` on a value that is unpacked with two stars."""
         ...
@@ -163,6 +167,7 @@ class Proxy:
         frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         count = unpacked_count(frame.f_code, frame.f_lasti)
         if count is not None:
+            self.tracer.unpack(self, count)
             return iter([self[index] for index in range(count)])
         return self.tracer.iter(self)
 
@@ -239,6 +244,10 @@ class Proxy:
             "Use x.shape[0] or x.size(0), which can be recorded, or make the enclosing module a leaf.",
             "FXP-T003",
         )
+
+    def record_check(self, check: Any, args: tuple[Any, ...]) -> None:
+        """Record a check that a captured program makes, which is captured again."""
+        self.tracer.create_proxy("call_function", check, args, {})
 
     def __contains__(self, item: object) -> bool:
         raise unknown_value(
@@ -595,6 +604,9 @@ class TracerBase:
     def iter(self, obj: Proxy) -> Iterator[Any]:
         """Answer a request to iterate. By default: it is not known how many elements there are."""
         return iter(self._guessed(no_iteration(obj), guess=(obj[0], obj[1])))
+
+    def unpack(self, obj: Proxy, count: int) -> None:
+        """Hear that a value is about to be unpacked into a number of names. By default it has so many parts."""
 
     def _guessed(self, error: TraceError, *, guess: Any) -> Any:
         """Raise an error, or keep it and go on with a guess."""

@@ -55,6 +55,7 @@ from fxplug.capture.state import (
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.unheard import missed_change, unheard_value
+from fxplug.capture.unpacking import check_count
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -500,6 +501,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             )
         kept = self.kept_functions.values()
         return missed_change(self.graph, *self._states.below, outside.codes(), kept, self._whole)
+
+    def unpack(self, obj: Proxy, count: int) -> None:
+        """Hear that a value is about to be unpacked into a number of names: the graph checks that it has so many."""
+        check_count(self, obj, count)
 
     def note_kept(self, function: Any) -> None:
         """Hear that a call of a function was recorded that stays one."""

@@ -16,11 +16,11 @@ from fxplug.lower.autograd_functions import only_computes
 from fxplug.lower.backend import Backend, LoweringContext, Support
 from fxplug.lower.containers import container_calls, without_container_reads
 from fxplug.lower.report import LoweringReport, MissingSupport, NodeSupport, PartitionReport
-from fxplug.lower.settled import ASKS, NOT_SETTLED, UNKNOWN, Settled, is_check, settle
+from fxplug.lower.settled import ASKS, NOT_SETTLED, UNKNOWN, Settled, settle
 from fxplug.lower.sharing import sharing_sets
 from fxplug.passes import group_nodes_by_kind, order_partitions, requirements
 from fxplug.passes.parts import Part, find_borders
-from fxplug.semantics.checks import CHECKS
+from fxplug.semantics.checks import CHECKS, is_check
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -11,7 +11,7 @@ import torch
 
 from fxplug.ir import iterate_leaves, map_aggregate
 from fxplug.lower.backend import values_of
-from fxplug.semantics.checks import CHECKS, check_raises, class_of
+from fxplug.semantics.checks import check_raises, class_of, is_check
 from fxplug.semantics.internals import FakeTensor
 from fxplug.semantics.symbols import is_asked_about, is_symbolic
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fxplug.lower.backend import LoweringContext
     from fxplug.lower.profile import Profile
 
-__all__ = ["ASKS", "NOT_SETTLED", "UNKNOWN", "Settled", "is_check", "settle", "without_checks"]
+__all__ = ["ASKS", "NOT_SETTLED", "UNKNOWN", "Settled", "settle", "without_checks"]
 
 NOT_SETTLED = (
     "it checks something that dtypes and sizes of the inputs do not tell, that the captured program relies on; such "
@@ -50,11 +50,6 @@ _FUNCTIONS: tuple[Any, ...] = (
 _PARTS: tuple[Any, ...] = (operator.getitem, len, isinstance, class_of)
 """What may be done with open sizes, so that a plain result is the same for all of them. A comparison may be one for
 the examples alone."""
-
-
-def is_check(node: Node) -> bool:
-    """Return whether a call only checks what the captured program relies on."""
-    return node.op == "call_function" and node.target in CHECKS
 
 
 @dataclass(frozen=True)

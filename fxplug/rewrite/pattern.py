@@ -11,11 +11,12 @@ from fxplug.errors import PatternError
 from fxplug.execute import GraphModule
 from fxplug.execute.aliases import may_copy_argument, may_return_argument
 from fxplug.ir import Graph, Node, effects, iterate_leaves
+from fxplug.semantics.checks import is_check
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Template"]
+__all__ = ["Template", "drop_checks"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class Template:
             )
         tracer = Tracer()
         graph = tracer.trace(program)
+        if word == "pattern":
+            drop_checks(graph)
         module = GraphModule(tracer.root, graph)
         return cls(graph, module, word)
 
@@ -156,6 +159,12 @@ class Template:
                 f"Cannot search for the pattern: nothing uses the value of its node {node.name!r} "
                 f"({node.format_node()}). Return it, or take it out."
             )
+
+
+def drop_checks(graph: Graph) -> None:
+    """Take the checks out of a pattern: how many parts there are is checked where it matches."""
+    for node in [node for node in graph.nodes if is_check(node)]:
+        graph.erase_node(node)
 
 
 def _is_loose(node: Node) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 from fxplug.ir import Effect, Graph, Node, effects
 from fxplug.rewrite.calls import value_at
 from fxplug.rewrite.writes import WrittenMemory
+from fxplug.semantics.checks import CHECKS
 from fxplug.semantics.internals import assert_function
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EffectOrder"]
 
-_ONLY_LOOK = (print, assert_function)
+_ONLY_LOOK = (print, assert_function, *CHECKS)
 """Functions that act outside of the program and do nothing to the values in it."""
 
 

@@ -19,6 +19,7 @@ from fxplug.rewrite.reasons import reason_against, shown
 from fxplug.rewrite.spellings import Spellings
 from fxplug.rewrite.values import is_container, nodes_in, same_shape, same_value
 from fxplug.semantics.canonical import repeats_defaults
+from fxplug.semantics.checks import is_check
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -416,7 +417,8 @@ class Search:
                 others = [user for user in others if user._op != "output"]
             if others and wanted not in self._returned:
                 # What stays is computed again in the replacement, and so must do nothing else.
-                if not self._wanted.keep_used or not all(map(self._is_pure, calls)):
+                may_stay = self._wanted.keep_used or all(map(is_check, others))
+                if not may_stay or not all(map(self._is_pure, calls)):
                     self._refuse(
                         f"The value of {node.name!r} is used by {others[0].name!r} outside of the place, and the "
                         "pattern does not return it."

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import torch
+import torch.fx
 
 from fxplug.errors import GuardError, GuardWarning
 from fxplug.ir import OUTSIDE, PURE, effects
@@ -15,6 +15,8 @@ from fxplug.semantics.internals import memory_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from fxplug.ir import Node
 
 __all__ = [
     "CHECKS",
@@ -28,6 +30,7 @@ __all__ = [
     "check_unchanged",
     "class_of",
     "guard_failed",
+    "is_check",
     "same_value",
     "share_memory",
     "the_same",
@@ -142,7 +145,12 @@ def check_length(value: Any, expected: int, text: str, can_run_again: bool = Tru
     Raises:
         GuardError: There are more, or fewer.
     """
-    if len(value) != expected:
+    record = getattr(type(value), "record_check", None)
+    if record is not None:  # The captured program is captured again.
+        record(value, check_length, (value, expected, text, can_run_again))
+    elif isinstance(value, torch.fx.Proxy):
+        value.tracer.create_proxy("call_function", check_length, (value, expected, text, can_run_again), {})
+    elif len(value) != expected:
         guard_failed(text, f"now there are {len(value)}", can_run_again=can_run_again)
 
 
@@ -235,6 +243,12 @@ def _holds_the_same(value: Any, expected: Any) -> bool:
 PLAIN_CHECKS = (check_equal, check_length, check_like, check_true)
 CHECKS = (*PLAIN_CHECKS, check_raises, check_unchanged)
 """The functions that graphs call; the plain ones ask about a value, and call nothing."""
+
+
+def is_check(node: Node) -> bool:
+    """Return whether a call only checks what the captured program relies on."""
+    return node.op == "call_function" and node.target in CHECKS
+
 
 effects.register_target(are_distinct, PURE)
 effects.register_target(class_of, PURE)

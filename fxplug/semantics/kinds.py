@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ __all__ = [
     "TENSOR_NAMES",
     "Kind",
     "attribute_kind",
+    "count_of_results",
     "function_kind",
     "kind_of_value",
     "method_kind",
@@ -268,6 +269,48 @@ def module_kind(module: Any) -> Kind | None:
     if isinstance(module, nn.Identity):
         return None
     return _annotated(kind.forward)
+
+
+def count_of_results(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
+    """Return how many values a function or method of torch returns at most, None where that is open.
+
+    Args:
+        target: The function, or the name of the method.
+        args: What it is called with.
+        kwargs: What it is called with by name.
+    """
+    if not isinstance(target, str) and not _is_torchs(target):
+        return None
+    name = (target if isinstance(target, str) else str(getattr(target, "__name__", ""))).partition(".")[0]
+    if name == "broadcast_tensors":
+        return len(args)
+    if name in _COUNTED:
+        return _count_that_is_said(
+            name, [kwargs[word] for word in _COUNTED[name] if word in kwargs] or args[1:2]
+        )
+    if name in _UNCERTAIN:
+        return 2 if type(kwargs.get("dim", args[1] if len(args) > 1 else None)) is int else None
+    if kwargs.get("return_indices") is True:
+        return 2
+    counts = {len(schema_of(form).returns) for form in tensor_forms(name)}
+    count = counts.pop() if len(counts) == 1 else 1
+    return count if count > 1 else None
+
+
+def _count_that_is_said(name: str, given: Sequence[Any]) -> int | None:
+    said = given[0] if given else None
+    if isinstance(said, (list, tuple)):
+        return len(cast("Sequence[Any]", said)) if name in _BY_SIZES else None
+    return said if type(said) is int and name not in _BY_SIZES else None
+
+
+_BY_SIZES = frozenset({"split", "split_with_sizes"})
+_COUNTED = {
+    **dict.fromkeys(("chunk", "unsafe_chunk"), ("chunks",)),
+    "split": ("split_size_or_sections", "split_size"),
+    "split_with_sizes": ("split_sizes",),
+}
+"""Functions that return as many parts as one of their arguments says, and its names."""
 
 
 def _annotated(function: Any) -> Kind | None:

@@ -51,8 +51,6 @@ DIFFERENCES: dict[tuple[str, str], str] = {
     ("merge", "parts_of_sizes"): SLICES,
     ("merge", "combinations_of_many_kinds"): RETURNED,
     ("merge", "shape_reads"): RETURNED,
-    ("merge", "nested_unpacking"): RETURNED,
-    ("merge", "SelfAttention"): RETURNED,
     ("normalize", "no_result"): EMPTY,
     ("normalize", "torch_functions"): FACTOR,
     ("normalize", "starred_arguments"): FACTOR,

@@ -1,0 +1,63 @@
+"""Values that are unpacked into names while nobody knows how many parts they have.
+
+``a, b = x.shape`` asks for the number of parts, and Python raises an error where it is another one. A graph that reads
+the parts one by one would go on with the first ones of many, so a check asks as Python does.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from fxplug.capture.kinds import kind_of_node, module_at
+from fxplug.capture.sources import place_in_program
+from fxplug.ir import Node
+from fxplug.semantics.checks import check_length
+from fxplug.semantics.kinds import count_of_results
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+__all__ = ["check_count"]
+
+_PAIRS = (nn.RNNBase, nn.LSTMCell, nn.MultiheadAttention)
+"""Layers that always return two values."""
+
+
+def check_count(tracer: Any, value: Any, count: int) -> None:
+    """Record that a value must have as many parts as it is unpacked into, unless it cannot have more.
+
+    Reading a part that is not there fails by itself, where the program goes on with it.
+
+    Args:
+        tracer: The trace.
+        value: A proxy.
+        count: How many names there are.
+    """
+    node = value.node
+    if _most_parts(node, tracer.root) == count:
+        return
+    text = f"{count} value{'' if count == 1 else 's'} to unpack{place_in_program(3)}"
+    tracer.create_proxy("call_function", check_length, (value, count, text), {})
+
+
+def _most_parts(node: Node, root: Module | None) -> int | None:
+    """Return how many parts a value can have at most, None where that is open."""
+    target: Any = node.target
+    if node.op == "call_module":
+        return 2 if _gives_pair(module_at(root, str(target))) else None
+    if target is operator.getitem and isinstance(whole := node.args[0], Node) and whole.op == "call_module":
+        is_state = node.args[1] == 1 and type(module_at(root, str(whole.target))) is nn.LSTM
+        return 2 if is_state else None
+    if node.op not in {"call_function", "call_method"}:
+        return None
+    kind = kind_of_node(node, root)
+    fields = getattr(None if kind is None else kind.cls, "n_fields", None)
+    return count_of_results(target, node.args, node.kwargs) if fields is None else fields
+
+
+def _gives_pair(module: Any) -> bool:
+    is_layer = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
+    return is_layer and (isinstance(module, _PAIRS) or getattr(module, "return_indices", False) is True)
