@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import weakref
+import zlib
 from array import array
 from collections import ChainMap, OrderedDict, UserDict, UserList, deque
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from types import (
     ModuleType,
     SimpleNamespace,
 )
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -64,7 +65,9 @@ _STREAMS = (io.StringIO, io.BytesIO)
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
 _MOST_BYTES = 1 << 20
-"""Larger arrays are taken for tables that nobody writes to."""
+"""Of larger arrays a checksum is kept, and no copy: a change of theirs is found, and stays."""
+_MOST_CHECKED = 1 << 30
+"""Larger arrays still are taken for tables that nobody writes to."""
 PLAIN = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Tensor, nn.Parameter})
 """Classes of values that hold nothing, met more often than any others."""
 
@@ -96,6 +99,12 @@ class Containers:
         self._objects = objects
         self._held: dict[int, tuple[str, str, Any, Any]] = {}
         self._iterators: list[tuple[str, str, Any, Any]] = []
+        self._modules: list[nn.Module] = []
+
+    def modules_found(self) -> list[nn.Module]:
+        """Return the modules that were met since this was asked last; what they hold was not looked at."""
+        found, self._modules = self._modules, []
+        return found
 
     def remember(self, path: str, attributes: Mapping[str, Any]) -> None:
         """Take note of the containers among the attributes of the module at `path`."""
@@ -122,7 +131,11 @@ class Containers:
                     pending.extend(part for part in parts_of(value, before) if type(part) not in PLAIN)
             elif is_iterator(value):
                 self._iterators.append((path, name, value, position_of(value)))
-            elif self._objects and isinstance(value, _CALLABLES):
+            elif not self._objects:
+                continue
+            elif isinstance(value, nn.Module):
+                self._modules.append(value)
+            elif isinstance(value, _CALLABLES):
                 callables[id(value)] = value
                 pending.extend(_inside_callable(value))
 
@@ -161,11 +174,11 @@ class Containers:
 
 
 def is_array(value: Any) -> bool:
-    """Return whether a value is an array of NumPy that may be changed, and is small enough to be copied."""
+    """Return whether a value is an array of NumPy that may be changed, and is small enough to be looked at."""
     kind = type(value)
     if kind.__name__ != "ndarray" or kind.__module__ != "numpy":
         return False
-    return value.flags.writeable and value.nbytes <= _MOST_BYTES
+    return value.flags.writeable and value.nbytes <= _MOST_CHECKED
 
 
 def is_container(value: Any) -> bool:
@@ -210,7 +223,25 @@ def _flat_copy_of(container: Any) -> Any:
         return dict(os.environ)
     if isinstance(container, _STREAMS):
         return None if container.closed else (container.getvalue(), container.tell())
+    if is_array(container) and container.nbytes > _MOST_BYTES:
+        return _checksum_of(container)
     return copy.copy(container)
+
+
+class _Checksum(NamedTuple):
+    """Stands for what a large array holds."""
+
+    value: int
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+def _checksum_of(container: Any) -> _Checksum:
+    try:
+        memory = memoryview(container).cast("B")
+    except (TypeError, ValueError, BufferError):  # It is not in one piece, or its elements are of another kind.
+        memory = container.tobytes()
+    return _Checksum(zlib.crc32(memory), container.dtype, container.shape)
 
 
 def _holds_pairs(value: Any) -> bool:
@@ -258,6 +289,8 @@ def is_unchanged(container: Any, before: list[Any]) -> bool:
 def _is_same_flat(container: Any, before: Any) -> bool:
     if container is os.environ or isinstance(container, _STREAMS):
         return _flat_copy_of(container) == before
+    if isinstance(before, _Checksum):
+        return _checksum_of(container) == before
     return is_same_array(container, before)
 
 
@@ -301,6 +334,8 @@ def _fill_cell(cell: CellType, before: list[Any]) -> None:
 
 
 def _fill_flat(container: Any, before: Any) -> None:
+    if isinstance(before, _Checksum):
+        return
     if container is os.environ:
         for name in os.environ.keys() - before.keys():
             del os.environ[name]

@@ -22,10 +22,12 @@ from fxplug.codegen import AUGMENTED
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import (
+    generate_code,
     global_hook_tables,
     has_hooks,
     hook_tables,
     hook_tables_in,
+    modules_below,
     own_tables,
     parameters_of,
     runs_for_all_modules,
@@ -126,6 +128,7 @@ class ModuleStates:
         Layers of torch without hooks, and where no layer runs others that hold no containers, wait until an attribute
         of theirs is about to be assigned, or until `expect_changes`: a model has hundreds of them.
         """
+        self._waiting = modules, paths
         runs_leaves = self._runs_leaves
         has_global_hooks = runs_leaves and runs_for_all_modules()
         sizes: dict[type, int] = {}
@@ -146,7 +149,6 @@ class ModuleStates:
                     names = layouts[key] = _NOT_HEARD_OF if runs_leaves else _names_heard_of(kind, plain)
                 if not _is_plain(module, plain, names):
                     self.remember(module, path)
-        self._waiting = modules, paths
 
     @property
     def below(self) -> tuple[Sequence[nn.Module], Mapping[int, str]]:
@@ -197,10 +199,24 @@ class ModuleStates:
             return  # What is compiled assigns nothing that Python sees.
         if isinstance(module, GraphModule):
             module.recompile()  # What it compiles when it is called is no change that its forward makes.
+        if path in self._modules:  # Modules that the root does not have are called by their classes.
+            path = f"{path} ({len(self._modules)})"
         self._seen[id(module)] = module, path, _copies_of(module)
         self._containers.remember(path, vars(module))
         self._modules[path] = module
         self._note_hooks(module)
+
+        for found in self._containers.modules_found():
+            self._remember_outside(found)
+
+    def _remember_outside(self, module: nn.Module) -> None:
+        """Take note of what a module holds that another one has in a list, a dict or an object, and those below it."""
+        paths = self._waiting[1]
+        generate_code(module)
+        for path, part in modules_below(module):
+            if id(part) not in paths and id(part) not in self._seen:
+                name = f"<{type(module).__name__}>"
+                self.remember(part, f"{name}.{path}" if path else name)
 
     def _note_hooks(self, module: nn.Module) -> None:
         tables = hook_tables(module)

@@ -110,10 +110,56 @@ def test_memory_is_filled_as_it_was(made):
     assert list(memory) == held
 
 
-def test_what_is_large_or_only_read_is_none_of_it():
+def test_what_is_only_read_is_none_of_it():
     numpy = pytest.importorskip("numpy")
     still = numpy.zeros(2)
     still.flags.writeable = False
 
     assert is_array(numpy.zeros(2))
-    assert not any(map(is_array, (numpy.zeros((1 << 20) + 1, "uint8"), still, [1], torch.ones(1))))
+    assert not any(map(is_array, (still, [1], torch.ones(1))))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64", "datetime64[s]", "object"])
+def test_changes_of_large_arrays_are_found(dtype):
+    numpy = pytest.importorskip("numpy")
+    large = numpy.zeros((1 << 20) + 1, "uint8").astype(dtype)
+    for memory in (large, large[::-1], large[1:].reshape(2, -1).T):
+        before = copy_of(memory)
+        assert is_unchanged(memory, before)
+        memory.flat[-1] = 1
+        assert not is_unchanged(memory, before)
+        memory.flat[-1] = 0
+
+
+class CountsInTable(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        numpy = pytest.importorskip("numpy")
+        self.table, self.make, self.change = numpy.zeros(200_000), torch.from_numpy, change
+
+    def forward(self, x):
+        return x * self.change(self)
+
+
+def by_element(module):
+    module.table[0] += 1
+    return module.table[0]
+
+
+def as_a_whole(module):
+    module.table += 1
+    return module.table[3]
+
+
+def through_tensor(module):
+    tensor = module.make(module.table)
+    tensor.add_(1)
+    return tensor[0]
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("change", [by_element, as_a_whole, through_tensor])
+def test_a_large_array_that_goes_on_from_call_to_call_is_refused(change, mode):
+    with pytest.raises(TraceError) as caught:
+        fxplug.trace(CountsInTable(change), (torch.ones(2),), mode=mode, check=False)
+    assert caught.value.code in {"FXP-T051", "FXP-T055", "FXP-T061"}
