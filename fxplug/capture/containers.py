@@ -239,7 +239,11 @@ class _Checksum(NamedTuple):
 def _checksum_of(container: Any) -> _Checksum:
     try:
         memory = memoryview(container).cast("B")
-    except (TypeError, ValueError, BufferError):  # It is not in one piece, or its elements are of another kind.
+    except (
+        TypeError,
+        ValueError,
+        BufferError,
+    ):  # It is not in one piece, or its elements are of another kind.
         memory = container.tobytes()
     return _Checksum(zlib.crc32(memory), container.dtype, container.shape)
 

@@ -23,6 +23,7 @@ The list:
 - Functions that tell the time or have the system make random numbers, where a program finds them (see
   `fxplug.capture.world`).
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
+- ``threading.Thread.start`` and ``ThreadPoolExecutor.submit``: on examples, nothing is heard of what a thread calls.
 - How ``torch.distributions.Distribution`` puts together the sizes of samples, some of which may hang on the inputs.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
 - ``torch.autograd.grad``, which gives None for what is not used: a program may ask whether it did.
@@ -34,6 +35,8 @@ The list:
 from __future__ import annotations
 
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType
@@ -282,6 +285,27 @@ def _hash(self: Any) -> int:
     return original(self)
 
 
+def _start(self: Any) -> None:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is not None and (interceptor := session.interceptor) is not None:
+        run = self.run
+        found = interceptor.on_thread(run)
+        if found is not run:
+            self.run = found
+    original(self)
+
+
+def _submit(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    if session is not None and (interceptor := session.interceptor) is not None:
+        function = interceptor.on_thread(function)
+    return original(self, function, *args, **kwargs)
+
+
 def _extended_shape(self: Any, *args: Any, **kwargs: Any) -> Any:
     original: Any = "<original>"
     current: Any = "<active>"
@@ -375,6 +399,8 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
         )
         for name in names
     ),
+    (threading.Thread, "start", _start, _CONSTANTS),
+    (ThreadPoolExecutor, "submit", _submit, _CONSTANTS),
     # It makes a ``torch.Size``, which takes nothing that stands for a number.
     (torch.distributions.Distribution, "_extended_shape", _extended_shape, _CONSTANTS),
     # What TorchScript has compiled takes no traced value.

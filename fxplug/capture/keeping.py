@@ -316,6 +316,10 @@ class StateKeeper:
     def on_hash(self, value: Any) -> None:
         """Hear that the program asks a tensor for its hash: a tensor that is no traced value is what it is."""
 
+    def on_thread(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a thread that the program starts is to run: what it would, as a traced value says who records."""
+        return run
+
     def on_extended_shape(
         self, original: Callable[..., Any], distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

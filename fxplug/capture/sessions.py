@@ -134,6 +134,10 @@ class ModuleInterceptor(Protocol):
         """Hear that the program asks a tensor for its hash."""
         ...
 
+    def on_thread(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a thread that the program starts is to run in the place of a function."""
+        ...
+
     def on_extended_shape(
         self, original: Callable[..., Any], distribution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

@@ -54,7 +54,7 @@ from fxplug.capture.state import (
 )
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
-from fxplug.capture.unheard import missed_change, unheard_value
+from fxplug.capture.unheard import left_by_call, missed_change, unheard_value
 from fxplug.capture.unpacking import check_count
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
@@ -488,6 +488,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         outside = self._outside
         if outside is None:
             return None
+        kept = self.kept_functions.values()
         if self.runs_leaves:
             left = [
                 step for change in (*self._module_changes, *self._outside_changes) for step in change.steps
@@ -496,10 +497,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             constants = {
                 id(tensor) for node, tensor in self._values_of_constants().items() if node.op == "get_attr"
             }
-            return unheard_value(
+            return left_by_call(kept, states.below[0], outside.codes(), with_examples=True) or unheard_value(
                 self.graph, *states.below, outside.codes(), left, states.assigned_by_calls, constants
             )
-        kept = self.kept_functions.values()
         return missed_change(self.graph, *self._states.below, outside.codes(), kept, self._whole)
 
     def unpack(self, obj: Proxy, count: int) -> None:

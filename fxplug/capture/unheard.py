@@ -20,6 +20,7 @@ from fxplug.capture.containers import is_container
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import (
+    attributes_set,
     changes_in,
     is_read,
     is_read_of,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from fxplug.capture.outside import Step
     from fxplug.ir import Graph, SourceLine
 
-__all__ = ["functions_behind", "missed_change", "unheard_value"]
+__all__ = ["functions_behind", "left_by_call", "missed_change", "unheard_value"]
 
 _HOOKING = frozenset({"register_hook", "register_post_accumulate_grad_hook"})
 """Methods of tensors that let torch call a function with a gradient."""
@@ -67,8 +68,7 @@ def missed_change(
 ) -> TraceError | None:
     """Return the refusal of a program that reads what a hook has not changed yet; None if it reads no such thing.
 
-    So it is with functions that stay calls. Of these only what they change in globals and around them is looked at:
-    whose attributes they assign is not plain to see, and most are those of what they return.
+    So it is with functions that stay calls (see `left_by_call`).
 
     Args:
         graph: What was recorded.
@@ -78,9 +78,9 @@ def missed_change(
         kept: The functions that stay calls.
         whole: Path -> module, of those that stay calls and whose classes are not those of torch.
     """
-    for function in kept:
-        for name, line in _changes_read(function, modules, codes, _AROUND):
-            return _refusal_of_call(function, name, line)
+    left = left_by_call(kept, modules, codes, with_examples=False)
+    if left is not None:
+        return left
     for hook in _hooks_of(graph, modules, paths, codes):
         for name, line in _changes_read(hook.function, modules, codes, _ANYWHERE):
             return _refusal(hook, name, line)
@@ -89,6 +89,33 @@ def missed_change(
             # What tensors have, too, the program most likely reads of one.
             if name not in TENSOR_NAMES or is_read_of(codes, path.rpartition(".")[2], name):
                 return _refusal_of_layer(path, name, line)
+    return None
+
+
+def left_by_call(
+    kept: Iterable[Any], modules: Sequence[nn.Module], codes: Sequence[CodeType], *, with_examples: bool
+) -> TraceError | None:
+    """Return the refusal of a program that reads what a function that stays a call changes besides what it returns.
+
+    Of attributes only those of what the function names as a global, or as a variable around it, are looked at: whose
+    others are is not plain to see, and most are those of what it returns.
+
+    Args:
+        kept: The functions.
+        modules: Those below the root.
+        codes: The functions of the program, with those inside of them.
+        with_examples: Whether the function has run while the program was recorded.
+    """
+    for function in kept:
+        for name, line in _changes_read(function, modules, codes, _AROUND):
+            return _refusal_of_call(function, name, line, with_examples=with_examples)
+        own = {code for one in functions_behind(function) for code in with_inner(one.__code__)}
+        others = [code for code in codes if code not in own]
+        for code in own:
+            for holder, name in attributes_set(code):
+                if is_read_of(others, holder, name):
+                    line = place_of_write([code], name, "attribute")
+                    return _refusal_of_call(function, f"{holder}.{name}", line, with_examples=with_examples)
     return None
 
 
@@ -398,12 +425,18 @@ def _called(hook: _Hook) -> str:
     return f"{name}, a hook of {hook.owner},"
 
 
-def _refusal_of_call(function: Any, name: str, line: SourceLine | None) -> TraceError:
+def _refusal_of_call(function: Any, name: str, line: SourceLine | None, *, with_examples: bool) -> TraceError:
+    if with_examples:
+        return TraceError(
+            f"Cannot trace: {function.__qualname__}, which is kept as a call, changes {name!r}{_place(line)}, and the "
+            "program reads it. What the function does is not heard of: what it leaves for the program would be the "
+            "same in every call. Let the function return what is new.",
+            code="FXP-T061",
+        )
     return TraceError(
         f"Cannot trace: {function.__qualname__}, which is kept as a call, changes {name!r}{_place(line)}, and the "
         "program reads it. The function runs when the captured program runs, and not while it is recorded: what the "
-        "program has read is what was there before. Let the function return what is new, or give example inputs "
-        "(fxplug.trace(root, example_inputs)).",
+        "program has read is what was there before. Let the function return what is new.",
         code="FXP-T056",
     )
 

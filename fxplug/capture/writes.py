@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Writes",
+    "attributes_set",
     "changes_in",
     "is_read",
     "is_read_of",
@@ -95,6 +96,7 @@ def with_inner(code: CodeType) -> Iterator[CodeType]:
 _NAMED = frozenset({"LOAD_CLASSDEREF", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME"})
 _LOCAL = frozenset({"LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"})
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_HOLDERS = _NAMED | _ATTRIBUTE
 _LOADING = {"attribute": _ATTRIBUTE, "default": _LOCAL, "global": _NAMED, "variable": _NAMED}
 """Kind of a name (see `fxplug.capture.outside.Known`) -> the instructions that read it."""
 _ASSIGNED = frozenset({"DELETE_DEREF", "DELETE_GLOBAL", "STORE_DEREF", "STORE_GLOBAL"})
@@ -144,11 +146,11 @@ def is_read(codes: Iterable[CodeType], name: str, kind: str, *, contents: bool) 
 
 
 def is_read_of(codes: Iterable[CodeType], holder: str, name: str) -> bool:
-    """Return whether code reads an attribute of what it has just read as another attribute, as ``self.layer.count``."""
+    """Return whether code reads an attribute of what it has just read by a name, as ``self.layer.count``."""
     for code in codes:
         entries = _entries(code)
         for former, entry in pairwise(entries):
-            is_attribute = former.opname in _ATTRIBUTE and entry.opname in _ATTRIBUTE
+            is_attribute = former.opname in _HOLDERS and entry.opname in _ATTRIBUTE
             if is_attribute and former.argval == holder and entry.argval == name:
                 return True
     return False
@@ -231,6 +233,23 @@ def changes_in(code: CodeType) -> Iterator[tuple[str, str, bool]]:
             yield entry.argval, kind, True
     if not _BY_TEXT.isdisjoint(code.co_names):
         yield from ((text, "attribute", False) for text in _texts_in(code.co_consts))
+
+
+def attributes_set(code: CodeType) -> Iterator[tuple[str, str]]:
+    """Yield the name of a global, or of a variable around it, and that of an attribute of its that a function sets."""
+    entries = _entries(code)
+    stored = {entry.argval for entry in entries if entry.opname in _STORING["attribute"]}
+    own = {*code.co_varnames, *code.co_cellvars}
+    for index, entry in enumerate(entries):
+        if entry.opname not in _NAMED or entry.argval in own:
+            continue
+        # `holder.name += 1` reads it first, from a copy of what stands on the stack.
+        following = [one for one in entries[index + 1 : index + 3] if one.opname not in {"COPY", "DUP_TOP"}][
+            :1
+        ]
+        for one in following:
+            if one.opname in _STORING["attribute"] or (one.opname in _ATTRIBUTE and one.argval in stored):
+                yield entry.argval, one.argval
 
 
 def names_by_text(code: CodeType, values: Iterable[Any]) -> Iterator[str]:

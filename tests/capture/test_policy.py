@@ -224,12 +224,20 @@ def test_proxy_with_mixins_still_is_a_proxy():
     def program(x):
         seen.append(x)
         y = torch.relu(x)
-        a, b = y
+        a, b = y.chunk(2)
         return a + b
 
     graph = trace(program, proxy_mixins=lambda node, kind, context: (Loud,))
     assert isinstance(seen[0], Proxy)
-    assert [node.name for node in graph.nodes] == ["x", "relu", "getitem", "getitem_1", "add", "output"]
+    assert [node.name for node in graph.nodes] == [
+        "x",
+        "relu",
+        "chunk",
+        "getitem",
+        "getitem_1",
+        "add",
+        "output",
+    ]
 
 
 def test_mixins_reach_parameters():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from functools import lru_cache, partial
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -255,6 +256,8 @@ class CallListener(CallRecorder):
     def _call_kept(self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record and make a call of a function that stays a call; refuse it if it changes a list of the program."""
         real_args, real_kwargs = self._real(args), self._real(kwargs)
+        if isinstance(target, FunctionType):
+            self.note_kept(target)
         handed = hand_over(target, args, kwargs)
         run = partial(self.run_kept, original)
         if handed is None:

@@ -20,6 +20,7 @@ from fxplug.capture.examples.listening import KEPT
 from fxplug.capture.examples.numbers import NumberProxy, SizeProxy
 from fxplug.capture.examples.parts import tensors_in
 from fxplug.capture.examples.structures import others_of
+from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
@@ -127,6 +128,15 @@ class ExampleTracer(LayerCaller):
         self._examples = (tuple(example_args), dict(example_kwargs))
         self.mode = mode
         super().__init__(policy=policy)
+
+    def on_thread(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what a thread that the program starts is to run: what it would, and look what it is given."""
+        return run if self.paused or not self.is_tracing_here() else watched(self, run)
+
+    def is_traced_elsewhere(self, value: Any) -> bool:
+        """Return whether a value that is met in another thread is one of the trace, while that runs."""
+        is_known = id(value) in self._known or isinstance(value, NumberProxy)
+        return is_known and not self._ended
 
     def _reset(self) -> None:
         super()._reset()
