@@ -25,6 +25,7 @@ from fxplug.capture.comparisons import check_result, check_returned
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check, record_default
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.defaults import Defaults, trace_with_defaults
+from fxplug.capture.entering import EnteredLeaves
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.kinds import declare, fails_on_none
@@ -148,6 +149,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Positional and named inputs of the calls for which a program is traced without running it on them."""
     takes_defaults: bool = True
     """Whether an input of which the program asks is taken to have its default, if the answer hangs on nothing else."""
+    entered_modules: frozenset[str] = frozenset()
+    """Paths of modules that are entered though they would stay calls."""
     _names_inputs_by_path = False
     """Whether inputs for the parts of a structure are named after their places in it."""
 
@@ -164,6 +167,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._paths: dict[int, str] = {}
         self._below: list[nn.Module] = []
         self._leaf_classes: dict[type, str] = {}
+        self._entered = EnteredLeaves()
         self._reads_plainly = "getattr" not in replaced
         self.hears_every_attribute = not self._reads_plainly
         """Whether reads of submodules matter too (see `fxplug.capture.interception`)."""
@@ -417,6 +421,9 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _remember_modules(self, modules: Sequence[nn.Module]) -> None:
         """Take note of what the modules below the root hold, which stand in the order of their paths."""
+        self._entered = EnteredLeaves(
+            modules, self._paths, self.entered_modules, runs_leaves=self.runs_leaves
+        )
         self._states.remember_all(modules, self._paths)
 
     def _settle_surroundings(self) -> None:
@@ -908,7 +915,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def _is_leaf(self, module: nn.Module, path: str) -> bool:
         ask = self.policy.is_leaf_module
         answer = ask(module, path, self.context) if ask is not None else None
-        return self.is_leaf_module(module, path) if answer is None else answer
+        is_leaf = self.is_leaf_module(module, path) if answer is None else answer
+        return is_leaf and not self._entered.enters(module)
 
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module (see `fxplug.capture.interception`)."""
@@ -934,7 +942,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if path is not None:
             ask = policy.is_leaf_module
             answer = ask(module, path, self.context) if ask is not None else None
-            if treated in _LEAVES if answer is None else answer:
+            is_leaf = treated in _LEAVES if answer is None else answer
+            if is_leaf and not self._entered.enters(module):
                 self._states.check_call(module, path)
                 proxy = self._record_leaf(path, kind, args, kwargs)
                 if treated not in _LAYERS:
@@ -951,7 +960,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return "entered"
         if _may_give_none(kind):
             return "leaf"
-        return "layer" if self.policy.is_leaf_module is None else "layer in question"
+        is_certain = self.policy.is_leaf_module is None and not self._entered.may_enter
+        return "layer" if is_certain else "layer in question"
 
     def _call_as_replaced(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Hear of a call of a module in a tracer of which a subclass replaces what concerns modules."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from operator import attrgetter, itemgetter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.utils.checkpoint
@@ -39,12 +39,13 @@ from torch.nn.modules import module as module_base
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrizations, parametrize
 from torch.utils import _pytree
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
     from contextlib import AbstractContextManager
     from types import CodeType
 
@@ -89,6 +90,7 @@ __all__ = [
     "autograd_modes",
     "beneath",
     "buffers_of",
+    "caches_of_weights",
     "call_beneath",
     "calls_forward",
     "can_be_rebuilt",
@@ -109,6 +111,7 @@ __all__ = [
     "has_gradient_hooks",
     "has_hooks",
     "has_only_weight_hooks",
+    "has_pure_weights",
     "hook_tables",
     "hook_tables_in",
     "hook_tables_of",
@@ -132,6 +135,7 @@ __all__ = [
     "own_tables",
     "parameter_of",
     "parameters_of",
+    "parametrized_among",
     "paths_and_modules_below",
     "paths_below",
     "persists",
@@ -383,6 +387,33 @@ def has_only_weight_hooks(module: nn.Module) -> bool:
     return not has_backward_hooks(module) and all(
         type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks
     )
+
+
+def parametrized_among(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Return those modules of which torch computes a weight anew at each read (`torch.nn.utils.parametrize`)."""
+    # torch makes a class for each of them. This is asked in every trace, and most models have none.
+    kinds = {
+        kind
+        for kind in set(map(type, modules))
+        if kind.__module__ == parametrize.__name__ and kind is not parametrize.ParametrizationList
+    }
+    return [module for module in modules if type(module) in kinds] if kinds else []
+
+
+def has_pure_weights(module: nn.Module) -> bool:
+    """Return whether what computes the weights of a parametrized module is known to use the original ones alone."""
+    parts = [
+        part for each in cast("nn.ModuleDict", module.parametrizations).values() for part in each.children()
+    ]
+    return all(isinstance(part, _PURE_PARAMETRIZATIONS) for part in parts)
+
+
+_PURE_PARAMETRIZATIONS = (parametrizations._WeightNorm, parametrizations._Orthogonal)
+
+
+def caches_of_weights() -> int:
+    """Return inside of how many ``parametrize.cached()`` the process is."""
+    return parametrize._cache_enabled
 
 
 def parameters_of(module: nn.Module) -> MutableMapping[str, Any]:

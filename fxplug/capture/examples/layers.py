@@ -63,6 +63,7 @@ class LayerCaller(CallListener):
         self._layers = {
             id(layer): (paths[id(layer)], layer.__class__, effect)
             for layer, effect in effects_of_layers(self._states.plain_layers)
+            if not self._entered.may_be(layer)
         }
 
     def on_module_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -152,6 +153,8 @@ class LayerCaller(CallListener):
         # Hooks on gradients belong to the call of the module itself.
         if isinstance(module, _ScriptModule) or has_backward_hooks(module):
             return True
+        if self._entered.may_enter and self._entered.enters(module):
+            return False
         if "is_leaf_module" in self._replaced:
             return self._is_leaf(module, path)
         ask = self.policy.is_leaf_module
