@@ -11,17 +11,39 @@ from __future__ import annotations
 from types import MethodWrapperType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.arrays import call_without_array
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import traced_value
+from fxplug.errors import TraceError
 from fxplug.semantics.internals import remove_mode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["TracedCalls"]
+
+
+def _without_arrays(
+    error: TraceError, interceptor: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None:
+    """Return a call that does without arrays of NumPy what one that was refused does; None where there is none."""
+    if error.code != "FXP-T006":
+        return None
+    if function in _INDEXING:
+        key = interceptor.create_index(args[1])
+        return None if key is args[1] else (function, (args[0], key, *args[2:]), kwargs)
+    made = call_without_array(function, args, kwargs)
+    if made is None:
+        return None
+    make, options = made
+    return torch.Tensor.to, (interceptor.on_plain_call(make, args, {}),), options
+
+
+_INDEXING = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 
 
 class TracedCalls(TorchFunctionMode):
@@ -54,7 +76,14 @@ class TracedCalls(TorchFunctionMode):
             return interceptor.on_plain_call(func, args, named)
         if session.probes:
             self._settle(args, named)
-        result = type(proxy).__torch_function__(func, types, args, named)
+        try:
+            result = type(proxy).__torch_function__(func, types, args, named)
+        except TraceError as error:
+            again = _without_arrays(error, interceptor, func, args, named)
+            if again is None:
+                raise
+            func, args, named = again
+            result = type(proxy).__torch_function__(func, types, args, named)
         if interceptor.new_constants:
             interceptor.on_constants_read(result)
         return result

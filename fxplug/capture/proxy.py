@@ -34,6 +34,7 @@ from fxplug.capture.arguments import (
     iterate_parts,
     own_container,
 )
+from fxplug.capture.arrays import as_index, is_exact_number
 from fxplug.capture.bytecode import find_assertion, unpacked_count
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.callsites import asks_for_length_of_pattern, called_by, expects_sizes
@@ -98,6 +99,10 @@ class ProxyFactory(Protocol):
 
     def keys(self, obj: Proxy) -> Any:
         """Answer a call of ``keys`` on a value that is unpacked with two stars."""
+        ...
+
+    def create_index(self, key: Any) -> Any:
+        """Return an index with tensors in place of arrays of NumPy; the index itself if it has none."""
         ...
 
     def note_read(self, read: Attribute) -> None:
@@ -262,10 +267,25 @@ class Proxy:
         return self.tracer.keys(self)
 
     def __getitem__(self, key: Any) -> Any:
-        return self.tracer.create_proxy("call_function", operator.getitem, (self, key), {})
+        try:
+            return self.tracer.create_proxy("call_function", operator.getitem, (self, key), {})
+        except TraceError as error:
+            key = self._index_without_arrays(key, error)
+            return self.tracer.create_proxy("call_function", operator.getitem, (self, key), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+        try:
+            self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+        except TraceError as error:
+            key = self._index_without_arrays(key, error)
+            self.tracer.create_proxy("call_function", operator.setitem, (self, key, value), {})
+
+    def _index_without_arrays(self, key: Any, error: TraceError) -> Any:
+        """Return an index that no graph could hold with tensors in place of its arrays; raise the error for others."""
+        converted = self.tracer.create_index(key) if error.code == "FXP-T006" else key
+        if converted is key:
+            raise error
+        return converted
 
     def __delitem__(self, key: Any) -> None:
         self.tracer.create_proxy("call_function", operator.delitem, (self, key), {})
@@ -524,8 +544,14 @@ class TracerBase:
             return container_argument(a, self.create_arg)
         return self.create_node("call_function", kind, tuple([self.create_arg(part) for part in parts]), {})
 
+    def create_index(self, key: Any) -> Any:
+        """Return an index with tensors in place of arrays of NumPy; the index itself if it has none."""
+        return as_index(key)
+
     def _foreign_argument(self, a: Any) -> Argument:
         """Return the argument for a value that is neither plain nor a container of others."""
+        if is_exact_number(a):
+            return a.item()
         parts = constructor_arguments(a)
         if parts is not None:
             named = {name: self.create_arg(part) for name, part in parts.items()}

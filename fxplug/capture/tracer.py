@@ -17,6 +17,7 @@ from torch import nn
 from fxplug.capture.answers import MIXINS
 from fxplug.capture.arguments import PLAIN_TYPES as _DIRECT
 from fxplug.capture.arguments import is_constant, iterate_parts
+from fxplug.capture.arrays import as_index
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
@@ -795,6 +796,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if callable(a) and not isinstance(a, _HOLDING_NOTHING):
             self._check_function(a)
         return super()._foreign_argument(a)
+
+    def create_index(self, key: Any) -> Any:
+        """Return an index with tensors in place of arrays of NumPy; the index itself if it has none."""
+        return self._silently(as_index, key)
 
     def _check_function(self, function: Callable[..., Any]) -> None:
         """Refuse a function as a constant of the graph that holds what differs from call to call."""

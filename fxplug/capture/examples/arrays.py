@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 
+from fxplug.capture.arrays import is_array
 from fxplug.capture.examples.parts import is_in_reach
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.semantics.internals import storage_of, with_data
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-__all__ = ["FreshTensors", "holds_array", "is_array", "outlives", "write_to_array"]
-
-
-def is_array(value: Any) -> bool:
-    """Return whether a value is an array of NumPy."""
-    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
-
-
-def holds_array(value: Any) -> bool:
-    """Return whether a value is an array of NumPy, or a list or tuple with one in it."""
-    if isinstance(value, (list, tuple)):
-        return any(map(holds_array, cast("Iterable[Any]", value)))
-    return is_array(value)
+__all__ = ["FreshTensors", "outlives", "write_to_array"]
 
 
 class FreshTensors:

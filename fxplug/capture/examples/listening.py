@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.capture.arrays import as_index, holds_array, index_by_numbers
 from fxplug.capture.callsites import is_told_only
 from fxplug.capture.closures import Closure, ClosureCall, Transformed, opened, plain_function
-from fxplug.capture.examples.arrays import holds_array
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["KEPT", "CallListener"]
 
 _QUESTIONS = frozenset({"dim", "ndim", "ndimension", "shape", "size"})
+_INDEXING = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 _FROM_NUMPY = torch.from_numpy
 """Which has a stand-in while a trace runs."""
 KEPT = (
@@ -100,6 +101,15 @@ class CallListener(CallRecorder):
         if plain is not None:
             result = self._call_plainly(function, args, kwargs, plain)
             return self.exact(result) if name in _EXACT else result
+        result = self._call_with_others(function, args, kwargs)
+        return self.exact(result) if name in _EXACT else result
+
+    def _call_with_others(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Make a call whose arguments are not all tensors and plain values, and record it."""
+        if function in _INDEXING and any(map(holds_array, args)):
+            return self._index_by_arrays(function, args)
         real_args, real_kwargs = self._real(args), self._real(kwargs)
         if not self._holds_traced(args) and not self._holds_traced(kwargs):
             return self._call_aside(function, args, kwargs)
@@ -110,7 +120,18 @@ class CallListener(CallRecorder):
         result = self._make(node, function, real_args, real_kwargs)
         if type(result) is SizeProxy and len(args) == 1:
             self._sizes[self._known[id(args[0])][1]] = result
-        return self.exact(result) if name in _EXACT else result
+        return result
+
+    def _index_by_arrays(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Record and make an indexing with constants of the graph in place of the arrays in the index."""
+        with with_data():
+            key = self._aloof(as_index, args[1])
+            made = key if self.without_data is None else self._aloof(index_by_numbers, key)
+        for part in key if type(key) is tuple else (key,):
+            if isinstance(part, torch.Tensor) and id(part) not in self._known:
+                self._know_constant(part)
+        node = self._record(*canonical_call(function, (args[0], key, *args[2:]), {}))
+        return self._make(node, function, self._real((args[0], made, *args[2:])), {})
 
     def _record_hooking(self, function: Any, args: tuple[Any, ...]) -> Node | None:
         """Record that a hook is put on a tensor which holds values of the program; None for one that is a constant."""

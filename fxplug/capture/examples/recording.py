@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from fxplug.capture.arrays import holds_array
 from fxplug.capture.callforms import is_of_library, tells_sizes_apart
-from fxplug.capture.examples.arrays import FreshTensors, holds_array, outlives, write_to_array
+from fxplug.capture.examples.arrays import FreshTensors, outlives, write_to_array
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.guarding import expression, guard_of

@@ -12,6 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.arrays import is_number
 from fxplug.capture.closures import ClosureCall, Transformed
 from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
 from fxplug.capture.examples.asking import Answerer
@@ -369,8 +370,8 @@ class ValueKeeper(Answerer):
         whole = self._tuples.get(id(a))
         if whole is not None:
             return whole[1]
-        if type(a).__module__ == "numpy" and hasattr(a, "item") and not hasattr(a, "__len__"):
-            return a.item()  # torch takes a number of numpy for the number of Python that it is.
+        if is_number(a):
+            return a.item()
         if isinstance(a, torch.Generator):
             return self._lift_generator(a)
         if type(a) is set or type(a) is frozenset:
