@@ -18,6 +18,7 @@ from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
 from fxplug.api.user_errors import error_with_place
 from fxplug.capture import TraceContext, TracePolicy, Tracer
+from fxplug.capture.conversions import MissedConversionError
 from fxplug.capture.examples import ExampleTracer
 from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import FxplugError, GuardError, TraceError, did_you_mean, shown
@@ -243,12 +244,32 @@ def _collected(program: Any, problems: Sequence[TraceError]) -> TraceError:
 def _capture_symbolically(
     program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], options: CaptureOptions
 ) -> GraphModule:
-    tracer = Tracer(autowrap_functions=options.kept, policy=options.policy())
-    tracer.on_mutation = options.on_mutation
-    tracer.problems = options.problems
-    tracer.examples = args, kwargs
+    def make() -> Tracer:
+        tracer = Tracer(autowrap_functions=options.kept, policy=options.policy())
+        tracer.on_mutation = options.on_mutation
+        tracer.problems = options.problems
+        tracer.examples = args, kwargs
+        return tracer
+
+    return traced(make, program, None)
+
+
+def traced(make: Callable[[], Tracer], program: Any, concrete_args: Any) -> GraphModule:
+    """Return what a tracer records of a program without examples.
+
+    Args:
+        make: Makes the tracer.
+        program: A module or function.
+        concrete_args: Values of some of its inputs.
+    """
+    tracer = make()
     with paused_collection():
-        graph = tracer.trace(program)
+        try:
+            graph = tracer.trace(program, concrete_args)
+        except MissedConversionError:
+            tracer = make()
+            tracer.plain_conversions = True
+            graph = tracer.trace(program, concrete_args)
         return GraphModule(tracer.root, graph, name_of_root(program))
 
 
@@ -288,7 +309,11 @@ def _capture_once(
         try:
             return _run_on_examples(program, args, kwargs, options, ways)
         except TraceError as error:
-            way = _OTHER_WAYS.get(error.code)
+            way = (
+                "plain_conversions"
+                if isinstance(error, MissedConversionError)
+                else _OTHER_WAYS.get(error.code)
+            )
             if way is None or way in ways:
                 raise
             if way != "fixes_numbers" or not _fixes_more_numbers(ways):
@@ -406,6 +431,7 @@ def _run_once(
     tracer.values = {} if keeps_values else None
     tracer.fixes_numbers = "fixes_numbers" in ways
     tracer.plain_numbers = ways.get("plain_numbers", frozenset())
+    tracer.plain_conversions = "plain_conversions" in ways
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.api.tracing import traced
+from fxplug.api.tracing import trace_symbolically
 from fxplug.execute import GraphModule
 from fxplug.ir import Graph
 from fxplug.plugins import default_manager
@@ -72,6 +72,6 @@ def _captured(program: Any, manager: PluginManager | None) -> Any:
         return program
     plugins = default_manager() if manager is None else manager
     # The parameters stand for any values.
-    module = traced(program, None, plugins, takes_defaults=False)
+    module = trace_symbolically(program, None, plugins, takes_defaults=False)
     # A function is no module: what a pattern finds there is not superfluous because of it.
     return module if isinstance(program, nn.Module) else module.graph

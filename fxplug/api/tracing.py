@@ -12,11 +12,10 @@ from fxplug.api.capturing import (
     capture,
     check_options,
     install_policy,
-    name_of_root,
+    traced,
     unwrapped,
 )
 from fxplug.capture import Tracer
-from fxplug.execute import GraphModule
 from fxplug.ir.collector import paused_collection
 from fxplug.plugins import PluginManager, default_manager
 
@@ -26,9 +25,10 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from fxplug.execute import GraphModule
     from fxplug.plugins import TraceConfig
 
-__all__ = ["chosen_options", "symbolic_trace", "trace", "traced"]
+__all__ = ["chosen_options", "symbolic_trace", "trace", "trace_symbolically"]
 
 
 def symbolic_trace(
@@ -64,10 +64,10 @@ def symbolic_trace(
             graph_module = fx.symbolic_trace(model)
             print(graph_module.code)
     """
-    return traced(root, concrete_args, default_manager() if manager is None else manager)
+    return trace_symbolically(root, concrete_args, default_manager() if manager is None else manager)
 
 
-def traced(
+def trace_symbolically(
     root: nn.Module | Callable[..., Any],
     concrete_args: Mapping[str, Any] | Sequence[Any] | None,
     plugins: PluginManager,
@@ -77,12 +77,14 @@ def traced(
     """Do what `symbolic_trace` does; without `takes_defaults`, all inputs may have any value (see `Tracer`)."""
     policy = plugins.trace_policy()
     program = unwrapped(root, policy.unwrap_module)
-    tracer = Tracer(policy=policy)
-    tracer.on_mutation = plugins.config.trace.on_mutation
-    tracer.takes_defaults = takes_defaults
-    with paused_collection():
-        graph = tracer.trace(program, concrete_args)
-        return GraphModule(tracer.root, graph, name_of_root(program))
+
+    def make() -> Tracer:
+        tracer = Tracer(policy=policy)
+        tracer.on_mutation = plugins.config.trace.on_mutation
+        tracer.takes_defaults = takes_defaults
+        return tracer
+
+    return traced(make, program, concrete_args)
 
 
 def trace(  # noqa: PLR0913 - one front door with many switches

@@ -22,7 +22,9 @@ __all__ = [
     "asks_for_length_of_pattern",
     "called_by",
     "called_name",
+    "callee_of",
     "count_of_arguments",
+    "entries_of",
     "expects_sizes",
     "fills_told_text",
     "is_compared",
@@ -140,6 +142,16 @@ def _decoded(code: CodeType) -> tuple[list[dis.Instruction], dict[int, int]]:
 
 
 _KEPT = 256
+
+
+def entries_of(code: CodeType) -> list[dis.Instruction]:
+    """Return the instructions of a function that do something."""
+    return _decoded(code)[0]
+
+
+def callee_of(code: list[dis.Instruction], index: int) -> int | None:
+    """Return the index of the instruction that read what is called at an index; None if that is not plain to see."""
+    return _callee(code, index)
 
 
 def _callee(code: list[dis.Instruction], index: int) -> int | None:

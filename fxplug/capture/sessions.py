@@ -49,6 +49,10 @@ class ModuleInterceptor(Protocol):
         """Return what hears of calls of torch while it is entered."""
         ...
 
+    def on_number_made(self, kind: type, value: Any) -> Any:
+        """Return what ``int(value)`` or ``float(value)`` gives, or what stands for it."""
+        ...
+
     def on_function_call(
         self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -165,7 +169,7 @@ class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
     __slots__ = (
-        *("caches", "entered", "interceptor", "leaves", "likenesses", "modes"),
+        *("caches", "conversions", "entered", "interceptor", "leaves", "likenesses", "modes"),
         *("namespaces", "probes", "reached", "watched"),
     )
 
@@ -177,6 +181,8 @@ class Session:
         """Id -> callable, of what this trace keeps as a call and others do not."""
         self.namespaces: set[int] = set()
         """The globals, by id, that have been looked through."""
+        self.conversions: set[tuple[int, str]] = set()
+        """The names of classes of numbers, each with the id of the globals, that something else stands for."""
         self.likenesses = Likenesses()
         """Which modules and objects lead to the same code."""
         self.reached: dict[tuple[int, int], Any] = {}

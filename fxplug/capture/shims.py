@@ -17,6 +17,7 @@ from torch import nn
 from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.comparisons import check_result
+from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
@@ -66,6 +67,8 @@ def call_leaf(
         return answer(original, *args)
     if interceptor is None:
         return original(*args, **kwargs)
+    if target in _CONVERSIONS and len(args) == 1 and not kwargs:
+        return interceptor.on_number_made(target, args[0])
     name = mode_asked(target)
     if name is not None:
         return hear_of_mode(interceptor, name, args, kwargs, original(*args, **kwargs))
@@ -73,6 +76,9 @@ def call_leaf(
     if asked is not None:
         interceptor.on_world_asked(*asked)
     return original(*args, **kwargs)
+
+
+_CONVERSIONS = frozenset(CONVERSIONS.values())
 
 
 def _class_stood_for(value: Any) -> type | None:

@@ -150,6 +150,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Positional and named inputs of the calls for which a program is traced without running it on them."""
     takes_defaults: bool = True
     """Whether an input of which the program asks is taken to have its default, if the answer hangs on nothing else."""
+    plain_conversions = False
+    """Whether ``int`` and ``float`` are called as they are, which needs the very number."""
     entered_modules: frozenset[str] = frozenset()
     """Paths of modules that are entered though they would stay calls."""
     _names_inputs_by_path = False
@@ -1009,6 +1011,14 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def torch_calls(self, session: Session) -> AbstractContextManager[Any]:
         """Return what hears of calls of torch while it is entered (see `fxplug.capture.interception`)."""
         return TracedCalls(session)
+
+    def on_number_made(self, kind: type, value: Any) -> Any:
+        """Hear of a call of ``int`` or ``float`` (see `fxplug.capture.conversions`)."""
+        return (
+            self.create_proxy("call_function", kind, (value,), {})
+            if isinstance(value, Proxy)
+            else kind(value)
+        )
 
     def on_function_call(
         self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -21,6 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from fxplug.capture.comparisons import check_comparisons
+from fxplug.capture.conversions import (
+    CONVERSIONS,
+    called_conversions,
+    conversions_heard_in,
+    is_used_otherwise,
+    missed_conversion,
+)
 from fxplug.capture.hazards import ASKED_BY_NAME, reachable
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.sessions import Session, active
@@ -422,6 +429,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             if original_of(namespace.get(name, value)) is value:
                 _hold_name(patches, session, namespace, name, value)
         # A function without an object of its own may be given this one.
+        if not scan.names.isdisjoint(CONVERSIONS):
+            _hear_of_conversions(patches, session, namespace, body_of(patches, found).__code__)
         _hear_of_world(patches, session, found, receiver if owner is None else owner, scan.names)
         _hear_of_modes(patches, session, namespace, scan.names)
         if (scan.tests or scan.pairs) and not runs_on_examples:
@@ -430,6 +439,28 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
 
 
 _ASKED_OF_EXAMPLES = frozenset({"len", "type"})
+
+
+def _hear_of_conversions(
+    patches: Patches, session: Session, namespace: dict[str, Any], code: CodeType
+) -> None:
+    """Hear of calls of ``int`` and ``float``, if no code of the module of Python needs the classes themselves.
+
+    Raises:
+        MissedConversionError: This code does, and what stands for a class is in its place already.
+    """
+    interceptor = session.interceptor
+    if getattr(interceptor, "plain_conversions", True):
+        return
+    held = [name for name in CONVERSIONS if (id(namespace), name) in session.conversions]
+    if any(is_used_otherwise(code, name) for name in held):
+        raise missed_conversion(code)
+    called = called_conversions(code).difference(held)
+    for name in conversions_heard_in(namespace, called) if called else ():
+        value = CONVERSIONS[name]
+        if original_of(namespace.get(name, value)) is value:
+            session.conversions.add((id(namespace), name))
+            _hold_name(patches, session, namespace, name, value)
 
 
 def _hear_of_world(

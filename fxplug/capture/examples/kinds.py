@@ -60,6 +60,8 @@ _WHOLE = frozenset(
 _KINDS_KEPT = ({*INFIX, *PREFIX} - {operator.pow}) | {
     abs,
     divmod,
+    float,
+    int,
     len,
     math.ceil,
     math.floor,

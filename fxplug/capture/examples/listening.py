@@ -254,6 +254,18 @@ class CallListener(CallRecorder):
             return self._call_aside(function, args, kwargs)
         return self._make(self._record("call_function", function, args, kwargs), function, args, kwargs)
 
+    def on_number_made(self, kind: type, value: Any) -> Any:
+        """Hear of a call of ``int`` or ``float``, whose result hangs on the inputs where the value does."""
+        if self.paused or self._ended:
+            return kind(value)
+        if type(value) in _PLAIN_TENSORS and self.mode != "shape":
+            is_recorded = self._aloof(torch.numel, value) == 1
+        else:
+            is_recorded = isinstance(value, NumberProxy)
+            if is_recorded and type(value.value) is kind:
+                return value
+        return self.record_call(kind, (value,)) if is_recorded else kind(value)
+
     def on_function_call(
         self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

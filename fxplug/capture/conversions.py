@@ -1,0 +1,186 @@
+"""Calls of ``int`` and ``float``, from which Python takes nothing but a number of its own.
+
+What stands in for their names while a program runs lets ``int(x.shape[0] / 2)`` be part of the graph. It is not the
+class, as far as ``is`` and code in C go: where the code of a module of Python does anything else with one of the names
+than call it, or ask by it of what class something is, the name is left alone.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import weakref
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from fxplug.capture.attributes import attribute_of
+from fxplug.capture.callsites import callee_of, entries_of
+from fxplug.errors import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = [
+    "CONVERSIONS",
+    "MissedConversionError",
+    "called_conversions",
+    "conversions_heard_in",
+    "is_used_otherwise",
+    "missed_conversion",
+]
+
+CONVERSIONS: Mapping[str, type] = {"int": int, "float": float}
+_CLASSES = frozenset({"isinstance", "issubclass"})
+_LOADS = frozenset({"BUILD_TUPLE", "LOAD_ATTR", "LOAD_DEREF", "LOAD_GLOBAL", "PRECALL"})
+"""What may stand between a class and the question for it."""
+_HAS_FLAG = sys.version_info >= (3, 11)
+"""Whether the instruction that reads a global says whether it is called."""
+
+
+class MissedConversionError(TraceError):
+    """A function was reached late that needs the class itself under a name for which something else stands."""
+
+
+def missed_conversion(code: CodeType) -> MissedConversionError:
+    """Return the error for a function that needs the classes themselves, and is reached when others stand for them."""
+    return MissedConversionError(
+        f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) uses int or float otherwise than by "
+        "calling it, and was not found before the program ran. Keep it among the names of its module, or keep the "
+        "function as a call (fxplug.wrap).",
+        code="FXP-T068",
+    )
+
+
+def called_conversions(code: CodeType) -> frozenset[str]:
+    """Return which of the names a function, or one in it, calls."""
+    return _uses(code)[0]
+
+
+def is_used_otherwise(code: CodeType, name: str) -> bool:
+    """Return whether a function, or one in it, needs the class itself that has a name."""
+    return name in _uses(code)[1]
+
+
+def conversions_heard_in(namespace: dict[str, Any], names: Iterable[str]) -> list[str]:
+    """Return those of the names for which something else may stand among the globals of a module of Python."""
+    codes = [function.__code__ for function in _functions_of(namespace)]
+    return [name for name in names if not any(is_used_otherwise(code, name) for code in codes)]
+
+
+_NOTHING: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+_known: dict[int, tuple[weakref.ref[CodeType], tuple[frozenset[str], frozenset[str]]]] = {}
+"""By id, because code compares and hashes by all that it holds."""
+
+
+def _uses(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Return which of the names a function calls, and which it uses otherwise, with the functions in it."""
+    key = id(code)
+    known = _known.get(key)
+    if known is None:
+        own = _own_uses(code) if not CONVERSIONS.keys().isdisjoint(code.co_names) else _NOTHING
+        parts = [own, *(_uses(part) for part in code.co_consts if isinstance(part, CodeType))]
+        found = (
+            frozenset().union(*(part[0] for part in parts)),
+            frozenset().union(*(part[1] for part in parts)),
+        )
+        known = _known[key] = (weakref.ref(code, lambda _: _known.pop(key, None)), found)
+    return known[1]
+
+
+def _own_uses(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    entries = entries_of(code)
+    calls = {callee_of(entries, index): index for index in range(len(entries))}
+    called: set[str] = set()
+    others: set[str] = set()
+    for index, entry in enumerate(entries):
+        if entry.argval not in CONVERSIONS or entry.opcode not in dis.hasname:
+            continue
+        if entry.opname in {"LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"}:
+            continue  # An attribute of something else.
+        if entry.opname == "LOAD_GLOBAL" and (_is_called(entry) if _HAS_FLAG else index in calls):
+            called.add(entry.argval)
+        elif not (_is_asked_for(entries, index, calls) or _is_annotation(entries, index)):
+            others.add(entry.argval)
+    return frozenset(called), frozenset(others)
+
+
+def _is_called(entry: dis.Instruction) -> bool:
+    return bool((entry.arg or 0) & 1)
+
+
+def _is_asked_for(entries: list[dis.Instruction], index: int, calls: dict[int | None, int]) -> bool:
+    """Return whether the class that is read at an index is one of those that ``isinstance`` is given."""
+    for place, call in calls.items():
+        if place is not None and place < index < call and entries[place].argval in _CLASSES:
+            return all(entry.opname in _LOADS for entry in entries[index:call])
+    return False
+
+
+def _is_annotation(entries: list[dis.Instruction], index: int) -> bool:
+    """Return whether the class that is read at an index annotates a parameter of a function that is made there."""
+    while entries[index].opname in _IN_ANNOTATIONS and not isinstance(entries[index].argval, CodeType):
+        index += 1
+    return isinstance(entries[index].argval, CodeType) and entries[index + 1].opname == "MAKE_FUNCTION"
+
+
+_IN_ANNOTATIONS = frozenset(
+    {"BUILD_TUPLE", "LOAD_CONST", "LOAD_FAST", "LOAD_CLOSURE", "LOAD_GLOBAL", "LOAD_NAME"}
+)
+
+
+def _functions_of(namespace: dict[str, Any]) -> Iterator[FunctionType]:
+    """Yield the functions that have a module's names as their globals, if the module or its classes hold them."""
+    pending: list[Any] = list(namespace.values())
+    seen: set[int] = set()
+    while pending:
+        value = pending.pop()
+        if id(value) in seen or isinstance(value, ModuleType):
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            if value.__globals__ is namespace:
+                yield value
+            pending += filter(_leads_on, _held_by(value))
+        elif isinstance(value, type):
+            if value.__module__ == namespace.get("__name__"):
+                pending += vars(value).values()
+        else:
+            pending += filter(_leads_on, _behind(value))
+
+
+def _held_by(function: FunctionType) -> Iterator[Any]:
+    yield from vars(function).values()
+    for cell in function.__closure__ or ():
+        try:
+            held = cell.cell_contents
+        except ValueError:  # It has no value yet.
+            continue
+        yield held
+        yield from _elements(held)
+
+
+def _behind(value: Any) -> list[Any]:
+    """Return what an object holds that a module or a class has in the place of a function."""
+    if isinstance(value, property):
+        return [value.fget, value.fset, value.fdel]
+    if isinstance(value, (staticmethod, classmethod, MethodType)):
+        return [value.__func__]
+    if isinstance(value, partial):
+        return [value.func]
+    return [*attribute_of(value, "__dict__", {}).values(), *_elements(value)]
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if type(value) not in {dict, list, tuple} or len(value) > _MOST:
+        return ()
+    return list(value.values() if type(value) is dict else value)
+
+
+_MOST = 1000
+_LEADING = (FunctionType, MethodType, property, staticmethod, classmethod, partial, functools.cached_property)
+
+
+def _leads_on(value: Any) -> bool:
+    return isinstance(value, _LEADING)
