@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections import deque
+from collections import UserDict, UserList, deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ from fxplug.semantics.random_state import kept_random_state
 from fxplug.semantics.storages import is_elsewhere, take_off_history
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Collection, Generator, Iterable, Iterator
 
 __all__ = [
     "SavedState",
@@ -36,21 +36,38 @@ ValueT = TypeVar("ValueT")
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def tensors_in(value: Any, _around: tuple[int, ...] = ()) -> Iterator[torch.Tensor]:
-    """Yield the tensors in nested lists, tuples, dicts, dataclasses, and objects of which torch knows the parts."""
-    if isinstance(value, torch.Tensor):
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in nested lists, tuples, dicts, dataclasses, and objects of which torch knows the parts.
+
+    What holds itself is looked through once.
+    """
+    for leaf in _leaves_in(value, ()):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+
+
+def _leaves_in(value: Any, _around: tuple[int, ...]) -> Iterator[Any]:
+    """Yield the tensors and the open sizes in a nested value."""
+    if isinstance(value, _LEAVES):
         yield value
-    elif isinstance(value, dict):
-        for element in value.values():
-            yield from tensors_in(element, _around)
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from tensors_in(element, _around)
+        return
+    if id(value) in _around:
+        return
+    parts: Iterable[Any] = ()
+    if isinstance(value, (dict, UserDict)):
+        parts = cast("dict[Any, Any]", value).values()
+    elif isinstance(value, (list, tuple, deque, UserList)):
+        parts = cast("list[Any]", value)
     elif is_registered(value):
-        yield from tensors_in(flatten_tree(value)[0], _around)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type) and id(value) not in _around:
-        for field in dataclasses.fields(value):  # One may hold what holds it.
-            yield from tensors_in(getattr(value, field.name, None), (*_around, id(value)))
+        parts = flatten_tree(value)[0]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    for part in parts:
+        yield from _leaves_in(part, (*_around, id(value)))
+
+
+_OPEN_SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_LEAVES = (torch.Tensor, *_OPEN_SIZES)
 
 
 def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -64,7 +81,9 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def copy_values(values: ValueT) -> ValueT:
     """Return a deep copy; tensors that are results of a computation are copied without their history."""
-    return deep_copy(values, _copies(tensors_in(values)))
+    # Open sizes never change, and hold on to the whole environment that they are known in.
+    sizes = {id(leaf): leaf for leaf in _leaves_in(values, ()) if isinstance(leaf, _OPEN_SIZES)}
+    return deep_copy(values, {**_copies(tensors_in(values)), **sizes})
 
 
 def copy_module(module: ModuleT) -> ModuleT:
@@ -170,11 +189,17 @@ class SavedState:
         module: What is saved, with everything below it.
         buffers_only: Whether parameters and plain attributes are left out. They are what takes memory, and what a
             lowered module may fill at its first call.
-        besides: Tensors that are kept elsewhere, and saved with it.
+        besides: Tensors that are kept elsewhere, or left out by `buffers_only`, and saved with it.
+        parts: Modules below it of which all is saved, also with `buffers_only`.
     """
 
     def __init__(
-        self, module: nn.Module, *, buffers_only: bool = False, besides: Iterable[torch.Tensor] = ()
+        self,
+        module: nn.Module,
+        *,
+        buffers_only: bool = False,
+        besides: Iterable[torch.Tensor] = (),
+        parts: Iterable[nn.Module] = (),
     ) -> None:
         self.buffers = {name: tensor.detach().clone() for name, tensor in tensors_of(module)}
         """Path -> value of every buffer, and of every tensor that is a plain attribute."""
@@ -185,9 +210,12 @@ class SavedState:
         self._contents: list[tuple[Any, Any]] = []
         self._containers = Containers()
         """Of attributes, with the containers in them."""
-        if buffers_only:
-            return
-        for part in module.modules():
+        kept = parts if buffers_only else (module,)
+        self._keep({id(part): part for whole in kept for part in whole.modules()}.values())
+
+    def _keep(self, parts: Collection[nn.Module]) -> None:
+        """Save attributes and parameters of modules, but not of those below them."""
+        for part in parts:
             attributes = dict(vars(part))
             self._attributes.append((part, attributes))
             self._contents += [
@@ -196,11 +224,9 @@ class SavedState:
                 if isinstance(value, (dict, list, set))
             ]
             self._containers.remember("", attributes)
-        for tensor in (
-            *module.parameters(),
-            *(tensor for part in module.modules() for tensor in tensors_in(_own_containers(part))),
-        ):
-            self._tensors.add(tensor)
+        for part in parts:
+            for tensor in (*part.parameters(recurse=False), *tensors_in(_own_containers(part))):
+                self._tensors.add(tensor)
 
     def restore(self) -> None:
         """Make the module what it was; objects that it held keep their identity."""

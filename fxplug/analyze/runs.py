@@ -11,6 +11,7 @@ import torch
 from fxplug.analyze.comparison import Comparison, Tolerance, compare, describe
 from fxplug.analyze.isolation import copy_values, forked_random_state, tensors_in, tensors_of
 from fxplug.semantics.deep_copies import deep_copy
+from fxplug.semantics.internals import is_fake
 from fxplug.semantics.storages import checksum
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def observe(
 
 
 def _is_other(tensor: torch.Tensor, before: torch.Tensor) -> bool:
+    if is_fake(tensor):
+        return False  # Nobody knows; where nothing is computed, nothing is compared.
     if tensor.layout is torch.strided and before.layout is torch.strided and not tensor.is_meta:
         return not torch.equal(tensor, before)
     return checksum(tensor) != checksum(before)

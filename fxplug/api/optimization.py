@@ -26,6 +26,7 @@ from fxplug.api.user_errors import error_with_place
 from fxplug.errors import ConfigError, FingerprintError, FxplugError, PassError
 from fxplug.lower import Lowered, LoweringReport, OnMismatch, lower, lowered_partitions
 from fxplug.lower.lowered import check_on_mismatch
+from fxplug.passes.kept_state import saved_before_trial
 from fxplug.plugins import BackendOffer, PluginManager, default_manager
 
 if TYPE_CHECKING:
@@ -260,8 +261,8 @@ class _Job:
         reports = self._run_passes(captured)
         lowered = self._lower(captured)
         module = captured if lowered is None else lowered.module
-        check = self._check(eager, module)
-        latency = self._measure(module, runs) if measure else None
+        check = self._check(eager, module, captured)
+        latency = self._measure(module, captured, runs) if measure else None
         return OptimizationResult(
             module=module,
             graph_module=captured,
@@ -355,9 +356,9 @@ class _Job:
                 self._warnings += _what_stays(report)
         return lowered
 
-    def _check(self, eager: Run, module: nn.Module) -> Check:
+    def _check(self, eager: Run, module: nn.Module, captured: GraphModule) -> Check:
         with self._stage("check", type(self._module).__name__).running() as stage:
-            saved = SavedState(module, buffers_only=True)
+            saved = saved_before_trial(module, captured)
             try:
                 run = observe(module, self._inputs, saved)
             except Exception as error:
@@ -388,8 +389,8 @@ class _Job:
                 )
         return check
 
-    def _measure(self, module: nn.Module, runs: int | None) -> Latency:
-        saved = SavedState(module, buffers_only=True)
+    def _measure(self, module: nn.Module, captured: GraphModule, runs: int | None) -> Latency:
+        saved = saved_before_trial(module, captured)
         with self._stage("measure").running() as stage, torch.no_grad():
             try:
                 latency = measure_latency(

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fxplug.analyze.isolation import copy_values
 from fxplug.errors import BackendError, ConfigError
 from fxplug.ir import effects
 from fxplug.lower.backend import Backend, LoweringContext, Support
+from fxplug.passes.kept_state import saved_before_trial
+from fxplug.passes.sharing import writes_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,10 +60,12 @@ class InductorBackend(Backend):
         self.options = InductorOptions(mode, dynamic)
 
     def supports(self, node: Node, context: LoweringContext) -> Support:
-        """Say yes to what has no effects that nobody knows."""
+        """Say yes to what has no effects that nobody knows, and writes no parameters and buffers."""
         effect = effects.effect_of(node, context.module)
         if effect.unknown or effect.outside:
             return Support(ok=False, reason="it may do something that a compiled program would leave out")
+        if effect.writes and writes_state(node, effect, context.module):
+            return Support(ok=False, reason="it writes state, which stays where a checkpoint finds it")
         return Support(ok=True)
 
     def compile(
@@ -74,12 +79,15 @@ class InductorBackend(Backend):
         compiled: Any = torch.compile(
             subgraph, mode=self.options.mode, dynamic=self.options.dynamic, backend="inductor"
         )
+        saved = saved_before_trial(subgraph, subgraph)
         try:
             with torch.no_grad():
-                compiled(*example_inputs)
+                compiled(*copy_values(example_inputs))
         except Exception as error:
             text = str(error).splitlines()[0] if str(error) else ""
             raise BackendError(f"Cannot compile with inductor: {type(error).__name__}: {text}") from error
+        finally:
+            saved.restore()
         return compiled
 
     def profile(self, example_inputs: tuple[Any, ...]) -> None:

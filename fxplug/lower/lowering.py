@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.analyze.comparison import describe
-from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
+from fxplug.analyze.isolation import copy_values, forked_random_state, tensors_in
 from fxplug.errors import BackendError, FxplugError, InvalidArgumentError, LoweringError
 from fxplug.execute.demands import require_graph_module
 from fxplug.lower.artefacts import build_engine
 from fxplug.lower.backend import Backend, fixed_inputs, note_fixed_inputs
 from fxplug.lower.lowered import EngineOrigin, LoweredPartition, OnMismatch, check_on_mismatch
 from fxplug.lower.planning import Choices, Plan, make_plan
+from fxplug.passes.kept_state import saved_before_trial
 from fxplug.passes.parts import PartStyle, split_into
 
 if TYPE_CHECKING:
@@ -288,7 +289,7 @@ def _inputs_of(
 
         return hook
 
-    state = SavedState(split, buffers_only=True)
+    state = saved_before_trial(split, split)
     handles = [split.get_submodule(name).register_forward_pre_hook(keep(name)) for name in names]
     try:
         with forked_random_state([*split.parameters(), *tensors_in(example_inputs)]), torch.no_grad():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from fxplug.execute.aliases import returned_nodes
+from fxplug.execute.aliases import memory_of, returned_nodes
 from fxplug.ir import Node, effects
 from fxplug.passes.base import Pass, PassContext, PassResult
-from fxplug.passes.sharing import acts_unseen, asks_for_identity
+from fxplug.passes.sharing import acts_unseen, asks_for_identity, written_memory
 from fxplug.rewrite.writes import WrittenMemory
 
 if TYPE_CHECKING:
@@ -88,7 +89,17 @@ class _Merger:
             return False
         if any(asks_for_identity(user) for node in (first, second) for user in node.users):
             return False
-        return not any(self._written.holds(value, ()) for value in (first, second, *second.all_input_nodes))
+        if any(self._written.holds(value, ()) for value in (first, second, *second.all_input_nodes)):
+            return False
+        if second.op != "call_module":
+            return True
+        # The program may write weights of the module under paths of their own.
+        called = memory_of(self._module.get_submodule(str(second.target)))
+        return called.isdisjoint(self._state_that_is_written)
+
+    @cached_property
+    def _state_that_is_written(self) -> frozenset[Hashable]:
+        return written_memory(self._module)
 
 
 def _key_of(node: Node) -> Hashable:

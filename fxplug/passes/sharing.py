@@ -10,6 +10,7 @@ from torch import nn
 from fxplug.execute import RESERVED_ATTRIBUTES, has_path
 from fxplug.execute.aliases import may_return_argument, memory_of
 from fxplug.ir import PATH_OPCODES, Node, effects
+from fxplug.passes.dependences import written_by
 from fxplug.rewrite.adoption import drop_unreached
 from fxplug.rewrite.calls import value_at
 from fxplug.semantics.checks import CHECKS
@@ -31,6 +32,7 @@ __all__ = [
     "is_customised",
     "is_shared",
     "is_written",
+    "writes_state",
     "written_memory",
 ]
 
@@ -84,6 +86,29 @@ def written_memory(module: GraphModule) -> frozenset[Hashable]:
         if "state" in effects.effect_of(node, module).writes:
             found |= memory_of(value_at(module, str(node.target)))
     return frozenset(found)
+
+
+def writes_state(node: Node, effect: Effect, module: GraphModule) -> bool:
+    """Return whether a call may write parameters, buffers or other tensors that the module holds.
+
+    Args:
+        node: The call.
+        effect: What it does.
+        module: Whose graph it is in.
+    """
+    if "state" in effect.writes:
+        return True
+    waiting = list(written_by(node, effect))
+    seen = set(waiting)
+    while waiting:
+        value = waiting.pop()
+        if value.op == "get_attr":
+            return True
+        if value.op.startswith("call_") and may_return_argument(value, module):
+            found = [used for used in value.all_input_nodes if used not in seen]
+            seen.update(found)
+            waiting += found
+    return False
 
 
 def _is_written_through(module: GraphModule, node: Node) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import UserDict, UserList, deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxplug.analyze.comparison import compare, describe
 from fxplug.api import Check, Tolerance
@@ -226,3 +228,35 @@ def test_nested_tensors_are_compared_part_by_part():
     (plain,) = compare(torch.ones(2), first, Tolerance())
     assert "should be a plain tensor" in plain.reason
     assert describe(first) == "float32 of 2 tensors"
+
+
+def test_what_holds_itself_is_compared_once():
+    first, second = ({"x": torch.full((2,), value)} for value in (1.0, 2.0))
+    first["self"], second["self"] = first, second
+
+    found = list(compare(first, second, Tolerance()))
+
+    assert [(entry.path, entry.passed) for entry in found] == [("output['x']", False)]
+    assert [entry.passed for entry in compare(first, first, Tolerance())] == [True]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [lambda x: UserDict({"x": x}), lambda x: UserList([x]), lambda x: deque([x])],
+    ids=["dict", "list", "deque"],
+)
+def test_tensors_in_what_is_like_a_dict_or_a_list_are_compared(around):
+    wanted, found = around(torch.ones(2)), around(torch.tensor([1.0, 3.0]))
+
+    assert [entry.passed for entry in compare(wanted, around(torch.ones(2)), Tolerance())] == [True]
+    assert [entry.passed for entry in compare(wanted, found, Tolerance())] == [False]
+
+
+def test_tensors_without_data_are_not_compared():
+    with FakeTensorMode() as mode:
+        tensor = mode.from_tensor(torch.ones(2))
+
+    (entry,) = compare(tensor, tensor.clone(), Tolerance())
+
+    assert entry.passed
+    assert entry.elements == 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
+from collections import OrderedDict, UserDict, UserList, deque
 
 import torch
 from torch import nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fxplug.analyze.isolation import SavedState, copy_module, copy_values, forked_random_state
+from fxplug.analyze.isolation import SavedState, copy_module, copy_values, forked_random_state, tensors_in
 
 
 class Busy(nn.Module):
@@ -150,3 +151,45 @@ def test_containers_in_containers_and_the_tensors_in_them_are_given_back_each_ti
         assert model.cache[0].equal(torch.zeros(2))
         assert model.cache[1][0].equal(torch.zeros(2))
         assert cached.equal(torch.zeros(2))
+
+
+def test_tensors_are_found_in_what_holds_itself():
+    first, second = torch.ones(1), torch.zeros(1)
+    around: dict[str, object] = {"first": first, "parts": [second]}
+    around["self"] = around
+    around["parts"].append(around)
+
+    assert list(map(id, tensors_in(around))) == [id(first), id(second)]
+    copied = copy_values((around,))[0]
+    assert copied["self"] is copied
+    assert copied["parts"][1] is copied
+
+
+def test_tensors_are_found_in_what_is_like_a_dict_or_a_list():
+    tensors = [torch.full((1,), float(number)) for number in range(4)]
+
+    found = tensors_in((UserDict({"a": tensors[0]}), UserList(tensors[1:2]), deque(tensors[2:])))
+
+    assert list(map(id, found)) == list(map(id, tensors))
+
+
+def test_open_sizes_are_not_copied():
+    environment = ShapeEnv()
+    size = environment.create_unbacked_symint()
+
+    assert copy_values({"n": [size]})["n"][0] is size
+
+
+def test_parts_are_saved_although_parameters_are_left_out():
+    model = nn.Sequential(Busy(), nn.Linear(2, 2))
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    saved = SavedState(model, buffers_only=True, parts=[model[0]])
+
+    model(torch.randn(4, 2))
+    with torch.no_grad():
+        model[1].weight.zero_()
+    saved.restore()
+
+    assert model[0].history == []
+    torch.testing.assert_close(dict(model.named_parameters())["0.weight"], before["0.weight"])
+    assert not model[1].weight.any()
