@@ -61,6 +61,7 @@ __all__ = [
     "FUNCTIONAL_BATCH_NORM",
     "HOOKS_OF_TENSORS",
     "HOOK_TABLES",
+    "MARKS_OF_COMPILER",
     "MODULES_WITH_MODES",
     "NN_OPERATORS",
     "OTHER_TABLES",
@@ -171,6 +172,8 @@ __all__ = [
 
 COMPILER = "torch._dynamo"
 """What takes long to import; the code generators behind it import it, too."""
+MARKS_OF_COMPILER = ("_dynamo_", "_has_dynamo_")
+"""How the names begin of what it notes on tensors, such as which of their sizes are to stay open."""
 
 BOOLEAN_DISPATCHED: Mapping[Any, Mapping[str, Any]] = boolean_dispatched
 """Functions of torch.nn.functional that stand for two others, and these."""

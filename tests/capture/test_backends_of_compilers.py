@@ -6,8 +6,10 @@ import warnings
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
 import fxplug
@@ -93,3 +95,43 @@ def test_code_is_made_before_a_program_runs(program_of, capture):
 def test_the_method_that_makes_the_code_is_called_like_the_code():
     method, x = late().forward, torch.randn(2, 3)
     torch.testing.assert_close(fxplug.symbolic_trace(method)(input=x), method(x))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("is_traced_before", [False, True])
+def test_a_backend_optimises_what_it_is_given(dynamic, is_traced_before):
+    net, results = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval().requires_grad_(False), []
+
+    def backend(given, examples):
+        results.append(fxplug.optimize(given, examples, measure=False))
+        return results[-1].module
+
+    torch._dynamo.reset()
+    boxed = aot_autograd(fw_compiler=lambda *given: make_boxed_func(backend(*given)))
+    compiled = torch.compile(net, backend=boxed if is_traced_before else backend, dynamic=dynamic)
+    for size in (8, 9) if dynamic else (8,):
+        x = torch.randn(2, 3, size, size)
+        torch.testing.assert_close(compiled(x), net(x))
+    torch._dynamo.reset()
+    told = any("Nothing was compared" in warning for warning in results[0].warnings)
+    assert told is (results[0].check.elements == 0)
+
+
+def test_an_open_size_is_no_example():
+    def backend(given, examples):
+        return fxplug.trace(given, tuple(examples))
+
+    torch._dynamo.reset()
+    with pytest.raises(BackendCompilerFailed, match=r"it is an open size \(SymInt s\d+\).* \[FXP-T065\]"):
+        torch.compile(model(), backend=backend, dynamic=True)(torch.randn(4, 3))
+    torch._dynamo.reset()
+
+
+def test_what_a_compiler_notes_on_an_example_is_no_guard():
+    x = torch.randn(4, 3)
+    torch._dynamo.maybe_mark_dynamic(x, 0)
+    assert vars(x)
+
+    captured = fxplug.trace(lambda x: x * 2 if x.shape[0] > 1 else x, (x,))
+
+    torch.testing.assert_close(captured(torch.ones(3, 3)), torch.full((3, 3), 2.0))

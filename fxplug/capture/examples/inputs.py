@@ -32,7 +32,7 @@ from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
 from fxplug.semantics.checks import are_distinct, class_of, same_value
-from fxplug.semantics.internals import can_be_rebuilt, own_tables
+from fxplug.semantics.internals import MARKS_OF_COMPILER, can_be_rebuilt, own_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
@@ -277,6 +277,7 @@ class InputReceiver(ValueKeeper):
         if id(value) in seen and holds_parts(value):
             return
         seen.add(id(value))
+        self._refuse_open_size(value, path)
         parts = parts_of(value)
         if parts is not None:
             for key, part in parts:
@@ -287,6 +288,20 @@ class InputReceiver(ValueKeeper):
                 f"Cannot trace with the input {path!r}: it is a {type(value).__module__}.{type(value).__qualname__}, "
                 "and which tensors it holds is not known. Pass tensors, plain values, or lists, dicts and dataclasses "
                 "of them.",
+                code="FXP-T065",
+            )
+
+    def _refuse_open_size(self, value: Any, path: str) -> None:
+        """Refuse a size that nobody knows, as compilers hand them to their backends.
+
+        Raises:
+            TraceError: It is one.
+        """
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise TraceError(
+                f"Cannot trace with the input {path!r}: it is an open size ({type(value).__name__} {value}), which has "
+                "no value that the program could be run on. Trace without examples (fxplug.symbolic_trace), or let the "
+                "compiler fix the sizes (torch.compile(..., dynamic=False)).",
                 code="FXP-T065",
             )
 
@@ -346,7 +361,7 @@ class InputReceiver(ValueKeeper):
         if self.without_data is not None and not _DEVICES.isdisjoint(names):
             self._guard_attribute(source, "device", value.device)  # Those without data answer by themselves.
         for name, held in vars(value).items() if type(value) is torch.Tensor else ():
-            if not isinstance(held, torch.Tensor):
+            if not isinstance(held, torch.Tensor) and not name.startswith(MARKS_OF_COMPILER):
                 self._guard_attribute(source, name, held, None)
 
     def _guard_attribute(self, source: Node | Part, name: str, held: Any, *default: Any) -> None:
