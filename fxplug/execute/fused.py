@@ -17,8 +17,9 @@ from torch import nn
 from torch.nn import functional
 
 from fxplug.errors import InvalidArgumentError, did_you_mean
+from fxplug.execute.graph_module import GraphModule
 from fxplug.execute.packed import has_no_gaps, packed_weight
-from fxplug.ir import PURE, Effect, effects, writes
+from fxplug.ir import PURE, Effect, Graph, effects, writes
 from fxplug.semantics.internals import (
     OneDnnOperators,
     is_differentiating,
@@ -180,6 +181,25 @@ class FusedLayer(nn.Module):
     def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
         return packed_weight(self, parameter_of(self, "weight"), lambda: self._pack(operators, x))
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Return what TorchScript compiles in this module's place: the original calls, one after the other."""
+        graph = Graph()
+        value, *others = (graph.placeholder(name) for name in ("x", *(("other",) if self.add else ())))
+        bias = None if parameter_of(self, "bias") is None else graph.get_attr("bias")
+        value = graph.call_function(
+            type(self).function, (value, graph.get_attr("weight"), bias, *self._geometry())
+        )
+        for other in others:
+            value = (
+                graph.call_method("add_", (value, other))
+                if self.in_place
+                else graph.call_function(torch.add, (value, other))
+            )
+        if self.activation:
+            value = graph.call_function(ACTIVATIONS[self.activation].function, (value, *self.numbers))
+        graph.output(self._note_order(graph, value))
+        return GraphModule(self, graph).__prepare_scriptable__()
+
     def _end(self, value: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
         """Do what follows the layer, one call after the other."""
         if (other is None) is self.add:
@@ -215,8 +235,19 @@ class FusedLayer(nn.Module):
 
     # -- what layers differ in
 
+    function: ClassVar[Callable[..., torch.Tensor]]
+    """What computes the layer."""
+
+    def _geometry(self) -> tuple[Any, ...]:
+        """Return what it is given besides the input and the parameters."""
+        return ()
+
+    def _note_order(self, graph: Graph, value: Node) -> Node:
+        """Record what `_finished` does where the original calls have made a value."""
+        return value
+
     def _layer(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        return type(self).function(x, self.weight, self.bias, *self._geometry())
 
     def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         raise NotImplementedError
@@ -249,7 +280,6 @@ class _FusedConvolution(FusedLayer):
     the input has that order.
     """
 
-    _function: ClassVar[Callable[..., torch.Tensor]]
     _channels_last: ClassVar[torch.memory_format]
 
     def __init__(
@@ -281,9 +311,6 @@ class _FusedConvolution(FusedLayer):
             f"bias={self.bias is not None}{self._settings()}, layout={self.layout!r}"
         )
 
-    def _layer(self, x: torch.Tensor) -> torch.Tensor:
-        return type(self)._function(x, self.weight, self.bias, *self._geometry())
-
     def _geometry(self) -> tuple[Any, ...]:
         return self.stride, self.padding, self.dilation, self.groups
 
@@ -307,6 +334,9 @@ class _FusedConvolution(FusedLayer):
         if self.layout == "any" or (self.layout == "input" and self._has_channels_last(x)):
             return value
         return value.contiguous()
+
+    def _note_order(self, graph: Graph, value: Node) -> Node:
+        return graph.call_method("contiguous", (value,)) if self.layout == "contiguous" else value
 
     def _has_channels_last(self, x: torch.Tensor | None) -> bool:
         """Return whether the plain call leaves its value in the order that it has, as torch decides it."""
@@ -400,7 +430,7 @@ def _is_like_channels_last(tensor: torch.Tensor) -> bool:
 class FusedConv1d(_FusedConvolution):
     """A convolution over one dimension with the activation that follows it; its weight is not packed."""
 
-    _function = functional.conv1d
+    function = functional.conv1d
 
     def _weight_for(self, operators: OneDnnOperators, x: torch.Tensor) -> torch.Tensor | None:
         return self.weight  # oneDNN's operators pack none of this rank.
@@ -414,14 +444,14 @@ class FusedConv1d(_FusedConvolution):
 class FusedConv2d(_FusedConvolution):
     """A convolution over two dimensions with the sum and the activation that follow it."""
 
-    _function = functional.conv2d
+    function = functional.conv2d
     _channels_last = torch.channels_last
 
 
 class FusedConv3d(_FusedConvolution):
     """A convolution over three dimensions with the sum and the activation that follow it."""
 
-    _function = functional.conv3d
+    function = functional.conv3d
     _channels_last = torch.channels_last_3d
 
 
@@ -430,6 +460,8 @@ class FusedLinear(FusedLayer):
 
     Small products, and those with a single row, are left to the original calls, which are faster there.
     """
+
+    function = functional.linear
 
     def __init__(
         self,
@@ -447,9 +479,6 @@ class FusedLinear(FusedLayer):
     def extra_repr(self) -> str:
         """Return the settings."""
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}{self._settings()}"
-
-    def _layer(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.linear(x, self.weight, self.bias)
 
     def _fits(self, x: torch.Tensor, weight: torch.Tensor) -> bool:
         if x.dim() < 2 or x.shape[-1] != self.in_features:

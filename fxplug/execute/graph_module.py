@@ -20,7 +20,7 @@ from fxplug.execute.folder import overriding_class, write_folder
 from fxplug.execute.foreign import about_torch_fx, not_a_graph
 from fxplug.execute.guards import NO_GUARDS, GuardedForward, GuardSet, relies_on_state
 from fxplug.execute.paths import Holders, delete_path, has_path, module_at, set_path
-from fxplug.execute.scripting import scripted_form
+from fxplug.execute.scripting import modules_apart, scripted_forward
 from fxplug.ir import PATH_OPCODES, Graph, PythonCode, notebook_bundle
 from fxplug.ir.collector import paused_collection
 from fxplug.ir.guards import Guard
@@ -444,7 +444,8 @@ class GraphModule(nn.Module):
         holds the generated function and nothing that TorchScript does not need.
 
         Raises:
-            GraphError: A subclass changes what a call does, of which the generated function knows nothing.
+            GraphError: A subclass changes what a call does, of which the generated function knows nothing; or the
+                program relies on something that TorchScript would not check.
         """
         own = overriding_class(self, GraphModule)
         if own is not None:
@@ -453,11 +454,13 @@ class GraphModule(nn.Module):
                 f"__call__ of its own, and TorchScript would take the graph alone. Make that a part of the graph, or "
                 "script a fxplug.GraphModule of the same graph inside a module that does the rest."
             )
-        function = scripted_form(self.graph) or _compiled(self).function
-        kind = type(self._get_name(), (nn.Module,), {"forward": function})
+        compiled = _compiled(self)
+        forward = scripted_forward(self, compiled.code, compiled.function)
+        kind = type(self._get_name(), (nn.Module,), {"forward": forward})
         stand_in = kind.__new__(kind)
         own = {"_graph", "_guards", "_compiled", "_class_name", "meta"}
         stand_in.__dict__.update({name: value for name, value in self.__dict__.items() if name not in own})
+        stand_in.__dict__["_modules"] = modules_apart(self)
         return stand_in
 
     # -- copies
