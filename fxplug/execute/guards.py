@@ -17,6 +17,7 @@ from fxplug.semantics.surroundings import holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType, MethodType
 
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
@@ -146,7 +147,7 @@ class GuardedForward:
         guards: What it relies on.
     """
 
-    def __init__(self, module: Any, forward: Callable[..., Any], guards: GuardSet) -> None:
+    def __init__(self, module: Any, forward: MethodType, guards: GuardSet) -> None:
         self.__wrapped__ = forward
         self.__self__ = module
         self._guards = guards
@@ -154,6 +155,11 @@ class GuardedForward:
     @property
     def __signature__(self) -> inspect.Signature:
         return inspect.signature(self.__wrapped__)
+
+    @property
+    def __code__(self) -> CodeType:
+        # torch.export says in its messages where the forward of a module stands.
+        return self.__wrapped__.__code__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Check the guards, and run the graph.

@@ -1,4 +1,4 @@
-"""Callables by name, for pickles: those that are not found under the name that they give themselves."""
+"""Names for pickles, of what is not found under the name that it gives itself: most of it can be called."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def _find(module: str, path: str) -> Any:
 
 def by_name(value: Any) -> Any:
     """Return what is pickled in the place of a value: itself, unless pickle would look for it in a wrong place."""
-    if not callable(value):
-        return value
-    path_of = next((_PATHS[kind] for kind in inspect.getmro(type(value)) if kind in _PATHS), None)
+    path_of = _PATHS.get(type(value))
+    if path_of is None:
+        if not callable(value):
+            return value
+        path_of = next((_PATHS[kind] for kind in inspect.getmro(type(value)) if kind in _PATHS), None)
     if path_of is None and "<locals>" not in getattr(value, "__qualname__", ""):
         return value
     try:

@@ -30,6 +30,8 @@ def _overload_path(operator: OpOverload) -> str:
 for _kind in (torch.dtype, torch.layout, torch.memory_format):
     register_named_type(_kind, str)
 register_named_type(OpOverload, _overload_path)
+# Pickle finds those in newer protocols alone than that of torch.save.
+register_path(torch.memory_format, lambda order: ("torch", str(order).removeprefix("torch.")))
 register_path(OpOverload, lambda operator: ("torch", f"ops.{operator!s}"))
 register_path(OpOverloadPacket, lambda packet: ("torch", f"ops.{packet!s}"))
 register_path(HigherOrderOperator, lambda operator: ("torch", f"ops.higher_order.{operator.__name__}"))

@@ -19,6 +19,7 @@ import torch.fx
 from torch import nn
 from torch.nn import functional as F
 
+from fxplug.analyze import propagate_shapes
 from fxplug.capture import Tracer, Transformer
 from fxplug.errors import GraphError
 from fxplug.execute import GraphModule, Interpreter
@@ -828,3 +829,22 @@ def test_a_function_that_nobody_finds_is_said_to_be_one():
     graph.output(graph.call_function(local, (graph.placeholder("x"),)))
     with pytest.raises((AttributeError, pickle.PicklingError), match="local"):
         pickle.dumps(GraphModule(nn.Module(), graph))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_orders_of_memory_are_pickled_with_every_protocol(protocol):
+    graph = Graph()
+    x = graph.placeholder("x")
+    y = graph.call_method("contiguous", (x,), {"memory_format": torch.channels_last})
+    y.meta["seen"] = [torch.contiguous_format, {"order": torch.preserve_format}]
+    graph.output(y)
+    module = GraphModule({}, graph)
+    image = torch.ones(1, 2, 3, 3)
+    propagate_shapes(module, image)
+    notes = [node.meta for node in module.graph.nodes]
+    assert notes[1]["tensor_meta"].memory_format is torch.channels_last
+
+    loaded = pickle.loads(pickle.dumps(module, protocol))
+
+    assert [node.meta for node in loaded.graph.nodes] == notes
+    assert loaded(image).is_contiguous(memory_format=torch.channels_last)
