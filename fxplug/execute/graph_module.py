@@ -495,6 +495,10 @@ class GraphModule(nn.Module):
         return f"{super().__str__()}\n\n{self.code}"
 
 
+# All graph modules have this method, and Dynamo compiles the code of one function for a few objects alone: what it
+# compiles is the generated code, of which each module has its own.
+skip_frame(GraphModule.__call__.__code__)
+
 _TABLES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, (dict, set))) | {
     "meta"
 }

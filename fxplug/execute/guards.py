@@ -12,7 +12,7 @@ import torch
 from fxplug.codegen import CompiledFunction, compile_code
 from fxplug.errors import GraphError, GuardError
 from fxplug.semantics.checks import guard_failed, warning_only
-from fxplug.semantics.internals import flatten_tree, is_fake
+from fxplug.semantics.internals import flatten_tree, is_fake, skip_frame
 from fxplug.semantics.surroundings import holds
 
 if TYPE_CHECKING:
@@ -188,3 +188,8 @@ class GuardedForward:
                 if not error.can_run_again:
                     raise
         return instead(self.__self__, *args, **kwargs)
+
+
+# As the call of a graph module: see there. What checks the guards is not worth compiling.
+skip_frame(GuardedForward.__call__.__code__)
+skip_frame(GuardSet.failure.__code__, below=True)

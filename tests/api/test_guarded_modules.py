@@ -106,3 +106,24 @@ def test_weights_are_converted_and_loaded(model, captured):
     other = Asks().eval()
     captured.load_state_dict(other.state_dict(), strict=True)
     torch.testing.assert_close(captured(X), other(X))
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["plain", "with guards"])
+def test_any_number_of_modules_is_compiled_in_one_process(asks):
+    compiled = []
+
+    def backend(given, examples):
+        compiled.append(given)
+        return given
+
+    def program_of(number):
+        return lambda x: x + number if not asks or x.shape[0] > 3 else x
+
+    torch._dynamo.reset()
+    count = torch._dynamo.config.recompile_limit + 2
+    for number in range(count):
+        captured = fxplug.trace(program_of(number), (X,), mode="value" if asks else "symbolic")
+        torch.testing.assert_close(torch.compile(captured, backend=backend)(X), X + number)
+    torch._dynamo.reset()
+
+    assert len(compiled) == count
