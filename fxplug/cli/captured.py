@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fxplug.analyze import described_copy
-from fxplug.api import load, trace
+from fxplug.api import trace
 from fxplug.cli.examples import check_examples, example_inputs, example_options
-from fxplug.cli.models import allow_option, in_wanted_mode, training_option
+from fxplug.cli.models import allow_option, in_wanted_mode, load_file, training_option
 from fxplug.cli.references import load_model
 from fxplug.execute import GraphModule
 
@@ -57,7 +57,7 @@ def captured_module(  # noqa: PLR0913 - options of commands
     """
     check_examples(examples, example_from)
     if text.endswith(".fxplug"):
-        module = load(text, allow=allow, manager=manager)
+        module = load_file(context, text, allow, manager)
         inputs = example_inputs(context, examples, example_from, module)
     else:
         model = in_wanted_mode(load_model(context, text), training=training)

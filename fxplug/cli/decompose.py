@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import torch
@@ -13,11 +13,9 @@ from fxplug.api import decompose as express
 from fxplug.api import trace as capture
 from fxplug.cli.graphs import given, graph_options
 from fxplug.cli.trace import print_module
+from fxplug.execute import GraphModule
 from fxplug.ir import qualified_name
 from fxplug.semantics.internals import OpOverload
-
-if TYPE_CHECKING:
-    from fxplug.execute import GraphModule
 
 __all__ = ["decompose"]
 
@@ -45,14 +43,18 @@ def decompose(
     """Capture MODEL, express it by operators of ATen, and print the graph.
 
     MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
-    arguments that gives one. It is put into evaluation mode (see --training).
+    arguments that gives one; or a file that ends in .fxplug. It is put into evaluation mode (see --training).
     """
     open_sizes = _open_sizes(dynamic)
     found = given(context, reference, **options)
     model, inputs = found.model, found.inputs
     if inputs is None:
         raise click.UsageError("Say with which inputs: --example 1x3x224x224, or --example-from.", context)
-    captured = capture(model, inputs, mode=found.mode, manager=found.manager)
+    captured = (
+        model
+        if isinstance(model, GraphModule)
+        else capture(model, inputs, mode=found.mode, manager=found.manager)
+    )
     module = express(captured, inputs, to=to, dynamic=open_sizes or None, manager=found.manager)
     if form == "counts":
         click.echo("\n".join(_counts(module)))

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from fxplug.cli.wording import for_command_line
 from fxplug.errors import ConfigError, FxplugError, TraceWarning, UnknownNameError, UnresolvedReferenceError
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def as_failure(error: Exception, context: click.Context) -> Failure:
 
 def _describe(error: Exception) -> Failure:
     if isinstance(error, FxplugError):
-        return (_WrongUsage if isinstance(error, _USAGE_ERRORS) else Failure)(str(error))
+        kind = _WrongUsage if isinstance(error, _USAGE_ERRORS) else Failure
+        return kind(for_command_line(str(error)))
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return Failure(
         f"fxplug did not expect this error: {text}. Run the command again with --traceback to see where it comes from."
@@ -90,7 +92,7 @@ def traceback_option(function: Any) -> Any:
 
 def warn(message: str) -> None:
     """Write a warning on standard error."""
-    click.echo(click.style("Warning: ", fg="yellow", bold=True) + message, err=True)
+    click.echo(click.style("Warning: ", fg="yellow", bold=True) + for_command_line(message), err=True)
 
 
 @contextmanager

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fxplug.api import load
 from fxplug.cli.data import json_option, print_json
 from fxplug.cli.failures import FAILED, traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import allow_option
+from fxplug.cli.models import allow_option, load_file
 from fxplug.cli.terminal import print_table
-from fxplug.cli.wording import size_text
+from fxplug.cli.wording import for_command_line, size_text
 from fxplug.errors import StorageError
 from fxplug.ir import TABLE_HEADER, printable
 from fxplug.storage import summarize
@@ -36,7 +35,16 @@ __all__ = ["inspect", "verify"]
 @allow_option
 @config_option
 @traceback_option
-def inspect(file: str, form: str, config: Path | None, *, as_json: bool, allow: tuple[str, ...]) -> None:
+@click.pass_context
+def inspect(
+    context: click.Context,
+    file: str,
+    form: str,
+    config: Path | None,
+    *,
+    as_json: bool,
+    allow: tuple[str, ...],
+) -> None:
     """Show what is in FILE: versions, sizes, what it needs, guards and the program.
 
     It is read as data: no function that it names is looked up or imported, so a file can be looked at that cannot be
@@ -52,7 +60,7 @@ def inspect(file: str, form: str, config: Path | None, *, as_json: bool, allow: 
             title = ""  # noqa: PLW2901 - the lines that follow belong to the same title
     if form == "code":
         click.echo()
-        click.echo(load(file, allow=allow, manager=manager_for(config)).code.rstrip())
+        click.echo(load_file(context, file, allow, manager_for(config)).code.rstrip())
     elif form == "nodes":
         _show_graphs(summary)
 
@@ -116,10 +124,10 @@ def verify(
     faults: dict[str, str | None] = {}
     for file in files:
         try:
-            module = load(file, allow=allow, manager=manager)
+            module = load_file(context, file, allow, manager)
             faults[file] = None
         except StorageError as error:
-            faults[file] = str(error)
+            faults[file] = for_command_line(str(error))
         if not as_json:
             fault = faults[file]
             found = f"sound, {len(list(module.graph.nodes))} nodes" if fault is None else fault  # pyright: ignore[reportPossiblyUnboundVariable] - there is no module where there is a fault

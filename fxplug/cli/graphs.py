@@ -10,8 +10,7 @@ import click
 from fxplug.cli.examples import check_examples, example_inputs, example_options
 from fxplug.cli.failures import traceback_option
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import in_wanted_mode, training_option
-from fxplug.cli.references import load_model
+from fxplug.cli.models import allow_option, in_wanted_mode, model_or_file, training_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +42,7 @@ def graph_options(function: Any) -> Any:
         *forms,
         example_options,
         training_option,
+        allow_option,
         config_option,
         traceback_option,
         click.pass_context,
@@ -63,7 +63,7 @@ class Given:
     manager: PluginManager
 
 
-def given(
+def given(  # noqa: PLR0913 - options of commands
     context: click.Context,
     reference: str,
     *,
@@ -71,17 +71,19 @@ def given(
     example_from: str | None,
     mode: str | None,
     training: bool,
+    allow: Sequence[str],
     config: Path | None,
 ) -> Given:
     """Return the model and its inputs; a model is put into evaluation mode unless `training` leaves it.
 
     Args:
         context: While it lasts, the neighbours of files can be imported.
-        reference: Of the model.
+        reference: Of the model, or a file that ends in ``.fxplug``.
         examples: See `graph_options`, as for the next ones.
         example_from: A reference.
         mode: How values are treated.
         training: Whether a model may stay in training mode.
+        allow: Names of functions that a file may name.
         config: A file.
 
     Raises:
@@ -90,5 +92,5 @@ def given(
     """
     check_examples(examples, example_from)
     manager = manager_for(config)
-    model = in_wanted_mode(load_model(context, reference), training=training)
+    model = in_wanted_mode(model_or_file(context, reference, allow, manager), training=training)
     return Given(model, example_inputs(context, examples, example_from, model), mode, manager)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,6 +20,7 @@ from fxplug.semantics.deep_copies import deep_copy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fxplug.execute import GraphModule
     from fxplug.plugins import PluginManager
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "first_line",
     "in_wanted_mode",
     "input_options",
+    "load_file",
     "mode_text",
     "model_or_file",
     "models_and_inputs",
@@ -202,6 +205,23 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
+def load_file(context: click.Context, file: str, allow: Sequence[str], manager: PluginManager) -> GraphModule:
+    """Return the module that a file holds.
+
+    Args:
+        context: While it lasts, what is allowed is also found in the working directory, as models are.
+        file: Its name.
+        allow: Names of functions.
+        manager: Knows what files name. It has looked for its plugins already.
+
+    Raises:
+        StorageError: The file cannot be loaded.
+    """
+    if allow:
+        context.with_resource(importable(Path.cwd()))
+    return load(file, allow=allow, manager=manager)
+
+
 def model_or_file(
     context: click.Context,
     text: str,
@@ -211,7 +231,7 @@ def model_or_file(
 ) -> nn.Module:
     """Return the model that a text refers to: a reference, or a file that ends in ``.fxplug``."""
     if text.endswith(".fxplug"):
-        return load(text, allow=allow, manager=manager)
+        return load_file(context, text, allow, manager)
     reference = Reference.parse(text, "model")
     context.with_resource(importable(reference.folder))
     with torch.device("meta") if device == "meta" else nullcontext():

@@ -17,11 +17,11 @@ from fxplug.api import optimize as optimize_module
 from fxplug.cli.examples import example_from_option, make_examples, prepared_mode_option, read_examples
 from fxplug.cli.failures import traceback_option, warn
 from fxplug.cli.host import config_option, manager_for
-from fxplug.cli.models import MODE_CHANGED, tolerance_options, training_option
+from fxplug.cli.models import MODE_CHANGED, model_or_file, tolerance_options, training_option
 from fxplug.cli.output import FILES, OutputFolder
 from fxplug.cli.pipelines import check_overrides, command_overrides
 from fxplug.cli.progress import View, make_view
-from fxplug.cli.references import Reference, build_model, importable
+from fxplug.cli.references import Reference, importable
 from fxplug.cli.report import Job, stored_module, write_files
 from fxplug.cli.sections import SectionObservers
 from fxplug.cli.terminal import arrow
@@ -30,7 +30,7 @@ from fxplug.lower.lowered import ON_MISMATCH
 from fxplug.passes import LEVELS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import nn
 
@@ -48,7 +48,7 @@ _HELP = """\
 Capture MODEL, run passes on it, check the result against eager PyTorch, measure both, and write it.
 
 MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without arguments
-that gives one. It is put into evaluation mode (see --training).
+that gives one; or a file that ends in .fxplug. It is put into evaluation mode (see --training).
 
 It is captured so that it takes inputs of any size, where that is possible. Otherwise it runs on the inputs given here,
 and the result has guards: it refuses inputs with which the program would go another way (see --mode).
@@ -156,8 +156,8 @@ class _Options:
     "--allow",
     multiple=True,
     metavar="NAME",
-    help="A function, as package.module:function, that the written module may call although fxplug does not know it; "
-    "repeatable. Loading the module needs the same.",
+    help="A function, as package.module:function, that the written module, or a file that is read, may name although "
+    "fxplug does not know it; repeatable. Loading the module needs the same.",
 )
 @training_option
 @click.option(
@@ -199,7 +199,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
     folder = None if wanted.out is None else OutputFolder(wanted.out)
     if folder is not None:
         folder.check()
-    model, inputs = _load(context, wanted)
+    model, inputs = _load(context, wanted, manager)
     changed_mode = model.training and not wanted.training
     if changed_mode:
         model.eval()
@@ -234,7 +234,7 @@ def _run(context: click.Context, wanted: _Options, view: View) -> None:
     if folder is not None and observers is not None:
         with folder.writing() as place:
             left_out = write_files(place, job, result, wanted.allow, manager, observers)
-    view.summary(list(_summary(job, result, wanted.out)))
+    view.summary(list(_summary(job, result, wanted.out, wanted.allow)))
     if not wanted.quiet:
         for warning in [*_warnings(result, folder), *left_out]:
             warn(warning)
@@ -260,17 +260,16 @@ def _check_names(manager: PluginManager, wanted: _Options) -> None:
         manager.backend_options(wanted.backend)
 
 
-def _load(context: click.Context, wanted: _Options) -> tuple[nn.Module, tuple[Any, ...]]:
-    reference = Reference.parse(wanted.model, "model")
+def _load(
+    context: click.Context, wanted: _Options, manager: PluginManager
+) -> tuple[nn.Module, tuple[Any, ...]]:
     inputs: tuple[Any, ...]
     if wanted.example_from is None:
         inputs = make_examples(wanted.examples)
-        context.with_resource(importable(reference.folder))
-        return build_model(reference), inputs
+        return model_or_file(context, wanted.model, wanted.allow, manager), inputs
     source = Reference.parse(wanted.example_from, "example")
     context.with_resource(importable(source.folder))
-    context.with_resource(importable(reference.folder))
-    model = build_model(reference)
+    model = model_or_file(context, wanted.model, wanted.allow, manager)
     return model, read_examples(source, model)
 
 
@@ -281,7 +280,9 @@ def _title(job: Job, *, changed_mode: bool) -> Iterator[str]:
         yield MODE_CHANGED
 
 
-def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator[tuple[str, str]]:
+def _summary(
+    job: Job, result: OptimizationResult, out: Path | None, allow: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     yield "captured", capture_text(result)
     for guard in result.guards[:_SHOWN_GUARDS]:
         yield "guard", guard.text
@@ -313,7 +314,8 @@ def _summary(job: Job, result: OptimizationResult, out: Path | None) -> Iterator
     others = sorted({entry.name for entry in out.iterdir()} - set(FILES))
     files = ", ".join(f"{name} ({size_text((out / name).stat().st_size)})" for name in (*FILES, *others))
     yield "written", f"{out}{os.sep}: {files}"
-    yield "to use it", f"fxplug.load({str(out / FILES[0])!r})"
+    allowed = f", allow={list(allow)}" if allow else ""
+    yield "to use it", f"fxplug.load({str(out / FILES[0])!r}{allowed})"
 
 
 def _outcome(result: OptimizationResult) -> str:

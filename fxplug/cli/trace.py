@@ -12,12 +12,11 @@ from fxplug.api.optimization import example_error
 from fxplug.cli.graphs import given, graph_options
 from fxplug.cli.terminal import console, print_table
 from fxplug.errors import FxplugError
+from fxplug.execute import GraphModule
 from fxplug.ir import TABLE_HEADER, Node, format_table, node_rows, qualified_name
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from fxplug.execute import GraphModule
 
 __all__ = ["print_module", "trace"]
 
@@ -29,12 +28,16 @@ def trace(context: click.Context, reference: str, form: str, **options: Any) -> 
 
     MODEL is package.module:callable or path.py:callable: a torch.nn.Module, or a function or class without
     arguments that gives one. It is put into evaluation mode (see --training); with an example, nearly every model can
-    be captured.
+    be captured. Of a file that ends in .fxplug, what it holds is printed.
     """
     found = given(context, reference, **options)
     model, inputs = found.model, found.inputs
     try:
-        module = capture(model, inputs, mode=found.mode, manager=found.manager)
+        module = (
+            model
+            if reference.endswith(".fxplug") and isinstance(model, GraphModule)
+            else capture(model, inputs, mode=found.mode, manager=found.manager)
+        )
     except FxplugError:
         raise
     except Exception as error:

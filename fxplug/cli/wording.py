@@ -1,8 +1,9 @@
-"""Numbers in the words of a report."""
+"""Numbers in the words of a report, and messages in those of the command line."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ __all__ = [
     "capture_text",
     "change_text",
     "error_text",
+    "for_command_line",
     "latency_text",
     "node_text",
     "ratio_text",
@@ -84,6 +86,33 @@ def latency_text(latency: Latency, arrow: str = "→") -> str:
     before = f"{time_text(latency.before)} ±{latency.before_spread:.0%}"
     after = f"{time_text(latency.after)} ±{latency.after_spread:.0%}"
     return f"{before} {arrow} {after}, {ratio_text(latency.ratio)} (medians of {latency.runs} runs each, in turns)"
+
+
+def for_command_line(text: str) -> str:
+    """Return a message that names arguments of functions as one that names the options for them."""
+    for pattern, option in _OPTIONS:
+        text = pattern.sub(option, text)
+    return text
+
+
+_OPTIONS = [
+    (re.compile(pattern), option)
+    for pattern, option in (
+        (r"(?:load\(\.\.\., )?allow=\['([^']*)'\]\)?", r"--allow \1"),
+        (r"\bname it in allow=", "name it with --allow"),
+        (r"(?:^|(?<=: ))allow (holds|names)\b", r"--allow \1"),
+        (r"\bfxplug\.trace\(root, example_inputs\)", "--example or --example-from"),
+        (r"\bPass example_inputs\b", "Pass --example"),
+        (r"\bmode='(\w+)'", r"--mode \1"),
+        (r"\(mode '(\w+)'\)", r"(--mode \1)"),
+        (r"\(rtol, atol\)", "(--rtol, --atol)"),
+        (
+            r"\bpass on_guard_failure='recapture' or 'eager' to fxplug\.trace",
+            "set on_guard_failure to 'recapture' or 'eager' under [tool.fxplug.trace]",
+        ),
+    )
+]
+"""How functions call what commands have options for."""
 
 
 def error_text(check: Check) -> str:

@@ -535,6 +535,10 @@ def _import(name: str) -> Any:
         raise Refusal(
             f"allow names {name!r}, which cannot be found: {error}. Install it, or correct the name."
         ) from error
+    except Exception as error:
+        raise Refusal(
+            f"allow names {name!r}, whose module cannot be imported: {type(error).__name__}: {error}."
+        ) from error
     if not callable(found):
         raise Refusal(
             f"allow names {name!r}, which is a {type(found).__name__} and not a function. Correct the name."

@@ -221,3 +221,89 @@ def test_export_replaces_only_on_demand(fxplug):
     assert again.exit_code == 1
     assert "overwrite" in again.stderr
     assert fxplug("export", "models.py:Net", "out", "--overwrite").exit_code == 0
+
+
+# -- functions of the user
+
+
+COMMANDS = {
+    "inspect": ["inspect", "module.fxplug", "--code"],
+    "verify": ["verify", "module.fxplug"],
+    "trace": ["trace", "module.fxplug"],
+    "decompose": ["decompose", "module.fxplug", "--example", "2x3"],
+    "cost": ["cost", "module.fxplug", "--example", "2x3"],
+    "profile": ["profile", "module.fxplug", "--example", "2x3", "--runs", "1"],
+    "optimize": ["optimize", "module.fxplug", "--example", "2x3", "--no-measure"],
+    "plan": ["plan", "module.fxplug", "--example", "2x3", "--backend", "eager"],
+    "compare": ["compare", "module.fxplug", "module.fxplug", "--example", "2x3"],
+    "export": ["export", "module.fxplug", "exported"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_what_is_allowed_is_found_in_the_working_directory(fxplug, stored, monkeypatch, command):
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(Path.cwd())
+        stored("Calling", allow=["helper_functions:double"])
+
+    refused = fxplug(*command)
+    result = fxplug(*command, "--allow", "helper_functions:double")
+
+    assert refused.exit_code == 1
+    assert "allow it: --allow helper_functions:double." in refused.stderr + refused.stdout
+    assert result.exit_code == 0, result.stderr
+    assert "helper_functions" not in sys.modules or sys.modules["helper_functions"].__file__
+
+
+@pytest.mark.parametrize(
+    ("helper", "said"),
+    [
+        ("def other(): pass", "--allow names 'helper_functions:double', which cannot be found"),
+        ("1 / 0", "whose module cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_what_is_allowed_and_not_there_is_named(fxplug, stored, folder, monkeypatch, helper, said):
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(folder)
+        stored("Calling", allow=["helper_functions:double"])
+    (folder / "helper_functions.py").write_text(
+        f"# Of another size, so that it is compiled anew.\n{helper}\n"
+    )
+    importlib.invalidate_caches()
+
+    result = fxplug("cost", "module.fxplug", "--example", "2x3", "--allow", "helper_functions:double")
+
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+def test_messages_name_options_where_functions_have_arguments(fxplug, folder):
+    result = fxplug("trace", "models.py:Branch")
+    assert "give example inputs" in result.stderr.lower()
+    assert "--example or --example-from" in result.stderr
+    assert "fxplug.trace(" not in result.stderr
+
+
+def test_a_file_is_optimised_with_its_guards(fxplug, stored):
+    stored()
+
+    result = fxplug("optimize", "module.fxplug", "--example", "2x3", "--no-measure", "--out", "out")
+
+    assert result.exit_code == 0, result.stderr
+    assert "as the graph module that was given" in result.stdout
+    assert [guard.text for guard in fxp.load("out/module.fxplug").guards] == [
+        guard.text for guard in fxp.load("module.fxplug").guards
+    ]
+
+
+def test_how_to_load_a_file_says_what_to_allow(fxplug, stored, folder):
+    (folder / "helper_functions.py").write_text(HELPER)
+    (folder / "guarded.py").write_text(GUARDED)
+
+    result = fxplug(
+        *("optimize", "guarded.py:Calling", "--example", "2x3", "--no-measure", "--out", "out"),
+        *("--allow", "helper_functions:double"),
+    )
+
+    assert result.exit_code == 0, result.stderr
+    assert "allow=['helper_functions:double'])" in result.stdout

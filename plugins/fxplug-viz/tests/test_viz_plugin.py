@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -327,3 +328,26 @@ def test_draw_leaves_nothing_behind_where_it_cannot_write(run_fxplug, saved, tmp
     assert "Cannot write the picture to" in result.output
     assert "Name a file in a folder that exists and can be written to." in result.output
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("command", "suffix"), [("view", "html"), ("draw", "dot")])
+def test_what_is_allowed_is_found_in_the_working_directory(
+    run_fxplug, tmp_path, monkeypatch, command, suffix
+):
+    (tmp_path / "operations_of_mine.py").write_text(
+        "import fxplug\nfrom torch import nn\n\n@fxplug.wrap\ndef twice(x):\n    return x * 2\n\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return twice(x)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        made = importlib.import_module("operations_of_mine").Net()
+        fxplug.save(fxplug.symbolic_trace(made), "mine.fxplug", allow=["operations_of_mine:twice"])
+    monkeypatch.delitem(sys.modules, "operations_of_mine")
+
+    result = run_fxplug(
+        command, "mine.fxplug", "--allow", "operations_of_mine:twice", "--out", f"mine.{suffix}"
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "twice" in (tmp_path / f"mine.{suffix}").read_text(encoding="utf-8")

@@ -11,9 +11,8 @@ import torch
 
 import fxplug
 from fxplug.analyze import propagate_shapes
+from fxplug.cli import captured_module, config_option, manager_for, traceback_option
 from fxplug.cli.examples import check_examples, example_inputs, example_options
-from fxplug.cli.failures import traceback_option
-from fxplug.cli.host import config_option, manager_for
 from fxplug.cli.references import load_model
 from fxplug.errors import ConfigError, StorageError
 from fxplug_viz.labels import counted
@@ -142,7 +141,7 @@ def _captured(
     """Return the graph module that a reference names, and the inputs that the options give."""
     given = options["examples"], options["example_from"]
     if reference.endswith(".fxplug"):
-        module = fxplug.load(reference, allow=options["allow"], manager=manager)
+        module = captured_module(context, reference, allow=options["allow"], manager=manager)
         inputs = example_inputs(context, *given, module)
     else:
         model = load_model(context, reference)
