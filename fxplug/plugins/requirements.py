@@ -58,8 +58,27 @@ def requirement_errors(config: Config, plugins: Sequence[LoadedPlugin]) -> Itera
             malformed.__cause__ = error
             yield position, malformed
             continue
+        extra = _beyond_a_version(requirement)
+        if extra:
+            yield (
+                position,
+                ConfigError(
+                    f"Cannot use {text!r} in {where}: {extra} says nothing here. Write the name of a plugin, and a "
+                    "version range where one is wanted: 'quant>=0.1'."
+                ),
+            )
+            continue
         for failure in _unmet(requirement, f"{text!r} in {where}", where, plugins):
             yield position, failure
+
+
+def _beyond_a_version(requirement: Requirement) -> str:
+    """Return what a requirement has besides a name and a version range, empty for nothing."""
+    if requirement.url is not None:
+        return f"the address {requirement.url!r}"
+    if requirement.extras:
+        return f"the extra {sorted(requirement.extras)[0]!r}"
+    return f"the condition {str(requirement.marker)!r}" if requirement.marker is not None else ""
 
 
 def _unmet(

@@ -7,16 +7,17 @@ import math
 import re
 import typing
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from fxplug.errors import ConfigError, PluginError, did_you_mean
+from fxplug.errors import ConfigError, FxplugError, PluginError, did_you_mean
 from fxplug.plugins.settings import ConfigFinding, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from fxplug.plugins.locations import Key
     from fxplug.plugins.settings import ConfigSource, PipelineConfig
@@ -81,7 +82,7 @@ def examine_settings(
 
 
 def _examine(table: Any) -> tuple[Settings, list[_Problem]]:
-    problems = list(_unknown_keys(table, Settings, ()))
+    problems = [*_unknown_keys(table, Settings, ()), *_loose_values(table, Settings, ())]
     if problems:
         return Settings(), problems
     try:
@@ -158,6 +159,8 @@ def validate_options(
     try:
         adapter = TypeAdapter(options)
         problems = list(_unknown_keys(dict(values), options, ()))
+        # Those of passes may be given as text, on the command line.
+        problems = problems or list(_loose_values(dict(values), options, (), numbers=(int, float, str)))
     except Exception as error:
         raise PluginError(
             f"Cannot check the options of {what}: the annotations of {options.__qualname__} do not resolve "
@@ -235,6 +238,57 @@ def _element_model(annotation: Any) -> type[Any] | None:
     return cast("type[Any]", element) if is_dataclass(element) else None
 
 
+_WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+"""Types of plain values, and how messages call them. Pydantic takes some for others: the text "yes" is true to it."""
+
+
+def _loose_values(
+    table: Any, model: type[Any], path: Key, numbers: tuple[type, ...] = (int, float)
+) -> Iterator[_Problem]:
+    """Yield a problem for every plain value that would have to be read as one of another type.
+
+    Args:
+        table: The values.
+        model: The dataclass that says which are wanted.
+        path: Where the table stands.
+        numbers: Types of values that may be numbers; which of them are, pydantic finds out.
+    """
+    if not isinstance(table, dict):
+        return
+    hints = typing.get_type_hints(model)
+    for name, value in cast("dict[str, Any]", table).items():
+        if name in hints:
+            yield from _loose_value(value, hints[name], (*path, name), numbers)
+
+
+def _loose_value(value: Any, annotation: Any, path: Key, numbers: tuple[type, ...]) -> Iterator[_Problem]:
+    if is_dataclass(annotation):
+        yield from _loose_values(value, cast("type[Any]", annotation), path, numbers)
+        return
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if isinstance(value, dict) and origin is dict:
+        for key, inner in cast("dict[str, Any]", value).items():
+            yield from _loose_value(inner, arguments[1], (*path, key), numbers)
+    elif isinstance(value, list) and origin in {list, tuple} and arguments[1:] in {(), (...,)}:
+        for position, inner in enumerate(cast("list[Any]", value)):
+            yield from _loose_value(inner, arguments[0], (*path, position), numbers)
+    elif type(value) in _WORDS:
+        kinds = arguments if origin in {typing.Union, UnionType} else (annotation,)
+        wanted = [kind for kind in kinds if kind is not type(None)]
+        if wanted and all(kind in _WORDS for kind in wanted) and not _fits(value, wanted, numbers):
+            expected = " or ".join(_WORDS[kind] for kind in wanted)
+            yield _Problem(path, f"{_dotted(path)} is {value!r}, but input should be {expected}.")
+
+
+def _fits(value: Any, wanted: list[Any], numbers: tuple[type, ...]) -> bool:
+    kind = type(value)
+    return (
+        kind in wanted
+        or (float in wanted and kind in numbers)
+        or (int in wanted and kind is str and str in numbers)
+    )
+
+
 def _from_pydantic(error: ValidationError) -> list[_Problem]:
     """Return one problem per key; where several kinds of value are allowed, pydantic reports each of them."""
     missing: list[_Problem] = []
@@ -243,6 +297,8 @@ def _from_pydantic(error: ValidationError) -> list[_Problem]:
         key: Key = tuple(part for part in detail["loc"] if not _is_branch(part))
         if detail["type"] in {"missing", "missing_argument"}:
             missing.append(_Problem(key, f"{_dotted(key)} is missing. Add it."))
+        elif isinstance(said := detail.get("ctx", {}).get("error"), FxplugError):
+            missing.append(_Problem(key, said.message))  # The options say themselves what is wrong.
         else:
             wrong.setdefault(key, (detail["input"], []))[1].append(_expectation(detail["msg"]))
     return [
@@ -284,6 +340,8 @@ def _malformed_tolerances(name: str, pipeline: PipelineConfig) -> Iterator[_Prob
 
 def _malformed_values(settings: Settings) -> Iterator[_Problem]:
     for name, pipeline in settings.pipelines.items():
+        if not name.strip():
+            yield _Problem(("pipelines", name), "a pipeline has no name. Write [pipelines.mine].")
         for position, entry in enumerate(pipeline.passes):
             if isinstance(entry, dict) and not isinstance(entry.get("name"), str):
                 key = ("pipelines", name, "passes", position)
@@ -291,29 +349,48 @@ def _malformed_values(settings: Settings) -> Iterator[_Problem]:
                 yield _Problem(key, f'{found!r} does not say which pass it is. Add name = "...".')
         yield from _malformed_limits(name, pipeline)
         yield from _malformed_tolerances(name, pipeline)
+    yield from _malformed_globs(settings)
+    yield from _malformed_folder(settings.cache.folder)
+    if settings.cache.size_limit < 0:
+        yield _Problem(
+            ("cache", "size_limit"),
+            f"'cache.size_limit' is {settings.cache.size_limit}. Give a number of bytes that is not negative.",
+        )
+
+
+def _malformed_globs(settings: Settings) -> Iterator[_Problem]:
     for key, example in (
         ("leaf_modules", "torch.nn.*"),
         ("through_modules", "torch.nn.*"),
         ("leaf_functions", "mypkg.ops:*"),
     ):
         for position, pattern in enumerate(getattr(settings.trace, key)):
-            if not pattern:
-                yield _Problem(
-                    ("trace", key, position),
-                    f"'trace.{key}' holds an empty text. Write a glob such as {example!r}.",
-                )
-    if settings.cache.size_limit < 0:
+            fault = _fault_of_glob(pattern, is_function=key == "leaf_functions")
+            if fault:
+                text = f"'trace.{key}' holds {fault}. Write a glob such as {example!r}."
+                yield _Problem(("trace", key, position), text)
+
+
+def _fault_of_glob(pattern: str, *, is_function: bool) -> str:
+    if not pattern:
+        return "an empty text"
+    if is_function:
+        is_name = re.fullmatch(r"[^:]+:[^:]+|[^.:]+(\.[^.:]+)+", pattern)
+        return "" if is_name else f"{pattern!r}, which names no function of a module"
+    is_name = pattern == pattern.strip() == pattern.strip(".") and ".." not in pattern
+    return "" if is_name else f"{pattern!r}, which no name can match"
+
+
+def _malformed_folder(folder: str) -> Iterator[_Problem]:
+    fault = "has no name" if folder and not folder.strip() else ""
+    try:
+        Path(folder).expanduser()
+    except RuntimeError:
+        fault = f"is {folder!r}, and there is no such user"
+    if fault:
         yield _Problem(
-            ("cache", "size_limit"),
-            f"'cache.size_limit' is {settings.cache.size_limit}. Give a number of bytes that is not negative.",
+            ("cache", "folder"), f"'cache.folder' {fault}. Write a path, or leave it out for no cache."
         )
-    for position, pattern in enumerate(settings.trace.leaf_functions):
-        if pattern and not re.fullmatch(r"[^:]+:[^:]+|[^.:]+(\.[^.:]+)+", pattern):
-            yield _Problem(
-                ("trace", "leaf_functions", position),
-                f"'trace.leaf_functions' holds {pattern!r}, which names no function of a module. Write "
-                "'package.module:function', or 'package.module:*'.",
-            )
 
 
 def _malformed_limits(name: str, pipeline: PipelineConfig) -> Iterator[_Problem]:

@@ -310,3 +310,44 @@ def test_tables_of_others_are_no_matter(tmp_path):
     )
 
     assert load_config(environ={}, start=tmp_path).plugins.strict
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[trace]\nautowrap = "yes"', "'trace.autowrap' is 'yes', but input should be true or false."),
+        ("[trace]\ncheck = 0", "'trace.check' is 0, but input should be true or false."),
+        ('[plugins]\nstrict = "true"', "'plugins.strict' is 'true', but input should be true or false."),
+        ('[cache]\nsize_limit = "10"', "'cache.size_limit' is '10', but input should be a whole number."),
+        ("[cache]\nsize_limit = 10.0", "'cache.size_limit' is 10.0, but input should be a whole number."),
+        ('[cache]\nfolder = "  "', "'cache.folder' has no name."),
+        ('[cache]\nfolder = "~no-such-user-here/x"', "is '~no-such-user-here/x', and there is no such user."),
+        (
+            '[pipelines.a]\npasses = []\ntime_limit = "3"',
+            "'pipelines.a.time_limit' is '3', but input should be a number.",
+        ),
+        (
+            "[pipelines.a]\npasses = []\nrtol = true",
+            "'pipelines.a.rtol' is True, but input should be a number.",
+        ),
+        ('[pipelines.""]\npasses = []', "a pipeline has no name."),
+        ('[trace]\nleaf_modules = [" torch.nn.*"]', "holds ' torch.nn.*', which no name can match."),
+        ('[trace]\nthrough_modules = ["torch..nn"]', "holds 'torch..nn', which no name can match."),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(tmp_path, text, message):
+    (tmp_path / "fxplug.toml").write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        load_config(tmp_path / "fxplug.toml")
+    assert message in str(caught.value)
+
+    config, findings = examine_config(tmp_path / "fxplug.toml")
+    assert [finding.severity for finding in findings] == ["error"]
+    assert config.trace.autowrap is False
+
+
+def test_numbers_may_be_whole_where_others_are_allowed(config_file):
+    config = config_file("[tool.fxplug.pipelines.a]\npasses = []\ntime_limit = 3\nrtol = 0\n")
+
+    assert (config.pipelines["a"].time_limit, config.pipelines["a"].rtol) == (3, 0)

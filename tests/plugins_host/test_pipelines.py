@@ -260,3 +260,44 @@ def test_options_under_both_names_of_a_backend_are_refused(manager, config_file)
 
     with pytest.raises(ConfigError, match=r"Keep one of them"):
         manager.backend_options("engine", config=config)
+
+
+@dataclass(frozen=True)
+class Switched:
+    deep: bool = False
+    most: int = 3
+    share: float | None = None
+
+    def __post_init__(self):
+        if self.most < 0:
+            raise ConfigError(f"Cannot keep {self.most} of them: give a number that is not negative.")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"deep": "yes"}, "'deep' is 'yes', but input should be true or false."),
+        ({"deep": 1}, "'deep' is 1, but input should be true or false."),
+        ({"most": True}, "'most' is True, but input should be a whole number."),
+        ({"share": True}, "'share' is True, but input should be a number."),
+        (
+            {"most": -1},
+            "pass 'odd:switched': Cannot keep -1 of them: give a number that is not negative. [FXP-F000]",
+        ),
+    ],
+    ids=["text", "number", "flag", "flag or none", "own"],
+)
+def test_options_that_mean_nothing_are_refused(manager_of, values, message):
+    manager = manager_of({"odd": offering(PassRecord("switched", object, "", options=Switched))})
+
+    with pytest.raises(ConfigError) as caught:
+        manager.resolve_pipeline([{"name": "switched", **values}])
+
+    assert message in str(caught.value)
+
+
+def test_options_may_be_texts_of_numbers(manager_of):
+    manager = manager_of({"odd": offering(PassRecord("switched", object, "", options=Switched))})
+    (step,) = manager.resolve_pipeline([{"name": "switched", "most": "4", "share": "0.5"}]).steps
+
+    assert step.options == {"deep": False, "most": 4, "share": 0.5}

@@ -145,3 +145,9 @@ def test_a_required_plugin_of_another_version_is_an_error(three):
 def test_a_malformed_requirement_is_an_error(three):
     with pytest.raises(ConfigError, match=r"Cannot read 'alpha >> 2' in plugins.require"):
         three.manager(config=requiring("alpha >> 2"))
+
+
+@pytest.mark.parametrize("text", ["alpha @ file:///x", "alpha[extra]", "alpha; python_version < '3'"])
+def test_a_requirement_that_says_more_than_name_and_version_is_an_error(three, text):
+    with pytest.raises(ConfigError, match=r"Cannot use .* in plugins\.require: the \w+ .* says nothing here"):
+        three.manager(config=requiring(text))
