@@ -66,6 +66,8 @@ def scripted_forward(module: Any, code: PythonCode, function: Callable[..., Any]
         if node.target in CHECKS:
             texts = [argument for argument in node.args if type(argument) is str]
             raise _refusal(module, texts[-1])
+        if node.target is same_value:
+            raise _refusal(module, f"the value of {node.args[0]}")
     if plain is not module.graph:
         code = plain.python_code("self")
         function = compile_code(code, name=module._get_name()).function
@@ -90,8 +92,8 @@ def scripted_forward(module: Any, code: PythonCode, function: Callable[..., Any]
 def _with_plain_checks(graph: Graph) -> Graph:
     """Return a graph with the same checks, as far as there are others for them that TorchScript understands.
 
-    How many parts a value has is an assertion in it. Inputs that have to have their defaults are none of its inputs, where
-    none comes behind them.
+    How many parts a value has is an assertion in it. Inputs that have to have their defaults are none of its inputs,
+    where none comes behind them.
     """
     if not any(node.target in {check_length, check_equal} for node in graph.nodes):
         return graph

@@ -356,3 +356,24 @@ def test_an_attention_inside_of_another_program_is_captured_again():
     assert torch.equal(captured(x), outer(x))
     with pytest.raises(GuardError, match="mask is None"):
         captured(x, torch.zeros(5, 5))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+def test_what_was_captured_for_defaults_is_scripted_without_these_inputs():
+    captured = fxplug.symbolic_trace(
+        lambda x, mask=None, flag=False: x * 2 if mask is None and not flag else x
+    )
+
+    scripted = torch.jit.script(captured)
+
+    assert torch.equal(scripted(example()), example() * 2)
+    with pytest.raises(RuntimeError, match="expected at most 2"):
+        scripted(example(), example())
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+def test_inputs_that_stand_before_others_are_not_left_out_of_a_script():
+    captured = fxplug.symbolic_trace(lambda x, flag=False, scale=None: x if flag else x * scale)
+
+    with pytest.raises(fxplug.GraphError, match=r"Cannot script .* it relies on flag == False, its default"):
+        torch.jit.script(captured)
