@@ -57,7 +57,7 @@ from fxplug.capture.state import (
 from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.unheard import left_by_call, missed_change, unheard_value
-from fxplug.capture.unpacking import check_count
+from fxplug.capture.unpacking import check_count, note_writes
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -206,6 +206,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         """Path -> module, of those that stay calls and are no layers of torch."""
         self.hashed: list[Proxy] = []
         """Values that the program has used as keys."""
+        self.has_unpacked = False
+        """Whether the graph checks how many parts a value has."""
 
     def _replaced_methods(self) -> set[str]:
         """Return which of the methods that a trace may do without are not those that this class was made with."""
@@ -355,6 +357,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _judge(self, root: Any, concrete_args: Any) -> None:
         """Look, when all is recorded, whether the graph does what the program does at every call."""
+        if self.has_unpacked:
+            note_writes(self.graph, self.root)
         self.drop_unread_draws()
         self.refuse_hooks_on_constants()
         missed = self._missed_change()

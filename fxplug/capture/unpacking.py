@@ -13,14 +13,15 @@ from torch import nn
 
 from fxplug.capture.kinds import kind_of_node, module_at
 from fxplug.capture.sources import place_in_program
-from fxplug.ir import Node
-from fxplug.semantics.checks import check_length
+from fxplug.ir import Graph, Node, effects
+from fxplug.semantics.checks import CHECKS, check_length
+from fxplug.semantics.internals import assert_function
 from fxplug.semantics.kinds import count_of_results
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
-__all__ = ["check_count"]
+__all__ = ["check_count", "note_writes"]
 
 _PAIRS = (nn.RNNBase, nn.LSTMCell, nn.MultiheadAttention)
 """Layers that always return two values."""
@@ -41,6 +42,27 @@ def check_count(tracer: Any, value: Any, count: int) -> None:
         return
     text = f"{count} value{'' if count == 1 else 's'} to unpack{place_in_program(3)}"
     tracer.create_proxy("call_function", check_length, (value, count, text), {})
+    tracer.has_unpacked = True
+
+
+def note_writes(graph: Graph, root: Module | None) -> None:
+    """Let the checks of numbers of parts know, when all is recorded, whether something is written before them.
+
+    Args:
+        graph: Of the whole program; a program that has been written to cannot be run instead of it.
+        root: What its paths refer to.
+    """
+    written = False
+    for node in graph.nodes:
+        if node.target is check_length:
+            if written and len(node.args) == _WITHOUT_WRITES:
+                node.args = (*node.args, False)
+        elif not (written or node.target in CHECKS or node.target is assert_function):
+            written = not effects.effect_of(node, root).is_pure
+
+
+_WITHOUT_WRITES = 3
+"""How many arguments a check has that is not told whether something was written before."""
 
 
 def _most_parts(node: Node, root: Module | None) -> int | None:

@@ -172,3 +172,27 @@ def test_patterns_match_where_parts_are_counted():
     torch.testing.assert_close(captured(x), attention(x * 2).relu())
     with pytest.raises(GuardError, match="3 values to unpack"):
         captured(torch.rand(4, 1, 4, 2))
+
+
+def written_before(x):
+    x.add_(1)
+    first, second = x
+    return first + second
+
+
+def written_behind(x):
+    _first, _second = x
+    return x.add_(1)
+
+
+@pytest.mark.parametrize("program", [written_before, written_behind])
+def test_a_program_that_has_written_already_is_not_run_once_more(program):
+    captured = fxplug.trace(program, (torch.zeros(2, 3),), mode="symbolic", on_guard_failure="eager")
+    actual, expected = torch.zeros(3, 3), torch.zeros(3, 3)
+
+    with pytest.raises(ValueError, match="too many values"):
+        program(expected)
+    with pytest.raises(fxplug.GuardError if program is written_before else ValueError):
+        captured(actual)
+
+    assert torch.equal(actual, expected)
