@@ -23,6 +23,7 @@ The list:
 - Functions that tell the time or have the system make random numbers, where a program finds them (see
   `fxplug.capture.world`).
 - ``torch.Tensor.__hash__``: a program that uses its inputs as keys asks whether two are one.
+- ``logging.LogRecord.getMessage``: people may be told of a traced number as of any other (``log.info("%d rows", n)``).
 - ``threading.Thread.start`` and ``ThreadPoolExecutor.submit``: on examples, nothing is heard of what a thread calls.
 - How ``torch.distributions.Distribution`` puts together the sizes of samples, some of which may hang on the inputs.
 - ``torch.jit.ScriptFunction.__call__``: what TorchScript has compiled runs no Python, and is a call as a whole.
@@ -34,6 +35,7 @@ The list:
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +55,7 @@ from fxplug.capture.opaque import hear_opaque_call
 from fxplug.capture.regions import CONTEXTS
 from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
 from fxplug.capture.shims import hear_of_mode
+from fxplug.capture.told import told_text
 from fxplug.capture.trampolines import Patches, PatchGroup, SlotPatch, Trampoline, patch_for
 from fxplug.capture.world import modes_named
 from fxplug.capture.wrapping import (
@@ -285,6 +288,16 @@ def _hash(self: Any) -> int:
     return original(self)
 
 
+def _message(self: Any) -> str:
+    original: Any = "<original>"
+    current: Any = "<active>"
+    session = current()
+    told: Any = "<told>"
+    if session is None or session.interceptor is None or (text := told(self.msg, self.args)) is None:
+        return original(self)
+    return text
+
+
 def _start(self: Any) -> None:
     original: Any = "<original>"
     current: Any = "<active>"
@@ -399,6 +412,7 @@ _METHODS: tuple[tuple[type, str, Any, dict[str, Any]], ...] = (
         )
         for name in names
     ),
+    (logging.LogRecord, "getMessage", _message, {**_CONSTANTS, "<told>": told_text}),
     (threading.Thread, "start", _start, _CONSTANTS),
     (ThreadPoolExecutor, "submit", _submit, _CONSTANTS),
     # It makes a ``torch.Size``, which takes nothing that stands for a number.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
     from fxplug.capture.outside import OutsideChange, OutsideState
-    from fxplug.ir import Node
+    from fxplug.ir import Node, SourceLine
 
 __all__ = [
     "ModuleChange",
@@ -402,11 +402,12 @@ class ModuleStates:
             table.clear()
         self._waiting = (), {}
 
-    def refuse_changes(self, changes: Sequence[ModuleChange]) -> None:
+    def refuse_changes(self, changes: Sequence[ModuleChange], codes: Sequence[CodeType]) -> None:
         """Refuse what no program may do.
 
         Args:
             changes: What `restore` returned.
+            codes: The functions of the program.
 
         Raises:
             TraceError: A parameter, buffer or submodule was assigned: later calls of the program would have seen it. Or
@@ -416,7 +417,8 @@ class ModuleStates:
             raise self._refusal
         for change in changes:
             if change.how == "state":
-                raise assignment_error(change.path)
+                own = [*codes, *codes_of(change.module)]
+                raise assignment_error(change.path, place_of_write(own, change.name, "attribute"))
 
 
 def _changes_in(
@@ -478,10 +480,16 @@ def report_changes(changes: Sequence[ModuleChange], *, warns: bool) -> None:
         speak_of(said, verb, "make the enclosing module a leaf", warns=warns)
 
 
-def assignment_error(path: str) -> TraceError:
-    """Return the error for assigning a part of a module's state."""
+def assignment_error(path: str, line: SourceLine | None = None) -> TraceError:
+    """Return the error for assigning a part of a module's state.
+
+    Args:
+        path: Of what is assigned.
+        line: Where; by default where the program is.
+    """
+    place = line or user_line(3)
     return TraceError(
-        f"Cannot trace: forward assigned {path!r}, which is part of the module's state, at {user_line(3)}, and an "
+        f"Cannot trace: forward assigned {path!r}, which is part of the module's state, at {place}, and an "
         "assignment cannot be recorded. Update the tensor in place (self.buffer.copy_(...)), or make the enclosing "
         "module a leaf.",
         code="FXP-T009",

@@ -407,7 +407,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         changed = draws.restore()
         changed_settings = settings.restore()
         self._module_changes = [change for change in states.restore() if not surroundings.is_recorded(change)]
-        states.refuse_changes(self._module_changes)
+        states.refuse_changes(self._module_changes, outside.codes())
         self._settle_surroundings()
         draws.refuse()
         refuse_draws(changed, draws.of_program)

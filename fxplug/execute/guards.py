@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
+import operator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -73,10 +74,26 @@ class GuardSet:
             if isinstance(error, GraphError) and error.code == "FXP-G020":
                 return f"other inputs: {error.__cause__}"
             return f"inputs of other kinds ({type(error).__name__}: {error})"
-        for answer, guard in zip(answers, self.guards, strict=False):
+        for number, (answer, guard) in enumerate(zip(answers, self.guards, strict=False)):
             if not answer:
-                return str(guard)
+                return f"{guard}{self._found(number, module, args, kwargs)}"
         return None
+
+    def _found(self, number: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return what an input is that is None in one of two captures and calls; nothing for other guards."""
+        graph = copy.deepcopy(self.graph)
+        output = cast("Graph", graph).output_node()
+        answers: Any = output.args[0]
+        predicate = answers[number] if isinstance(answers, (list, tuple)) else answers
+        if predicate.target not in {operator.is_, operator.is_not} or predicate.args[1] is not None:
+            return ""
+        output.args = ([predicate.args[0]],)
+        code = compile_code(cast("Graph", graph).python_code("self"), name="guards")
+        value = code.function(module, *args, **kwargs)[0]
+        kind = f"of the class {type(value).__qualname__}"
+        if isinstance(value, torch.Tensor):
+            kind = f"a tensor of shape {tuple(value.shape)}"
+        return f", and now it is {'None' if value is None else kind}"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GuardSet:
         if self.instead is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
+from fxplug.capture.examples.attributes_asked import ANY_ATTRIBUTE, ATTRIBUTE
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.finding import found_by, holds_one_of, ids_found_by, is_found
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
@@ -150,7 +151,8 @@ class InputReceiver(ValueKeeper):
         self._inputs.append(node)
         if entry.input.default is None and isinstance(value, (torch.Tensor, int, float)):
             self._optional_inputs.append(node)
-        if entry.input.name in self._compared:
+        # What is in a list or dict has no name of its own by which it could be compared.
+        if entry.input.name in self._compared or entry.path != entry.input.name:
             self._compared_inputs.add(node)
         if isinstance(value, torch.Tensor):
             self._refuse_default(value, entry.path)
@@ -345,9 +347,8 @@ class InputReceiver(ValueKeeper):
             while isinstance(whole, Part):
                 whole = whole.whole
             node = self._entry_node(source)
-            is_needed = whole not in self._compared_inputs and any(
-                fails_for_none(user) for user in node.users
-            )
+            may_be_compared = source is not whole or whole in self._compared_inputs
+            is_needed = not may_be_compared and any(fails_for_none(user) for user in node.users)
             if node not in present and not is_needed:
                 self._add_entry_guard(operator.is_not, (node, None))
 
@@ -363,6 +364,26 @@ class InputReceiver(ValueKeeper):
         for name, held in vars(value).items() if type(value) is torch.Tensor else ():
             if not isinstance(held, torch.Tensor) and not name.startswith(MARKS_OF_COMPILER):
                 self._guard_attribute(source, name, held, None)
+        self._guard_absence(source, value)
+
+    def _guard_absence(self, source: Node | Part, value: torch.Tensor) -> None:
+        """Guard that an input has no attribute which the program may ask for and the example has not."""
+        held = vars(value) if type(value) is torch.Tensor else {}
+        asked = (name.removeprefix(ATTRIBUTE) for name in self._names if name.startswith(ATTRIBUTE))
+        for name in sorted(asked):
+            if f"{ATTRIBUTE}{name}" == ANY_ATTRIBUTE:
+                self._guard_number_of_attributes(source, len(held))
+            elif not hasattr(value, name):
+                found = self._aside("call_function", hasattr, (self._entry_node(source), name))
+                self._guards.hear(found, nothing_written=True)
+                self._add_entry_guard(operator.not_, (found,))
+
+    def _guard_number_of_attributes(self, source: Node | Part, count: int) -> None:
+        table = self._aside("call_function", getattr, (self._entry_node(source), "__dict__"))
+        self._guards.hear(table, nothing_written=True)
+        number = self._aside("call_function", len, (table,))
+        self._guards.hear(number, nothing_written=True)
+        self._add_entry_guard(operator.eq, (number, count))
 
     def _guard_attribute(self, source: Node | Part, name: str, held: Any, *default: Any) -> None:
         read = self._aside("call_function", getattr, (self._entry_node(source), name, *default))

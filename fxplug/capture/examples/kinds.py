@@ -15,6 +15,7 @@ from torch import nn
 
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN
+from fxplug.capture.examples.attributes_asked import attributes_asked
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
 from fxplug.semantics.surroundings import MODES
@@ -203,7 +204,7 @@ def _is_filled(cell: Any) -> bool:
 @functools.lru_cache(maxsize=1024)
 def _names_in(code: CodeType) -> frozenset[str]:
     """Return the global names and attributes that a function uses, those in it included, and marks for what it does."""
-    names = set(code.co_names)
+    names = {*code.co_names, *attributes_asked(code)}
     former = ""
     until_none = -1
     for number, entry in enumerate(dis.get_instructions(code)):
