@@ -29,6 +29,7 @@ from fxplug.semantics.internals import (
     is_compiler_loaded,
     is_fake,
     modules_of,
+    paths_with_hooks,
     refuses_missing_data,
     without_data,
     without_kept_casts,
@@ -262,15 +263,24 @@ def traced(make: Callable[[], Tracer], program: Any, concrete_args: Any) -> Grap
         program: A module or function.
         concrete_args: Values of some of its inputs.
     """
-    tracer = make()
-    with paused_collection():
+    ways: dict[str, Any] = {}
+    while True:
+        tracer = make()
+        tracer.plain_conversions = "plain_conversions" in ways
+        tracer.entered_modules = ways.get("entered", frozenset())
         try:
-            graph = tracer.trace(program, concrete_args)
-        except MissedConversionError:
-            tracer = make()
-            tracer.plain_conversions = True
-            graph = tracer.trace(program, concrete_args)
-        return GraphModule(tracer.root, graph, name_of_root(program))
+            with paused_collection():
+                graph = tracer.trace(program, concrete_args)
+                return GraphModule(tracer.root, graph, name_of_root(program))
+        except Exception as error:  # The program may lack what a hook leaves that has not run.
+            ways["rehooked"] = tracer.modules_with_other_hooks()
+            if enters_more(program, error, ways, tracer.policy):
+                continue
+            if not isinstance(error, MissedConversionError) or "plain_conversions" in ways:
+                if (said := said_of_hooks(error, ways)) is error:
+                    raise
+                raise said from None
+            ways["plain_conversions"] = True
 
 
 def _capture_with_examples(
@@ -309,15 +319,10 @@ def _capture_once(
         try:
             return _run_on_examples(program, args, kwargs, options, ways)
         except TraceError as error:
-            way = (
-                "plain_conversions"
-                if isinstance(error, MissedConversionError)
-                else _OTHER_WAYS.get(error.code)
-            )
-            if way is None or way in ways:
-                raise
-            if way != "fixes_numbers" or not _fixes_more_numbers(ways):
-                ways[way] = True
+            if not enters_more(program, error, ways, options.policy()) and not _goes_another_way(error, ways):
+                if (said := said_of_hooks(error, ways)) is error:
+                    raise
+                raise said from None
         except FxplugError:
             raise
         except Exception as error:
@@ -330,6 +335,60 @@ def _capture_once(
                     raise
                 raise cause from (error if isinstance(cause, TraceError) else None)
             ways["fixes_numbers"] = True
+
+
+def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
+    """Let a program be captured in the way that avoids an error; return whether there is one that was not gone."""
+    way = "plain_conversions" if isinstance(error, MissedConversionError) else _OTHER_WAYS.get(error.code)
+    if way is None or way in ways:
+        return False
+    if way != "fixes_numbers" or not _fixes_more_numbers(ways):
+        ways[way] = True
+    return True
+
+
+def enters_more(program: Any, error: Exception, ways: dict[str, Any], policy: TracePolicy) -> bool:
+    """Let layers be entered whose hooks stand against a capture in which they are one call each.
+
+    Args:
+        program: A module or function.
+        error: What was said of it.
+        ways: How it was captured. What was said first is kept there, and how it is captured the next time.
+        policy: What others say of its modules.
+
+    Returns:
+        Whether there are any that were not entered yet.
+    """
+    rehooked = ways.pop("rehooked", frozenset())
+    known = ways.get("entered", frozenset())
+    is_of_hooks = not isinstance(error, FxplugError) or error.code in _OF_HOOKS
+    if not is_of_hooks or not isinstance(program, nn.Module) or len(known) > _MOST_ENTERED:
+        return False
+    modules = dict(program.named_modules())
+    ask, context = policy.is_leaf_module, TraceContext(program)
+    wanted = {
+        path
+        for path in rehooked or paths_with_hooks(program)
+        if path in modules and (ask is None or ask(modules[path], path, context) is not True)
+    }
+    if wanted <= known:
+        return False
+    ways["entered"] = known | wanted
+    ways.setdefault("refusal", error)
+    return True
+
+
+def said_of_hooks(error: Exception, ways: dict[str, Any]) -> Exception:
+    """Return what to raise for a program that is refused with its layers entered, too: what was said of the hooks."""
+    is_of_state = isinstance(error, FxplugError) and error.code in _OF_STATE
+    return error if is_of_state else ways.get("refusal", error)
+
+
+_OF_HOOKS = frozenset({"FXP-T010", "FXP-T061"})
+"""Codes of errors which say of hooks of layers, among others, that nobody hears of what they do."""
+_OF_STATE = frozenset({"FXP-T055", "FXP-T067"})
+"""Codes of errors which say of what such hooks leave that it is there in the next call."""
+_MOST_ENTERED = 1000
 
 
 def _fixes_more_numbers(ways: dict[str, Any]) -> bool:
@@ -432,6 +491,7 @@ def _run_once(
     tracer.fixes_numbers = "fixes_numbers" in ways
     tracer.plain_numbers = ways.get("plain_numbers", frozenset())
     tracer.plain_conversions = "plain_conversions" in ways
+    tracer.entered_modules = ways.get("entered", frozenset())
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation
@@ -442,6 +502,7 @@ def _run_once(
             graph = tracer.trace(program)
         except Exception:
             ways["needed_numbers"] = tracer.numbers_needed()
+            ways["rehooked"] = tracer.modules_with_other_hooks()
             raise
         captured = GraphModule(tracer.root, graph, name_of_root(program))
         if tracer.guards:

@@ -41,7 +41,7 @@ from fxplug.capture.containers import (
 )
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.reached import function_behind
-from fxplug.capture.sources import is_installed
+from fxplug.capture.sources import belongs_to_program, is_installed
 from fxplug.capture.writes import is_read, only_adds_to, place_of_write, with_inner, writes_of
 from fxplug.semantics.internals import DYNAMO_INLINE, modules_below, own_tables
 
@@ -222,6 +222,8 @@ class OutsideState:
         self, function: FunctionType, code: CodeType, writes: Writes, names: frozenset[str]
     ) -> None:
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            if belongs_to_program(name, cell):
+                continue
             known = Known("variable", code.co_name, name)
             if name in writes.cells:
                 self._bind(known, cell)

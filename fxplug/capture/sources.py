@@ -17,12 +17,13 @@ from fxplug.semantics.internals import autograd_modes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import CodeType, FrameType
+    from types import CellType, CodeType, FrameType
 
     from fxplug.ir import StoredOrigin
 
 __all__ = [
     "Place",
+    "belongs_to_program",
     "caller_level",
     "carrier_name",
     "frames_of_program",
@@ -313,3 +314,31 @@ def _user_lines(depth: int) -> tuple[SourceLine | None, SourceLine | None]:
             break  # What lies further out only started the trace.
         frame = frame.f_back
     return inside, None
+
+
+_RUNNING = "_run"
+"""The method of a tracer that runs a program."""
+
+
+def belongs_to_program(name: str, cell: CellType) -> bool:
+    """Return whether a variable that a function closes over is one of a function that runs in the program by now.
+
+    The program has made both then: what is in it is not there for the next call.
+
+    Args:
+        name: Of the variable.
+        cell: What it is to the function.
+    """
+    try:
+        value = cell.cell_contents
+    except ValueError:  # It has no value yet.
+        return False
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == _RUNNING and code.co_filename == _TRACER:
+            return False
+        if name in code.co_cellvars and frame.f_locals.get(name) is value:
+            return True
+        frame = frame.f_back
+    return False

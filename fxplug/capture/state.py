@@ -35,6 +35,7 @@ from fxplug.semantics.internals import (
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, MutableMapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from fxplug.capture.outside import OutsideChange, OutsideState
     from fxplug.ir import Node, SourceLine
@@ -104,6 +105,8 @@ class ModuleStates:
         self._hooks: dict[int, tuple[dict[Any, Any], ...]] = {}
         """Id of a module that has hooks -> copies of their tables."""
         self._hooks_made = RemovableHandle.next_id
+        self.rehooked: AbstractSet[str] = frozenset()
+        """Paths of the modules that had other hooks than when the trace began, when a call was refused for that."""
         self.gradients: Gradients | None = None
         """Those of the parameters, once code is reached that may change them."""
         self.is_disturbed = False
@@ -252,10 +255,13 @@ class ModuleStates:
     def _changed_for_call(self, module: nn.Module, path: str) -> tuple[str, str] | None:
         """Return the first thing about a module, or one in it, that is not what it was, and what kind it is of."""
         if any(self._is_new(key) for table in global_hook_tables() for key in table):
+            self.rehooked = frozenset()  # What runs for all modules is the business of none of them.
             return "hooks", path
         named: set[str] | None = None
         for part in module.modules():
             if self._changed_hooks(part):
+                modules, paths = self._waiting
+                self.rehooked = {paths[id(one)] for one in modules if self._changed_hooks(one)} | {path}
                 return "hooks", path
             known = self._seen.get(id(part))
             if known is None:

@@ -76,6 +76,7 @@ from fxplug.semantics.internals import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
 
     from fxplug.capture.outside import OutsideChange
@@ -546,6 +547,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     def note_assumption(self, node: Node, error: TraceError) -> None:
         """Remember that an input was taken not to be None; the error is raised if the captured program accepts None."""
         self._assumptions.append((node, error))
+
+    def modules_with_other_hooks(self) -> AbstractSet[str]:
+        """Return the paths of modules that could not be called for the hooks that the program has given them."""
+        return self._states.rehooked
 
     def _refuse_writes(self, event: str, node: Node) -> None:
         if event != "created":

@@ -139,6 +139,7 @@ __all__ = [
     "parametrized_among",
     "paths_and_modules_below",
     "paths_below",
+    "paths_with_hooks",
     "persists",
     "put_on",
     "put_on_calls",
@@ -322,6 +323,23 @@ def has_forward_hooks(module: nn.Module) -> bool:
         or module_base._global_forward_hooks
         or module_base._global_forward_pre_hooks
     )
+
+
+def paths_with_hooks(root: nn.Module) -> set[str]:
+    """Return the paths of the modules below a root with something of a program that runs around their forward.
+
+    Those that hold such a module are among them; what torch itself computes weights with is none.
+    """
+    found: set[str] = set()
+    for path, module in root.named_modules():
+        if (
+            path
+            and (module._forward_hooks or module._forward_pre_hooks)
+            and not has_only_weight_hooks(module)
+        ):
+            names = path.split(".")
+            found.update(".".join(names[:count]) for count in range(1, len(names) + 1))
+    return found
 
 
 def hooks_around_forward(module: nn.Module) -> list[Callable[..., Any]]:

@@ -239,13 +239,16 @@ def test_question_to_a_plain_tensor_is_refused(capture):
         capture(Root())
 
 
-def test_number_of_a_plain_tensor_is_refused(capture):
+def test_number_of_a_plain_tensor_is_that_of_each_call(capture):
     class Root(Held):
         def forward(self, x):
             return x * float(self.plain[0])
 
-    with pytest.raises(TraceError, match=r"FXP-T0"):
-        capture(Root())
+    root = Root()
+    module = capture(root)
+    for number in (2.0, 3.0):
+        module.plain[0] = root.plain[0] = number
+        check_equal(module, root)
 
 
 def test_attribute_of_a_plain_tensor_cannot_be_assigned(capture):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
 
@@ -192,9 +193,42 @@ READING = [
 
 
 @pytest.mark.parametrize("kind", READING)
-def test_hook_that_changes_what_the_program_reads_is_refused(kind):
+def test_hook_that_changes_what_the_program_reads_is_refused_where_the_layer_is_a_call(
+    kind, with_whole_layers
+):
     with pytest.raises(TraceError, match=r"a hook of the layer 'layer', changes .*\[FXP-T010\]$"):
-        fxplug.symbolic_trace(kind())
+        fxplug.symbolic_trace(kind(), manager=with_whole_layers)
+    with pytest.raises(TraceError, match=r"a hook of the layer 'layer', changes .*\[FXP-T010\]$"):
+        fxplug.Tracer().trace(kind())
+
+
+@pytest.mark.filterwarnings("ignore:While :fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("kind", [kind for kind in READING if kind is not Counts])
+def test_what_such_a_hook_does_is_recorded_with_the_layer_entered(kind, mode):
+    STORE.clear()
+    if (
+        kind is AppendsToALocal and mode == "symbolic"
+    ):  # It does not know that what is read is what was added last.
+        with pytest.raises(TraceError, match="FXP-T055"):
+            fxplug.symbolic_trace(kind())
+        return
+    captured = fxplug.symbolic_trace(kind()) if mode == "symbolic" else fxplug.trace(kind(), (X,), mode=mode)
+    assert not STORE
+
+    model = kind()
+    for made in (captured, copy.deepcopy(captured)):
+        for inputs in (X + 1, X[:1], X * 2):
+            assert torch.equal(made(inputs), model(inputs))
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_what_such_a_hook_counts_on_is_refused(mode):
+    model = Counts()
+    with pytest.raises(TraceError) as refused:
+        fxplug.symbolic_trace(model) if mode == "symbolic" else fxplug.trace(model, (X,), mode=mode)
+    assert refused.value.code == "FXP-T055"
+    assert model.count == 0
 
 
 @pytest.mark.filterwarnings("ignore:While tracing, forward:fxplug.errors.TraceWarning")
@@ -484,13 +518,30 @@ NUMBERS = {
 
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("name", NUMBERS)
-def test_a_number_that_a_hook_leaves_is_no_constant(name, check):
+def test_a_number_that_a_hook_leaves_is_no_constant(name, check, with_whole_layers):
     model = _Leaving(*NUMBERS[name])
 
     with pytest.raises(TraceError, match="a hook of the layer 'layer', puts a number into") as refused:
-        fxplug.trace(model, (torch.rand(3, 4),), check=check)
+        fxplug.trace(model, (torch.rand(3, 4),), check=check, manager=with_whole_layers)
 
     assert refused.value.code == "FXP-T061"
+
+
+@pytest.mark.filterwarnings("ignore:While :fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("name", [name for name in NUMBERS if name != "appended"])
+def test_a_number_that_a_hook_leaves_hangs_on_the_inputs_with_the_layer_entered(name, check):
+    captured = fxplug.trace(_Leaving(*NUMBERS[name]), (torch.rand(3, 4),), check=check)
+
+    for inputs in (torch.rand(3, 4), torch.rand(5, 4), -9 * torch.ones(2, 4), 9 * torch.ones(2, 4)):
+        wanted = _Leaving(*NUMBERS[name])
+        wanted.load_state_dict(captured.state_dict(), strict=False)
+        try:
+            found = captured(inputs)
+        except fxplug.GuardError:
+            assert name == "decided"  # It is the branch that is guarded.
+            continue
+        torch.testing.assert_close(found, wanted(inputs))
 
 
 @pytest.mark.parametrize(
@@ -551,15 +602,19 @@ class ReadsACount(nn.Module):
 
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("mode", ["shape", "value"])
-def test_a_number_that_a_call_of_a_layer_leaves_at_it_is_no_constant(check, mode):
+def test_a_number_that_a_call_of_a_layer_leaves_at_it_is_no_constant(check, mode, with_whole_layers):
     layer = linear()
     layer.calls = 0
     layer.register_forward_hook(_count)
 
     with pytest.raises(TraceError, match="puts a number into 'calls'") as refused:
-        fxplug.trace(ReadsACount(layer), (X,), check=check, mode=mode)
-
+        fxplug.trace(ReadsACount(layer), (X,), check=check, mode=mode, manager=with_whole_layers)
     assert refused.value.code == "FXP-T061"
+    assert layer.calls == 0
+
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(ReadsACount(layer), (X,), check=check, mode=mode)
+    assert refused.value.code == "FXP-T055"
     assert layer.calls == 0
 
 
