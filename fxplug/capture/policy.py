@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import nn
 
 from fxplug.errors import TraceError
@@ -73,10 +74,16 @@ class TracePolicy:
 
 
 def is_leaf_by_class(module: nn.Module) -> bool:
-    """Return fxplug's own rule for leaves: the classes that torch.nn ships, except containers, and fused layers."""
+    """Return fxplug's own rule for leaves: the classes that torch.nn ships, except containers, and fused layers.
+
+    Modules that TorchScript has compiled run no Python that could be recorded: they are leaves, too.
+    """
     name = type(module).__module__
     is_torchs = name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
-    return is_torchs or isinstance(module, FusedLayer)
+    return is_torchs or isinstance(module, (FusedLayer, _ScriptModule))
+
+
+_ScriptModule: type = torch.jit.ScriptModule
 
 
 def check_settings(modules: Any, functions: Any, policy: Any) -> None:

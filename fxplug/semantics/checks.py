@@ -8,10 +8,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch.fx
+from torch import Tensor
 
 from fxplug.errors import GuardError, GuardWarning
 from fxplug.ir import OUTSIDE, PURE, effects
-from fxplug.semantics.internals import memory_of, storage_of
+from fxplug.semantics.internals import is_fake, memory_of, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -72,8 +73,11 @@ def guard_failed(text: str, found: str = "", *, can_run_again: bool = True) -> N
 
 
 def class_of(value: Any) -> type:
-    """Return the class of a value. Unlike `type`, it makes no classes, so files may name it."""
-    return type(value)
+    """Return the class of a value. Unlike `type`, it makes no classes, so files may name it.
+
+    That of a tensor without data, on which a captured program is captured again, is the class that it stands for.
+    """
+    return Tensor if is_fake(value) else type(value)
 
 
 def same_value(value: Any, expected: Any) -> bool:

@@ -160,3 +160,35 @@ def test_an_error_of_the_program_in_it_is_that_of_eager(scripted):
 def test_a_file_cannot_name_it(scripted, tmp_path):
     with pytest.raises(StorageError, match="has no name under which a file could refer to it"):
         fxplug.save(fxplug.symbolic_trace(lambda x: scripted["pair"](x)[0]), tmp_path / "module.fxplug")
+
+
+class HoldsCompiledLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5)))
+        self.traced = torch.jit.trace(nn.Linear(3, 2), torch.rand(2, 3))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x):
+        return self.traced(self.scripted(x) * self.scale)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace_method. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_modules_that_are_compiled_stay_modules_with_their_weights(mode):
+    root = HoldsCompiledLayers().eval()
+    module = fxplug.trace(root, None if mode == "symbolic" else (torch.rand(2, 3),), mode=mode)
+
+    assert [node.target for node in module.graph.find_nodes(op="call_module")] == ["scripted", "traced"]
+    assert {name for name, _ in module.named_parameters()} == {name for name, _ in root.named_parameters()}
+    copied, expected = copy.deepcopy(module), copy.deepcopy(root)
+    with torch.no_grad():
+        for weight in (*copied.parameters(), *expected.parameters()):
+            weight.mul_(2)
+    for one, other in ((module, root), (copied, expected), (copied.train(), expected.train())):
+        results = []
+        for either in (one, other):
+            torch.manual_seed(0)
+            results.append(either(torch.ones(2, 3)))
+        assert torch.equal(*results)
