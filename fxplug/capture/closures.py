@@ -12,7 +12,6 @@ import gc
 import weakref
 from contextlib import ExitStack
 from functools import partial
-from itertools import zip_longest
 from operator import is_
 from types import (
     CellType,
@@ -22,7 +21,6 @@ from types import (
     GeneratorType,
     MethodType,
     ModuleType,
-    SimpleNamespace,
 )
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
@@ -30,7 +28,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.proxy import Proxy
-from fxplug.capture.root_views import attributes_read, methods_and_values
+from fxplug.capture.root_views import attributes_read, needed_of, new_view
 from fxplug.capture.sessions import active_interceptor
 from fxplug.errors import GuardError
 
@@ -74,6 +72,8 @@ def _inside(part: Any) -> Iterable[Any]:
         return vars(part).values() if "<locals>" in part.__qualname__ else ()
     if isinstance(part, _CLOSED):
         return ()
+    if isinstance(part, Transformed):
+        return (part.plain,)
     if isinstance(part, GeneratorType):
         return () if part.gi_frame is None else part.gi_frame.f_locals.values()
     if isinstance(part, weakref.ReferenceType):
@@ -101,8 +101,8 @@ class Transformed:
 
     def __init__(self, plain: Any, call: Callable[..., Any], node: Node | None = None) -> None:
         self.plain = plain
+        self.node = node
         self._call = call
-        self._node = node
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make a call of it."""
@@ -110,7 +110,7 @@ class Transformed:
 
     def __fx_create_arg__(self, tracer: Any) -> Any:
         """Return what stands for it in a graph."""
-        return tracer.create_arg(self.plain) if self._node is None else self._node
+        return tracer.create_arg(self.plain) if self.node is None else self.node
 
 
 def plain_function(value: Any) -> Any:
@@ -128,8 +128,7 @@ class Made:
     def __init__(self, held: Sequence[Any]) -> None:
         self.held = held
         self._made: dict[int, tuple[Any, list[Any]]] = {}
-        self.view = SimpleNamespace()
-        """What stands for the root."""
+        self._view: Any = None
 
     def once(self, place: int, make: Callable[[], Any]) -> Any:
         """Return what stands for something that more than one part of the function may hold."""
@@ -138,6 +137,12 @@ class Made:
             value = make()
             known = self._made[place] = (value, _contents(value))
         return known[0]
+
+    def view(self, make: Callable[[], Any]) -> Any:
+        """Return what stands for the root."""
+        if self._view is None:
+            self._view = make()
+        return self._view
 
     def refuse_changes(self, name: str) -> None:
         """Refuse a call that has changed a list or dict: the program would see that, and the graph does not.
@@ -176,6 +181,7 @@ class Closure:
         make: Returns the function for others in their place.
         containers: The lists and dicts of the program that it holds.
         is_constant: Whether it holds nothing for which it would have to be made again.
+        asks_for_mode: Whether it asks the root whether that is in training.
     """
 
     def __init__(
@@ -185,9 +191,11 @@ class Closure:
         containers: Sequence[Any],
         *,
         is_constant: bool,
+        asks_for_mode: bool,
     ) -> None:
         self.held = held
         self.is_constant = is_constant
+        self.asks_for_mode = asks_for_mode
         self.make = make
         self._before = [(value, _contents(value)) for value in containers]
 
@@ -265,7 +273,13 @@ def opened(function: Any, is_held: Callable[[Any], bool], root: Any = None) -> C
         return function
 
     make = recipe or same
-    return Closure(tuple(opening.held), make, opening.containers, is_constant=recipe is None)
+    return Closure(
+        tuple(opening.held),
+        make,
+        opening.containers,
+        is_constant=recipe is None,
+        asks_for_mode=opening.asks_for_mode,
+    )
 
 
 class _CannotOpenError(Exception):
@@ -279,6 +293,7 @@ class _Opening:
     def __init__(self, is_held: Callable[[Any], bool], root: Any) -> None:
         self.held: list[Any] = []
         self.containers: list[Any] = []
+        self.asks_for_mode = False
         self._is_held = is_held
         self._root = root
         self._open: set[int] = set()
@@ -353,27 +368,45 @@ class _Opening:
 
     def _of_root(self, names: frozenset[str] | None) -> _Recipe:
         """Return how to make what stands for the root in a function that reads some of its attributes."""
-        needed = None if names is None else methods_and_values(self._root, names)
+        needed = None if names is None else needed_of(self._root, names)
         if needed is None:
             raise _CannotOpenError
-        methods, values = needed
-        recipes = {name: self.recipe(value) for name, value in values.items()}
+        self.asks_for_mode = self.asks_for_mode or needed.asks_for_mode
+        tables = [
+            (table, values, {name: self.recipe(value) for name, value in values.items()})
+            for table, values in (*needed.tables.items(), ("", needed.own))
+        ]
+        empty = new_view(self._root)
 
         def of_root(made: Made) -> Any:
-            view = made.view
-            held = vars(view)
-            for name, recipe in recipes.items():
-                if name not in held:
-                    held[name] = values[name] if recipe is None else recipe(made)
-            for name, method in methods.items():
-                held[name] = MethodType(method, view)
+            view = made.view(empty)
+            for table, values, recipes in tables:
+                held = vars(view)[table] if table else vars(view)
+                for name, recipe in recipes.items():
+                    if name not in held:
+                        held[name] = values[name] if recipe is None else recipe(made)
             return view
 
         return of_root
 
+    def _of_given(self, function: Any, name: str, part: Any) -> _Recipe | None:
+        """Return how to make a part of a function again, which the function has as a variable of its own."""
+        if self._root is None or part is not self._root:
+            return self.recipe(part)
+        if not isinstance(function, FunctionType):
+            raise _CannotOpenError
+        code = function.__code__
+        if name not in (*code.co_freevars, *_parameters_of(function)):
+            raise _CannotOpenError
+        return self._of_root(attributes_read(code, name, function.__globals__))
+
     def _of_partial(self, function: partial[Any]) -> _Recipe | None:
         parts = (function.func, *function.args, *function.keywords.values())
-        recipes = [self.recipe(part) for part in parts]
+        positional = (*_parameters_of(function.func), *[""] * len(function.args))[: len(function.args)]
+        recipes = [
+            self._of_given(function.func, name, part)
+            for name, part in zip(("", *positional, *function.keywords), parts, strict=True)
+        ]
         if not any(recipes):
             return None
         count, names = len(function.args), tuple(function.keywords)
@@ -390,11 +423,10 @@ class _Opening:
         defaults = function.__defaults__ or ()
         named = function.__kwdefaults__ or {}
         parts = (*cells, *defaults, *named.values())
+        optional = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
         recipes = [
-            self._of_root(attributes_read(code, name) if name else None)
-            if self._root is not None and part is self._root
-            else self.recipe(part)
-            for name, part in zip_longest(code.co_freevars, parts)
+            self._of_given(function, name, part)
+            for name, part in zip((*code.co_freevars, *optional, *named), parts, strict=True)
         ]
         if not any(recipes):
             return None
@@ -426,6 +458,14 @@ class _Opening:
         partial: _of_partial,
         FunctionType: _of_function,
     }
+
+
+def _parameters_of(function: Any) -> tuple[str, ...]:
+    """Return the names of what a function takes, but for what it takes with stars."""
+    if not isinstance(function, FunctionType):
+        return ()
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
 def _made(recipes: Sequence[Any], parts: Sequence[Any], made: Made) -> list[Any]:

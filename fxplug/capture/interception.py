@@ -14,7 +14,8 @@ The list:
 - ``__enter__`` and ``__exit__`` of modes that take calls of torch upon themselves (``TorchFunctionMode``,
   ``TorchDispatchMode``).
 - Functions of torch whose calls stay whole, such as ``autograd.Function.apply`` (see `fxplug.capture.opaque`), and
-  those that set the random numbers of torch.
+  those that set the random numbers of torch; and that by which ``torch.cond`` and its like compile what they run: under
+  the modes of a trace torch would give that up, but for the rest of the process, too.
 - What converts modules (``module.to(...)``, ``module.half()``), adds to containers of modules or takes from them, or
   exchanges tensors: it changes tables of modules past every assignment.
 - ``torch.fx.Tracer.trace``: a trace of torch.fx that the program starts has the modules for itself.
@@ -68,10 +69,12 @@ from fxplug.capture.wrapping import (
 )
 from fxplug.execute import GraphModule
 from fxplug.semantics.internals import (
+    COMPILES_CHOICES,
     TORCH_FX_PATCHED,
     TorchDispatchMode,
     TorchFxTracer,
     hooks_around_forward,
+    is_under_modes,
     opaque_functions,
     set_torch_fx_flag,
     torch_fx_flag,
@@ -229,6 +232,14 @@ def _opaque(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     hear: Any = "<hear>"
     return hear(interceptor, "<kind>", original, args, kwargs)
+
+
+def _compiling(function: Any, args: Any, kwargs: Any = None) -> Any:
+    original: Any = "<original>"
+    is_under_modes: Any = "<under modes>"
+    if is_under_modes():
+        return function(*args, **(kwargs or {}))
+    return original(function, args, kwargs)
 
 
 def _seeding(*args: Any, **kwargs: Any) -> Any:
@@ -463,6 +474,7 @@ def _methods_patch() -> PatchGroup:
             Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind})
             for kind, function in opaque_functions().items()
         ]
+        functions.append(Trampoline(COMPILES_CHOICES, _compiling, {"<under modes>": is_under_modes}))
         functions += [
             Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
         ]

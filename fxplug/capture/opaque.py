@@ -2,14 +2,16 @@
 
 An ``autograd.Function`` has a backward of its own, ``torch.func`` transforms a function, ``torch.cond`` runs one of
 two. Recorded operation by operation they would lose that. What a call is given as a function becomes a constant of the
-graph; a function that holds traced values, or modules and their parameters, cannot.
+graph; a function that holds traced values, or modules and their parameters, cannot. On examples it is made again in
+each call (see `fxplug.capture.closures`).
 """
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -23,7 +25,7 @@ from fxplug.capture.sources import caller_level, place_in_program
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects
-from fxplug.semantics.internals import opaque_functions
+from fxplug.semantics.internals import flatten_tree, opaque_functions, unflatten_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,6 +65,12 @@ class OpaqueCall:
         self.run = run
         self.transform = transform
         self.others = args if others is None else others
+        self.runs_later = False
+        """Whether a function may run again when the call is over."""
+        self.kinds: tuple[type, ...] = ()
+        """Classes that it runs and that the program has made."""
+        self.is_compound = False
+        """Whether the target makes other such calls, which another trace would hear of."""
         self.name = ""
         """How messages call it."""
 
@@ -77,10 +85,17 @@ class OpaqueKeeper:
             TraceError: A function that it is given holds something that a graph cannot.
         """
         proxy = traced_value(call.args, call.kwargs)
-        if proxy is None and not any(isinstance(part, Proxy) for part in held_by(call.functions)):
+        if proxy is None and not any(
+            isinstance(part, Proxy) for part in held_by((*call.functions, *call.kinds))
+        ):
             return call.run()
+        check_functions(call, call.kinds)
         check_functions(call)
         return self.create_proxy("call_function", call.target, call.args, call.kwargs)
+
+    def must_stay_whole(self, call: OpaqueCall) -> bool:
+        """Return whether the function of a checkpoint is to be made again in each call, and can be."""
+        return False
 
     def create_proxy(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record a node."""
@@ -105,8 +120,11 @@ def check_functions(
     for part in held_by(call.functions if functions is None else functions):
         if isinstance(part, (Proxy, torch.Tensor, nn.Module)) or (is_traced is not None and is_traced(part)):
             found = "a traced value" if isinstance(part, Proxy) else f"a {type(part).__name__}"
+            holder = (
+                "the class" if call.kinds and functions is call.kinds else "the function that it is given"
+            )
             raise TraceError(
-                f"Cannot record a call of {call.name}{place_in_program()}: the function that it is given holds "
+                f"Cannot record a call of {call.name}{place_in_program()}: {holder} holds "
                 f"{found}, by its closure or as a method, and the graph cannot follow it. Pass it as an argument, or "
                 "keep the function around this line as a call (fxplug.wrap), or make the enclosing module a leaf.",
                 code="FXP-T054",
@@ -128,6 +146,7 @@ def hear_opaque_call(
         args: Of the call.
         kwargs: Of the call.
     """
+    given = args
     args = tuple(map(plain_function, args))
     run = partial(original, *args, **kwargs)
     if kind == "checkpoint":
@@ -135,20 +154,107 @@ def hear_opaque_call(
     if kind == "cond" and args and isinstance(args[0], (bool, int, float)):
         return run()  # The choice is made.
     if kind == "apply":
-        call = OpaqueCall(args[0].apply, args[1:], kwargs, (), run)
+        call = _apply(run, *args, **kwargs)
     elif kind in _TRANSFORMS:
         call = _TRANSFORMS[kind](run, *args, **kwargs)
+        # What a call of the program has given is found in the graph.
+        known = {id(plain): value for plain, value in zip(args, given, strict=True)}
+        call.functions = tuple([known.get(id(function), function) for function in call.functions])
+    elif kind in _HIGHER_ORDER:
+        args, kwargs = _by_position(kind, args, kwargs)
+        call = _with_functions(run, _FUNCTIONS[kind], args, kwargs)
+        if kind == "cond":
+            _flatten(call, original, args, kwargs)
     else:
-        functions = () if kind == "functional_call" else _functions_in((*args, *kwargs.values()))
-        call = OpaqueCall(_FUNCTIONS[kind], args, kwargs, functions, run)
-    call.name = kind if kind in _HIGHER_ORDER else f"torch.func.{kind}"
+        call = OpaqueCall(_FUNCTIONS[kind], args, kwargs, (), run)
+    call.name = call.name or (kind if kind in _HIGHER_ORDER else f"torch.func.{kind}")
     if kind in _REFUSED:
         return _refuse(call)
     return interceptor.on_opaque_call(call)
 
 
-def _functions_in(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([value for value in args if callable(value) and not isinstance(value, Proxy)])
+def _flatten(call: OpaqueCall, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let a call of ``torch.cond`` have nothing but tensors as operands: it needs that where nothing compiles it."""
+    operands = kwargs["operands"] if "operands" in kwargs else args[3] if len(args) > 3 else ()
+    if all(isinstance(value, (torch.Tensor, Proxy)) for value in operands):
+        return
+    call.run = partial(_run_flat, original, *args, **kwargs)
+    if call.transform is not None:
+        call.transform = partial(_calling, partial(_run_flat, _FUNCTIONS["cond"]), (1, 2))
+
+
+def _run_flat(run: Callable[..., Any], choice: Any, one: Any, other: Any, operands: Any = ()) -> Any:
+    leaves, structure = flatten_tree(operands)
+
+    def flat(function: Any) -> Callable[..., Any]:
+        return lambda *values: function(*unflatten_tree([*values], structure))
+
+    return run(choice, flat(one), flat(other), tuple(leaves))
+
+
+def _with_functions(
+    run: Callable[[], Any],
+    target: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    is_meant: Callable[[Any], bool] = callable,
+) -> OpaqueCall:
+    """Return a call that is given functions among its arguments, all of which are made again together.
+
+    Args:
+        run: Makes the call.
+        target: What is called.
+        args: Of the call.
+        kwargs: Of the call.
+        is_meant: Tells which of what can be called is one of the functions.
+    """
+    places = tuple([place for place, value in enumerate(args) if _is_function(value) and is_meant(value)])
+    if not places:
+        return OpaqueCall(target, args, kwargs, (), run)
+    functions = tuple([args[place] for place in places])
+    others = tuple([value for place, value in enumerate(args) if place not in places])
+    transform = partial(_calling, target, places)
+    return OpaqueCall(target, args, kwargs, (functions,), run, transform, others)
+
+
+def _is_function(value: Any) -> bool:
+    return callable(value) and not isinstance(value, (Proxy, torch.Tensor, type))
+
+
+def _calling(target: Any, places: tuple[int, ...], functions: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return the target for functions that are its arguments at some places."""
+
+    def call(*others: Any, **kwargs: Any) -> Any:
+        args = list(others)
+        for place, function in zip(places, functions, strict=True):
+            args.insert(place, function)
+        return target(*args, **kwargs)
+
+    return call
+
+
+def _by_position(
+    kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments with functions that are given by name among those by position."""
+    if not any(map(_is_function, kwargs.values())):
+        return args, kwargs
+    try:
+        bound = _SIGNATURES[kind].bind(*args, **kwargs)
+    except TypeError:  # The call raises it, too.
+        return args, kwargs
+    return bound.args, bound.kwargs
+
+
+def _apply(run: Callable[[], Any], kind: type, *args: Any, **kwargs: Any) -> OpaqueCall:
+    """Return a call of an ``autograd.Function``, which may keep what it is given for its backward."""
+    target = cast("Any", kind).apply
+    # Modules are arguments like tensors.
+    call = _with_functions(run, target, args, kwargs, lambda value: not isinstance(value, nn.Module))
+    call.name = f"{kind.__name__}.apply"
+    call.runs_later = True
+    call.kinds = tuple([base for base in kind.__mro__ if "<locals>" in base.__qualname__])
+    return call
 
 
 def _vmap(
@@ -212,10 +318,13 @@ _TRANSFORMS: dict[str, Callable[..., OpaqueCall]] = {
     "grad_and_value": _grad_and_value,
     "vjp": partial(_with_primals, "vjp"),
     "jvp": partial(_with_primals, "jvp"),
+    "linearize": partial(_with_primals, "linearize"),
 }
 _FUNCTIONS = opaque_functions()
 _REFUSED = frozenset({"jacrev", "jacfwd"})
-_HIGHER_ORDER = frozenset({"cond", "while_loop", "scan"})
+_HIGHER_ORDER = frozenset({"associative_scan", "cond", "map", "scan", "while_loop"})
+_SIGNATURES = {kind: inspect.signature(_FUNCTIONS[kind]) for kind in _HIGHER_ORDER & _FUNCTIONS.keys()}
+"""Of the functions as torch has them: while a trace runs, their code is another one."""
 
 
 def _refuse(call: OpaqueCall) -> Any:
@@ -244,20 +353,27 @@ def _checkpoint(
 ) -> Any:
     """Keep a checkpointed function that is a constant; run another one as if it were not checkpointed.
 
-    That changes no value and no gradient, but saves no memory.
+    That changes no value and no gradient, but saves no memory. Where it would change some, the function is made again.
     """
+    if interceptor.paused:
+        return run()
     function = args[0]
-    call = OpaqueCall(_FUNCTIONS["checkpoint"], args, kwargs, (function,), run)
+    target = _FUNCTIONS["checkpoint"]
+    transform = partial(partial, target)
+    call = OpaqueCall(target, args, kwargs, (function,), run, transform, args[1:])
     held = held_by((function,))
     is_whole = isinstance(function, nn.Module) or not any(
         isinstance(part, (Proxy, torch.Tensor, nn.Module)) for part in held
     )
     if is_whole and interceptor.knows_module(function):
-        call.functions = ()
+        call.functions, call.transform = (), None
         return interceptor.on_opaque_call(call)
+    call.name = "torch.utils.checkpoint"
     if kwargs.get("use_reentrant") is not False and not _requires_gradients(args[1:]):
         # That form gives gradients only where an input has some.
         call.name = "checkpoint with use_reentrant"
+        return interceptor.on_opaque_call(call)
+    if interceptor.must_stay_whole(call):
         return interceptor.on_opaque_call(call)
     warnings.warn(
         f"The function that torch.utils.checkpoint is given{place_in_program()} holds modules or traced values: it is "
@@ -268,18 +384,20 @@ def _checkpoint(
     recorded = interceptor.graph.nodes.listed()
     given = {name: value for name, value in kwargs.items() if name not in _OPTIONS}
     result = function(*args[1:], **given)
+    draws_anew = kwargs.get("preserve_rng_state", True) is not True
     if torch.is_grad_enabled():
-        _refuse_writes(interceptor, set(recorded))
-    _keep_modes(interceptor, set(recorded))
+        _refuse_writes(interceptor, set(recorded), draws_anew=draws_anew)
+    _keep_modes(interceptor, set(recorded), draws_anew=draws_anew)
     return result
 
 
-def _refuse_writes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
+def _refuse_writes(interceptor: ModuleInterceptor, before: set[Node], *, draws_anew: bool) -> None:
     """Refuse a checkpointed function that writes to what it has not made: it runs a second time for the gradients.
 
     Args:
         interceptor: Who traces.
         before: The nodes that were recorded before the function ran.
+        draws_anew: Whether the function draws other random numbers when it runs again.
 
     Raises:
         TraceError: The function was recorded operation by operation, and writes to such.
@@ -289,6 +407,8 @@ def _refuse_writes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
         if node in before or node.op == "output":
             continue
         effect = effects.effect_of(node, root)
+        if draws_anew and effect.random:
+            raise _noted(interceptor, _draws_anew(node))
         if not effect.writes:
             continue
         written = iterate_parts(tuple(written_arguments(effect, node.args, node.kwargs)))
@@ -304,11 +424,25 @@ def _refuse_writes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
             "call, or call eval() before.",
             code="FXP-T054",
         )
-        interceptor.note_refusal(error)
-        raise error
+        raise _noted(interceptor, error)
 
 
-def _keep_modes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
+def _noted(interceptor: ModuleInterceptor, error: TraceError) -> TraceError:
+    interceptor.note_refusal(error)
+    return error
+
+
+def _draws_anew(node: Node) -> TraceError:
+    return TraceError(
+        f"Cannot record a call of torch.utils.checkpoint{place_in_program()}: its function holds modules or traced "
+        f"values, and would be recorded operation by operation. But {node.format_node()} draws random numbers, and "
+        "with preserve_rng_state=False torch draws others where gradients are computed. Leave that argument out, or "
+        "give checkpoint a module instead (checkpoint(self.block, x)), which stays one call.",
+        code="FXP-T054",
+    )
+
+
+def _keep_modes(interceptor: ModuleInterceptor, before: set[Node], *, draws_anew: bool) -> None:
     """Let the layers of a checkpointed function that have something to write to in training stay in eval mode.
 
     Where they are not, the function was not refused because it runs once, without gradients: so it has to stay.
@@ -316,11 +450,12 @@ def _keep_modes(interceptor: ModuleInterceptor, before: set[Node]) -> None:
     Args:
         interceptor: Who traces.
         before: The nodes that were recorded before the function ran.
+        draws_anew: Whether the function draws other random numbers when it runs again.
     """
     for node in interceptor.graph.nodes.listed():
         if node.op == "call_module" and node not in before:
             module = interceptor.root.get_submodule(node.target)
-            if not any(True for _ in module.buffers()):
+            if not draws_anew and not any(True for _ in module.buffers()):
                 continue
             if not module.training:
                 interceptor.on_mode_kept(node.target, module)

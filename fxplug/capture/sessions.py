@@ -63,6 +63,8 @@ class ModuleInterceptor(Protocol):
         """Hear that an attribute is about to be assigned; return whether that is all that happens."""
         ...
 
+    paused: int
+    """Above zero while nothing is to be heard."""
     new_constants: list[Any]
     """The reads of constants since the last call of torch was recorded."""
 
@@ -80,6 +82,10 @@ class ModuleInterceptor(Protocol):
 
     def on_opaque_call(self, call: Any) -> Any:
         """Record or make a call that stays whole."""
+        ...
+
+    def must_stay_whole(self, call: Any) -> bool:
+        """Return whether the function of a checkpoint is to be made again in each call, and can be."""
         ...
 
     def knows_module(self, value: Any) -> bool:

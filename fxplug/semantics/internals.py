@@ -21,6 +21,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch import eager_transforms, functional_call
 from torch._functorch import vmap as functorch_vmap
 from torch._guards import Source
+from torch._higher_order_ops.utils import _hop_compile_and_call
 from torch._jit_internal import _isinstance, boolean_dispatched, container_checker
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -40,7 +41,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrizations, parametrize
-from torch.utils import _pytree
+from torch.utils import _python_dispatch, _pytree
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
@@ -56,6 +57,7 @@ __all__ = [
     "BOOLEAN_DISPATCHED",
     "COMPILED_MODULE",
     "COMPILER",
+    "COMPILES_CHOICES",
     "DISABLED_DISPATCH",
     "DYNAMO_INLINE",
     "FUNCTIONAL_BATCH_NORM",
@@ -127,6 +129,7 @@ __all__ = [
     "is_implicit",
     "is_listening",
     "is_registered",
+    "is_under_modes",
     "is_zero_tensor",
     "memory_of",
     "modules_below",
@@ -176,6 +179,8 @@ COMPILER = "torch._dynamo"
 MARKS_OF_COMPILER = ("_dynamo_", "_has_dynamo_")
 """How the names begin of what it notes on tensors, such as which of their sizes are to stay open."""
 
+COMPILES_CHOICES: FunctionType = _hop_compile_and_call
+"""By which ``torch.cond``, ``while_loop`` and others have compiled what they run."""
 BOOLEAN_DISPATCHED: Mapping[Any, Mapping[str, Any]] = boolean_dispatched
 """Functions of torch.nn.functional that stand for two others, and these."""
 TYPE_QUESTIONS: frozenset[CodeType] = frozenset(
@@ -303,12 +308,15 @@ def opaque_functions() -> dict[str, FunctionType]:
         "cond": torch.cond,
         "while_loop": higher_order.while_loop,
         "scan": getattr(higher_order, "scan", None),
+        "associative_scan": getattr(higher_order, "associative_scan", None),
+        "map": getattr(higher_order, "map", None),
         "vmap": functorch_vmap.vmap_impl,
         "grad": eager_transforms.grad_impl,
         "grad_and_value": eager_transforms.grad_and_value_impl,
         "functional_call": functional_call.functional_call,
         "vjp": eager_transforms.vjp,
         "jvp": eager_transforms.jvp,
+        "linearize": eager_transforms.linearize,
         "jacrev": eager_transforms._vjp_with_argnums,
         "jacfwd": eager_transforms._jvp_with_argnums,
     }
@@ -346,6 +354,11 @@ def hooks_around_forward(module: nn.Module) -> list[Callable[..., Any]]:
     """Return what the module itself has run before and after its forward."""
     before, after = module._forward_pre_hooks, module._forward_hooks
     return [*before.values(), *after.values()] if before or after else []
+
+
+def is_under_modes() -> bool:
+    """Return whether modes that Dynamo does not know take calls upon themselves: it compiles nothing then."""
+    return any(not mode.is_infra_mode() for mode in _python_dispatch._get_current_dispatch_mode_stack())
 
 
 def autograd_modes() -> tuple[bool, ...]:

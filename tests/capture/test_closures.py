@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,7 +18,10 @@ from fxplug.capture.closures import Made, opened
 from fxplug.errors import GuardError, TraceError
 
 # What torch itself says of how it computes forward derivatives.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
+]
 
 
 def of_a_closure(x, y):
@@ -539,6 +542,129 @@ class Pushes(Model):
         return value + tangent
 
 
+# -- what functions ask the module itself
+
+
+class AsksForItsMode(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * self.scale if self.training else row)(x)
+
+
+class AsksForItsModeInAMethod(Model):
+    def noisy(self, value):
+        return nn.functional.dropout(self.net(value), 0.5, self.training).sum()
+
+    def forward(self, x):
+        return torch.func.vmap(torch.func.grad(self.noisy), randomness="same")(x) * 0 + x
+
+
+class AsksForItsClass(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * self.scale * isinstance(self, nn.Module))(x)
+
+
+class ReadsItsClass(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * self.scale * type(self).factor + self.__class__.factor)(x)
+
+
+class AsksWhatItHas(Model):
+    def forward(self, x):
+        def function(row):
+            row = row * getattr(self, "scale") if hasattr(self, "scale") else row  # noqa: B009 - as programs have it
+            return row * 2 if hasattr(self, "missing") else row + getattr(self, "other", 1)
+
+        return torch.func.vmap(function)(x)
+
+
+class AsksForAllWeights(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * sum(weight.sum() for weight in self.parameters()))(x)
+
+
+class AsksForNames(Model):
+    def forward(self, x):
+        def function(row):
+            weights = sum((w**2).sum() for name, w in self.named_parameters() if name.endswith("weight"))
+            return self.net(row).sum() + weights * len([*self.children()]) + len([*self.named_buffers()])
+
+        return torch.func.vmap(torch.func.grad(function))(x)
+
+
+class HasItAsADefault(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row, model=self: model.net(row))(x)
+
+
+class HasItAsANamedDefault(Model):
+    def forward(self, x):
+        def function(row, *, model=self, power=self.power):
+            return model.net(row) ** power
+
+        return torch.func.vmap(function)(x)
+
+
+class IsInAPartial(Model):
+    def forward(self, x):
+        return torch.func.vmap(torch.func.grad(partial(Model.energy, self)))(x)
+
+
+class CallsItsBase(OfAMethod):
+    def energy(self, value):
+        return super().energy(value) * 2
+
+
+class CallsItsBaseByName(OfAMethod):
+    def energy(self, value):
+        return super(CallsItsBaseByName, self).energy(value) * 2  # noqa: UP008 - as programs have it
+
+
+class CallsBasesOfBases(CallsItsBase):
+    def energy(self, value):
+        return super().energy(value) * self.scale
+
+
+class HasAProperty(Model):
+    @property
+    def weight(self):
+        return self.scale * self.shift
+
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * self.weight)(x)
+
+
+class HasMethodsOfTheClass(Model):
+    @staticmethod
+    def raised(value):
+        return value**2
+
+    @classmethod
+    def scaled(cls, value):
+        return value * cls.factor
+
+    def forward(self, x):
+        return torch.func.vmap(lambda row: self.raised(row) + self.scaled(row) * self.scale)(x)
+
+
+ASKING = [
+    AsksForItsMode,
+    AsksForItsModeInAMethod,
+    AsksForItsClass,
+    ReadsItsClass,
+    AsksWhatItHas,
+    AsksForAllWeights,
+    AsksForNames,
+    HasItAsADefault,
+    HasItAsANamedDefault,
+    IsInAPartial,
+    CallsItsBase,
+    CallsItsBaseByName,
+    CallsBasesOfBases,
+    HasAProperty,
+    HasMethodsOfTheClass,
+]
+
+
 class Around(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -577,7 +703,7 @@ def gradients_of(module, x):
 
 @pytest.mark.parametrize("mode", ["value", "shape"])
 @pytest.mark.parametrize("around", [lambda model: model, Around], ids=["root", "inside"])
-@pytest.mark.parametrize("kind", HOLDING)
+@pytest.mark.parametrize("kind", [*HOLDING, *ASKING])
 def test_modules_in_functions_are_those_of_the_captured_module(kind, around, mode):
     root = around(kind())
     module = fxplug.trace(root, (torch.randn(4, 3),), mode=mode)
@@ -600,6 +726,25 @@ def test_modules_in_functions_are_those_of_the_captured_module(kind, around, mod
         torch.testing.assert_close(copied.double()(x.double()), expected.double()(x.double()))
 
 
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("kind", [AsksForItsMode, AsksForItsModeInAMethod])
+def test_a_module_that_a_function_asks_for_its_mode_has_to_stay_in_it(kind, mode):
+    module = fxplug.trace(kind(), (torch.randn(4, 3),), mode=mode)
+
+    with pytest.raises(GuardError, match=r"self\.training is True"):
+        module.eval()(torch.randn(4, 3))
+
+
+def test_what_stands_for_the_root_lets_go_of_nothing_that_others_have():
+    root = AsksForNames()
+    before = {name: id(value) for name, value in vars(root).items()}
+    module = fxplug.trace(root, (torch.randn(4, 3),))
+    module(torch.randn(2, 3))
+
+    assert {name: id(value) for name, value in vars(root).items()} == before
+    assert [name for name, _ in module.named_parameters()] == [name for name, _ in root.named_parameters()]
+
+
 def test_module_in_a_function_is_switched_with_the_captured_module():
     class Drops(nn.Module):
         def __init__(self):
@@ -615,21 +760,6 @@ def test_module_in_a_function_is_switched_with_the_captured_module():
     assert (module.train()(torch.ones(50, 3)) == 0).any()
 
 
-class AsksForItsMode(Model):
-    def forward(self, x):
-        return torch.func.vmap(lambda row: row * self.scale if self.training else row)(x)
-
-
-class AsksForItsClass(Model):
-    def forward(self, x):
-        return torch.func.vmap(lambda row: row * self.scale * isinstance(self, nn.Module))(x)
-
-
-class AsksForAllWeights(Model):
-    def forward(self, x):
-        return torch.func.vmap(lambda row: row * sum(weight.sum() for weight in self.parameters()))(x)
-
-
 class Assigns(Model):
     def forward(self, x):
         def function(row):
@@ -639,28 +769,60 @@ class Assigns(Model):
         return torch.func.vmap(function)(x)
 
 
-class HasItAsADefault(Model):
-    def forward(self, x):
-        return torch.func.vmap(lambda row, model=self: model.net(row))(x)
-
-
-class CallsItsBase(OfAMethod):
-    def energy(self, value):
-        return super().energy(value) * 2
-
-
-class HasAProperty(Model):
-    @property
-    def weight(self):
-        return self.scale
-
-    def forward(self, x):
-        return torch.func.vmap(lambda row: row * self.weight)(x)
-
-
 class FindsAttributesItself(OfTheModule):
     def __getattr__(self, name):
         return super().__getattr__(name)
+
+
+class AssignsInAMethod(OfAMethod):
+    def energy(self, value):
+        self.last = 1
+        return super().energy(value)
+
+
+class ComparesItself(Model):
+    def forward(self, x):
+        root = self
+        return torch.func.vmap(lambda row: row * self.scale if self is root else row)(x)
+
+
+class DeletesAnAttribute(Model):
+    def forward(self, x):
+        def function(row):
+            del self.power
+            return row * self.scale
+
+        return torch.func.vmap(function)(x)
+
+
+class FindsAttributesByAName(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * getattr(self, "".join(["sc", "ale"])))(x)
+
+
+class HasAMemo(Model):
+    @cached_property
+    def doubled_scale(self):
+        return self.scale * 2
+
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * self.doubled_scale)(x)
+
+
+class LooksAtItsDict(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: row * self.__dict__["power"] * self.scale)(x)
+
+
+class SwitchesItself(Model):
+    def forward(self, x):
+        return torch.func.vmap(lambda row: self.eval().net(row))(x)
+
+
+class TakesAnotherFunctionForIsinstance(Model):
+    def forward(self, x):
+        isinstance = scale_of  # noqa: A001 - what a name of Python stands for is looked up
+        return torch.func.vmap(lambda row: row * isinstance(self))(x)
 
 
 class HandsItOn(Model):
@@ -676,15 +838,17 @@ def scale_of(model):
 @pytest.mark.parametrize(
     "kind",
     [
-        AsksForItsMode,
-        AsksForItsClass,
-        AsksForAllWeights,
         Assigns,
-        HasItAsADefault,
-        CallsItsBase,
-        HasAProperty,
+        AssignsInAMethod,
+        ComparesItself,
+        DeletesAnAttribute,
+        FindsAttributesByAName,
         FindsAttributesItself,
         HandsItOn,
+        HasAMemo,
+        LooksAtItsDict,
+        SwitchesItself,
+        TakesAnotherFunctionForIsinstance,
     ],
 )
 def test_functions_that_could_tell_the_root_from_what_stands_for_it_are_refused(kind, mode):
@@ -748,14 +912,65 @@ def test_a_derivative_that_is_returned_is_that_of_each_call(mode):
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("mode", ["value", "shape"])
-def test_a_derivative_in_another_transform_is_refused(mode):
-    def program(x, y):
-        value, pull = torch.func.vjp(torch.sin, x * y)
-        return torch.func.vmap(pull)(torch.ones_like(value).unsqueeze(0))[0]
+class PullsInARow(Model):
+    def forward(self, x):
+        value, pull = torch.func.vjp(lambda rows: self.net(rows) * self.scale, x)
+        return torch.func.vmap(pull)(torch.stack([value, value * 2]))[0]
 
-    with pytest.raises(TraceError, match=r"\[FXP-T0\d\d\]$"):
-        fxplug.trace(program, (torch.randn(3), torch.randn(3)), mode=mode, check=False)
+
+class PullsInAClosure(Model):
+    def forward(self, x):
+        value, pull = torch.func.vjp(self.net, x)
+        rows = torch.func.vmap(lambda cotangent: pull(cotangent)[0] * self.scale)(torch.stack([value, value]))
+        return rows + torch.func.vmap(pull)(value[None])[0]
+
+
+class PullsInAChoice(Model):
+    def forward(self, x):
+        value, pull = torch.func.vjp(lambda rows: (rows * self.scale).sin(), x)
+        return torch.func.jvp(lambda cotangent: pull(cotangent)[0], (value,), (x,))[1]
+
+
+class Linearizes(Model):
+    def forward(self, x):
+        value, push = torch.func.linearize(lambda rows: self.net(rows) * self.scale, x)
+        return value + push(torch.ones_like(x)) + torch.func.vmap(push)(x[None])[0]
+
+
+class Functionalizes(Model):
+    def forward(self, x):
+        def function(rows):
+            made = self.net(rows) * self.scale
+            made.add_(1)
+            return made
+
+        return torch.func.functionalize(function)(x)
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("kind", [PullsInARow, PullsInAClosure, PullsInAChoice, Linearizes, Functionalizes])
+def test_derivatives_are_called_in_other_transforms(kind, mode):
+    root = kind()
+    module = fxplug.trace(root, (torch.randn(4, 3),), mode=mode)
+
+    for one in (module, copy.deepcopy(module), fxplug.trace(module, (torch.randn(4, 3),), mode=mode)):
+        for batch in (4, 2):
+            x = torch.randn(batch, 3)
+            torch.testing.assert_close(one(x), root(x))
+            torch.testing.assert_close(gradients_of(one, x), gradients_of(root, x))
+
+
+@pytest.mark.parametrize("transform", [torch.func.jacrev, torch.func.hessian, torch.func.functionalize])
+def test_transforms_of_constant_functions_are_captured_again(transform):
+    def program(x):
+        return transform(lambda row: (row * 2).sin().sum())(x[0])
+
+    module = fxplug.trace(program, (torch.randn(4, 3),))
+
+    for mode in ("symbolic", "shape", "value"):
+        inputs = None if mode == "symbolic" else (torch.randn(4, 3),)
+        x = torch.randn(2, 3)
+        torch.testing.assert_close(fxplug.trace(module, inputs, mode=mode)(x), program(x))
 
 
 # -- functions that are arguments of calls which stay calls

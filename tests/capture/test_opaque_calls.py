@@ -65,6 +65,130 @@ def test_function_with_its_own_backward_runs_on_constants(capture):
     assert not [node for node in module.graph.nodes if node.target == Rounding.apply]
 
 
+class Recomputing(torch.autograd.Function):
+    """Runs a function without gradients, and once more for them."""
+
+    @staticmethod
+    def forward(ctx, function, count, *values):
+        ctx.function, ctx.values, ctx.weights = function, values[:count], values[count:]
+        return function(*ctx.values)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [value.detach().requires_grad_() for value in ctx.values]
+        with torch.enable_grad():
+            result = ctx.function(*inputs)
+        return (None, None, *torch.autograd.grad(result, (*inputs, *ctx.weights), gradient))
+
+
+class RecomputesAMethod(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(3, 3), nn.Parameter(torch.tensor(2.0))
+
+    def inner(self, x):
+        return self.linear(x) * self.scale
+
+    def forward(self, x):
+        return Recomputing.apply(self.inner, 1, x, *self.linear.parameters(), self.scale)
+
+
+class RecomputesAClosure(RecomputesAMethod):
+    def forward(self, x):
+        factor = x.detach() * 2
+        return Recomputing.apply(lambda value: self.linear(value) * factor, 1, x, *self.linear.parameters())
+
+
+class RecomputesALayer(RecomputesAMethod):
+    def forward(self, x):
+        return Recomputing.apply(self.linear, 1, x, *self.linear.parameters())
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("kind", [RecomputesAMethod, RecomputesAClosure, RecomputesALayer])
+def test_functions_that_such_a_function_is_given_hold_what_the_captured_module_has(kind, mode, check):
+    root = kind()
+    module = fxplug.trace(root, (torch.rand(3, 3),), mode=mode, check=check)
+    copied, expected = copy.deepcopy(module), copy.deepcopy(root)
+    with torch.no_grad():
+        for weight in (*copied.parameters(), *expected.parameters()):
+            weight.mul_(2).add_(0.25)
+    for one, other in ((module, root), (copied, expected), (fxplug.trace(module, (torch.rand(3, 3),)), root)):
+        check_same(one, other)
+        gradients = []
+        for either in (one, other):
+            either.zero_grad()
+            either(torch.ones(2, 3)).sum().backward()
+            gradients.append({name: weight.grad for name, weight in either.named_parameters()})
+        torch.testing.assert_close(gradients[0], {name: gradients[1][name] for name in gradients[0]})
+
+
+@pytest.mark.parametrize("kind", [RecomputesAMethod, RecomputesAClosure])
+def test_without_examples_such_functions_are_refused(capture, kind):
+    with pytest.raises(
+        TraceError, match=r"Cannot record a call of Recomputing\.apply.*holds a.*\[FXP-T054\]$"
+    ):
+        capture(kind())
+
+
+def made_around(held):
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * held
+
+    return Made
+
+
+class MadeInside(RecomputesAMethod):
+    def forward(self, x):
+        return made_around(3.0).apply(self.linear(x))
+
+
+class MadeAroundAValue(RecomputesAMethod):
+    def forward(self, x):
+        return made_around(x.detach() * 2).apply(self.linear(x))
+
+
+class MadeAroundASize(RecomputesAMethod):
+    def forward(self, x):
+        return made_around(x.shape[0]).apply(self.linear(x))
+
+
+class MadeAroundAWeight(RecomputesAMethod):
+    def forward(self, x):
+        return made_around(self.scale).apply(self.linear(x))
+
+
+class InheritsFromOne(RecomputesAMethod):
+    def forward(self, x):
+        class Derived(made_around(x.detach() * 2)):
+            pass
+
+        return Derived.apply(self.linear(x))
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("kind", [MadeAroundAValue, MadeAroundASize, MadeAroundAWeight, InheritsFromOne])
+def test_functions_with_their_own_backward_that_are_made_around_values_are_refused(kind, mode):
+    inputs = None if mode == "symbolic" else (torch.rand(3, 3),)
+    with pytest.raises(
+        TraceError, match=r"Cannot record a call of \w+\.apply at .*: the class holds a.*\[FXP-T054\]$"
+    ):
+        fxplug.trace(kind(), inputs, mode=mode, check=False)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_functions_with_their_own_backward_that_are_made_around_constants_are_captured(mode):
+    root = MadeInside()
+    check_same(fxplug.trace(root, None if mode == "symbolic" else (torch.rand(3, 3),), mode=mode), root)
+
+
 class Model(nn.Module):
     def __init__(self):
         super().__init__()

@@ -45,7 +45,7 @@ _FROM_NUMPY = torch.from_numpy
 KEPT = (
     # These read the memory of a tensor, or its values, which is not heard; that they are called is.
     *(copy.copy, copy.deepcopy, torch.from_dlpack, nn.Parameter.__new__),
-    *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian),
+    *(torch.func.jacrev, torch.func.jacfwd, torch.func.hessian, torch.func.functionalize),
     _FROM_NUMPY,  # Nothing else tells of it where nothing has data.
     torch.broadcast_shapes,  # It needs the very numbers, which would be all that it can be called with then.
 )
@@ -53,7 +53,7 @@ KEPT = (
 _GIVING_SEEDS = frozenset({torch.get_rng_state, torch.initial_seed, torch.seed})
 _HOOKING = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 """Calls by which torch runs a function of the program later."""
-_TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian})
+_TRANSFORMS = frozenset({torch.func.jacrev, torch.func.jacfwd, torch.func.hessian, torch.func.functionalize})
 """What makes a function that runs another one in several other transforms."""
 _EXACT = frozenset({"__bool__", "__complex__", "__float__", "__index__", "__int__", "__len__"})
 """Methods from which Python takes nothing but a number of its own."""
@@ -318,9 +318,9 @@ class CallListener(CallRecorder):
     ) -> Any:
         """Record a call of what a transform of torch has made of a function as one call."""
         again = partial(_transformed, transform, tuple(others), dict(options))
-        call = OpaqueCall(
-            transformed, args, kwargs, (function,), partial(transformed, *args, **kwargs), again
-        )
+        run = partial(transformed, *args, **kwargs)
+        call = OpaqueCall(transformed, args, kwargs, (function,), run, again)
+        call.is_compound = True
         call.name = f"torch.func.{transform.__name__}"
         return self.on_opaque_call(call)
 
@@ -364,13 +364,15 @@ class CallListener(CallRecorder):
         run = cast("partial[Any]", call.run)
         if self.paused:
             return run()
+        check_functions(call, call.kinds, self._is_of_program)
         with beneath(self._calls) as modes:
-            closure = self._closure_of(call, has_modes=bool(modes))
+            closure = self._closure_of(call, has_modes=bool(modes) or call.is_compound)
         if closure is None or call.transform is None:
-            functions = tuple([part for part in call.functions if id(part) not in self._paths])
-            check_functions(call, functions, self._is_of_program)
+            check_functions(call, self._not_below(call.functions), self._is_of_program)
             node = self._record("call_function", call.target, call.args, call.kwargs)
         else:
+            if closure.asks_for_mode:
+                self.on_mode_kept("", self.context.root)
             target = ClosureCall(call.target.__name__, closure, call.transform, modes)
             node = self._record("call_function", target, (closure.held, *call.others), call.kwargs)
         args, kwargs = self._real(run.args), self._real(run.keywords)
@@ -394,13 +396,43 @@ class CallListener(CallRecorder):
         with beneath(self._calls), WritesInside(self._snapshots, self._made_inside, self._viewed_inside):
             return self.run_unheard(function, *args, **kwargs)
 
+    def must_stay_whole(self, call: OpaqueCall) -> bool:
+        """Return whether the function of a checkpoint does other things when it runs again for the gradients."""
+        closure = self._closure_of(call, has_modes=False) if torch.is_grad_enabled() else None
+        if closure is None:
+            return False
+        if call.kwargs.get("preserve_rng_state", True) is not True:
+            return True
+        buffers = {id(buffer) for buffer in self.root.buffers()} if self.root.training else ()
+        return any(
+            any(one.training and any(True for _ in one.buffers(recurse=False)) for one in part.modules())
+            if isinstance(part, nn.Module)
+            else id(part) in buffers
+            for part in closure.held
+        )
+
     def _closure_of(self, call: OpaqueCall, *, has_modes: bool) -> Closure | None:
         """Return how to make the function of a call again, None where it can be a constant of the graph, or has to."""
-        function = call.functions[0] if call.functions else None
-        if call.transform is None or (call.others is not call.args and id(function) in self._paths):
-            return None  # A submodule that is an argument is handed over as it is.
+        if call.transform is None:
+            return None
+        (function,) = call.functions
+        if call.others is not call.args:
+            # Submodules that are arguments are handed over as they are.
+            function = self._not_below(function if isinstance(function, tuple) else call.functions)
+            if not function:
+                return None
         closure = self._opened(function)
-        return None if closure is None or (closure.is_constant and not has_modes) else closure
+        if closure is None or (closure.is_constant and not has_modes):
+            return None
+        return None if call.runs_later and closure.has_containers else self._opened(call.functions[0])
+
+    def _not_below(self, functions: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return those functions that are no modules of the root."""
+        found = [
+            self._not_below(cast("tuple[Any, ...]", one)) if isinstance(one, tuple) else one
+            for one in functions
+        ]
+        return tuple([one for one in found if id(one) not in self._paths])
 
     def _opened(self, function: Any) -> Closure | None:
         root = self.context.root
@@ -410,6 +442,8 @@ class CallListener(CallRecorder):
         """Return whether a graph hands a value over to a function that holds it: tensors, numbers, submodules."""
         if isinstance(part, nn.Module):
             return bool(self._paths.get(id(part)))
+        if isinstance(part, Transformed):
+            return part.node is not None
         return isinstance(part, torch.Tensor) or self._is_of_program(part)
 
     def _is_of_program(self, part: Any) -> bool:
