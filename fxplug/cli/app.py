@@ -57,7 +57,7 @@ Begin with:
   fxplug optimize MODEL --example 1x3x224x224 --out optimised
 
 \b
-A MODEL is package.module:callable or path.py:callable.
+A MODEL is package.module:callable, path.py:callable, or a file.fxplug.
 Exit codes: 0 done, 1 the work failed, 2 wrong usage."""
 
 

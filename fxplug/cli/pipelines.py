@@ -111,6 +111,8 @@ def command_overrides(disable: Sequence[str], settings: Sequence[str]) -> Pipeli
         options.setdefault(name, {})[option] = value
     override = pipeline_overrides(disable=disable, options=options)
     override.source = "the command line"
+    given = [f"--disable {name}" for name in disable] + [f"--set {text}" for text in settings]
+    override.shown = " ".join(given)
     return override
 
 

@@ -105,6 +105,9 @@ _OPTIONS = [
         (r"\bPass example_inputs\b", "Pass --example"),
         (r"\bmode='(\w+)'", r"--mode \1"),
         (r"\(mode '(\w+)'\)", r"(--mode \1)"),
+        (r"\bpass overwrite=True\b", "pass --overwrite"),
+        (r"\bclass_name='(\w+)'", r"--class-name \1"),
+        (r"\bfxplug\.cost\(module, inputs\)", "fxplug cost"),
         (r"\(rtol, atol\)", "(--rtol, --atol)"),
         (
             r"\bpass on_guard_failure='recapture' or 'eager' to fxplug\.trace",

@@ -47,6 +47,8 @@ class PipelineOverrides:
         """Settings of the pipeline."""
         self.source = source
         """``"FILE:LINE"`` of the call."""
+        self.shown = ""
+        """What stands there, for messages; empty for the call."""
 
     def __enter__(self) -> Self:
         """Let the changes hold in this thread or task."""
@@ -63,6 +65,8 @@ class PipelineOverrides:
 
     def __str__(self) -> str:
         """Return where the call stands, and what it says."""
+        if self.shown:
+            return f"{self.source}: {self.shown}"
         given: dict[str, Any] = {
             "pipeline": self.pipeline,
             "disable": list(self.disable),

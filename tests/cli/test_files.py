@@ -307,3 +307,23 @@ def test_how_to_load_a_file_says_what_to_allow(fxplug, stored, folder):
 
     assert result.exit_code == 0, result.stderr
     assert "allow=['helper_functions:double'])" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["export", "models.py:net", "."], "or pass --overwrite to replace"),
+        (["export", "models.py:net", "new", "--class-name", "a b"], "such as --class-name Model."),
+        (
+            ["optimize", "models.py:net", "--example", "1x3x8x8", "--set", "dead-code.x=1"],
+            "(given at the command line: --set dead-code.x=1): it takes no options",
+        ),
+        (["profile", "models.py:net", "--example", "1x3x8x8", "--device", "meta"], "fxplug cost tells what"),
+    ],
+    ids=["overwrite", "class-name", "set", "cost"],
+)
+def test_messages_are_those_of_a_command_line(fxplug, command, said):
+    result = fxplug(*command)
+
+    assert result.exit_code != 0
+    assert said in result.stderr
