@@ -28,6 +28,7 @@ __all__ = [
     "copy_module",
     "copy_values",
     "forked_random_state",
+    "holds_itself",
     "tensors_in",
     "tensors_of",
 ]
@@ -44,6 +45,18 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     for leaf in _leaves_in(value, ()):
         if isinstance(leaf, torch.Tensor):
             yield leaf
+
+
+def holds_itself(value: Any, _around: tuple[int, ...] = ()) -> bool:
+    """Return whether a list, tuple or dict is inside of itself, so that whoever walks through it comes to no end."""
+    if not isinstance(value, (dict, list, tuple)):
+        return False
+    if id(cast("Any", value)) in _around:
+        return True
+    parts = cast(
+        "Iterable[Any]", dict.values(cast("dict[Any, Any]", value)) if isinstance(value, dict) else value
+    )
+    return any(holds_itself(part, (*_around, id(cast("Any", value)))) for part in parts)
 
 
 def _leaves_in(value: Any, _around: tuple[int, ...]) -> Iterator[Any]:

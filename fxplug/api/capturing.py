@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fxplug.analyze.elsewhere import tensors_elsewhere
-from fxplug.analyze.isolation import SavedTensors, forked_random_state, tensors_in
+from fxplug.analyze.isolation import SavedTensors, forked_random_state, holds_itself, tensors_in
 from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
 from fxplug.api.user_errors import error_with_place
@@ -101,8 +101,9 @@ def as_args(example_inputs: Any) -> tuple[Any, ...]:
     """Return the positional inputs of one call.
 
     Raises:
-        TraceError: They are no sequence.
+        TraceError: They are no sequence, or hold themselves.
     """
+    _refuse_endless(example_inputs)
     if example_inputs is None:
         return ()
     if isinstance(example_inputs, torch.Tensor):
@@ -116,12 +117,22 @@ def as_args(example_inputs: Any) -> tuple[Any, ...]:
     )
 
 
+def _refuse_endless(value: Any) -> None:
+    if holds_itself(value):
+        raise TraceError(
+            "Cannot use example inputs that hold themselves: a list, tuple or dict in them is its own part. Give the "
+            "program what it needs of them.",
+            code="FXP-T064",
+        )
+
+
 def as_kwargs(example_kwargs: Any) -> dict[str, Any]:
     """Return the inputs of one call by name.
 
     Raises:
-        TraceError: They are no mapping with names.
+        TraceError: They are no mapping with names, or hold themselves.
     """
+    _refuse_endless(example_kwargs)
     if example_kwargs is None:
         return {}
     if not isinstance(example_kwargs, Mapping):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.analyze.isolation import holds_itself
 from fxplug.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,8 +36,14 @@ def as_inputs(
         program: Which is called with them: a module, or another callable.
 
     Raises:
-        ConfigError: Something else was given, or something by name that the program takes by name alone, or not at all.
+        ConfigError: Something else was given, something that holds itself, or something by name that the program takes
+            by name alone, or not at all.
     """
+    if holds_itself([example_inputs, example_kwargs]):
+        raise ConfigError(
+            "Cannot use example inputs that hold themselves: a list, tuple or dict in them is its own part. Give the "
+            "program what it needs of them."
+        )
     if example_kwargs is None:
         return _positional(example_inputs)
     inputs = () if example_inputs is None else _positional(example_inputs)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.errors import ConfigError, TraceError
 from fxplug.plugins import Config, PluginManager, TraceConfig
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -184,3 +185,17 @@ def test_inputs_may_be_dicts_of_other_classes(kind, mode):
     result = fxplug.optimize(model, (batch,), measure=False, mode=mode, manager=managed())
 
     torch.testing.assert_close(result.module(batch), model(batch))
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_inputs_that_hold_themselves_are_refused(is_list):
+    model, batch = made(TakesDict), {"x": X}
+    batch["around"] = [batch] if is_list else batch
+
+    for run in (fxplug.optimize, fxplug.cost, fxplug.profile):
+        with pytest.raises((ConfigError, TraceError), match="inputs that hold themselves"):
+            run(model, (batch,), manager=managed())
+    with pytest.raises(TraceError, match=r"inputs that hold themselves.* \[FXP-T064\]"):
+        fxplug.trace(model, (batch,))
+    with pytest.raises(TraceError, match="inputs that hold themselves"):
+        fxplug.trace(model, example_kwargs={"batch": batch})
