@@ -32,7 +32,14 @@ if TYPE_CHECKING:
 
     from fxplug.capture.sessions import ModuleInterceptor
 
-__all__ = ["OpaqueCall", "OpaqueKeeper", "hear_opaque_call"]
+__all__ = [
+    "OpaqueCall",
+    "OpaqueKeeper",
+    "check_functions",
+    "hear_opaque_call",
+    "is_no_module",
+    "with_functions",
+]
 
 
 class OpaqueCall:
@@ -162,7 +169,7 @@ def hear_opaque_call(
         call.functions = tuple([known.get(id(function), function) for function in call.functions])
     elif kind in _HIGHER_ORDER:
         args, kwargs = _by_position(kind, args, kwargs)
-        call = _with_functions(run, _FUNCTIONS[kind], args, kwargs)
+        call = with_functions(run, _FUNCTIONS[kind], args, kwargs)
         if kind == "cond":
             _flatten(call, original, args, kwargs)
     else:
@@ -192,7 +199,7 @@ def _run_flat(run: Callable[..., Any], choice: Any, one: Any, other: Any, operan
     return run(choice, flat(one), flat(other), tuple(leaves))
 
 
-def _with_functions(
+def with_functions(
     run: Callable[[], Any],
     target: Callable[..., Any],
     args: tuple[Any, ...],
@@ -215,6 +222,11 @@ def _with_functions(
     others = tuple([value for place, value in enumerate(args) if place not in places])
     transform = partial(_calling, target, places)
     return OpaqueCall(target, args, kwargs, (functions,), run, transform, others)
+
+
+def is_no_module(value: Any) -> bool:
+    """Return whether a value is anything but a module."""
+    return not isinstance(value, nn.Module)
 
 
 def _is_function(value: Any) -> bool:
@@ -250,7 +262,7 @@ def _apply(run: Callable[[], Any], kind: type, *args: Any, **kwargs: Any) -> Opa
     """Return a call of an ``autograd.Function``, which may keep what it is given for its backward."""
     target = cast("Any", kind).apply
     # Modules are arguments like tensors.
-    call = _with_functions(run, target, args, kwargs, lambda value: not isinstance(value, nn.Module))
+    call = with_functions(run, target, args, kwargs, is_no_module)
     call.name = f"{kind.__name__}.apply"
     call.runs_later = True
     call.kinds = tuple([base for base in kind.__mro__ if "<locals>" in base.__qualname__])

@@ -12,6 +12,7 @@ import builtins
 import dis
 import inspect
 from functools import partial
+from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -22,7 +23,7 @@ from fxplug.capture.originals import original_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-__all__ = ["Needed", "attributes_read", "needed_of", "new_view"]
+__all__ = ["Needed", "attributes_read", "needed_of", "new_view", "only_assigns"]
 
 Names: TypeAlias = frozenset[str]
 
@@ -73,6 +74,18 @@ def attributes_read(code: CodeType, name: str, namespace: Mapping[str, Any]) -> 
                 return None
             found |= read
     return frozenset(found)
+
+
+def only_assigns(code: CodeType, name: str) -> bool:
+    """Return whether code does nothing with a variable but to assign attributes of it."""
+    if name in code.co_cellvars:
+        return False
+    entries = [*dis.get_instructions(code)]
+    return all(
+        entry.opname == "LOAD_FAST" and following.opname == "STORE_ATTR"
+        for entry, following in pairwise(entries)
+        if _names(entry, name)
+    )
 
 
 def _read_at(

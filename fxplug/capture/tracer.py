@@ -814,16 +814,26 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _check_function(self, function: Callable[..., Any]) -> None:
         """Refuse a function as a constant of the graph that holds what differs from call to call."""
-        if any(self._is_traced_value(part) for part in held_by((function,))):
+        for part in held_by((function,)):
+            if self._is_traced_value(part):
+                found = "a traced value"
+            elif self._is_part_of_root(part):
+                found = f"the module that is traced, or a part of it (a {type(part).__name__})"
+            else:
+                continue
             name = getattr(function, "__qualname__", type(function).__qualname__)
             error = TraceError(
-                f"Cannot record the function {name!r} {self._where()}: it holds a traced value, by its closure or as "
+                f"Cannot record the function {name!r} {self._where()}: it holds {found}, by its closure or as "
                 "the object of a method, and the graph cannot follow that. Pass the value as an argument, or keep the "
                 "function around this line as a call (fxplug.wrap), or make the enclosing module a leaf.",
                 code="FXP-T054",
             )
             self.note_refusal(error)
             raise error
+
+    def _is_part_of_root(self, value: Any) -> bool:
+        """Return whether a value is a part of the root: a copy of the captured module has another one."""
+        return isinstance(value, nn.Module) and id(value) in self._paths
 
     def _is_traced_value(self, value: Any) -> bool:
         """Return whether a value stands for one that differs from call to call."""

@@ -82,7 +82,8 @@ def class_of(value: Any) -> type:
 
 def same_value(value: Any, expected: Any) -> bool:
     """Return whether two plain values are the same: of one class, with the same sign of zero; no number is itself."""
-    if type(value) is not type(expected):
+    # What stands for a number while the captured program is captured again has the class of that.
+    if value.__class__ is not expected.__class__:
         return isinstance(value, tuple) and isinstance(expected, tuple) and tuple(value) == tuple(expected)
     if isinstance(value, float):
         return value.hex() == expected.hex()

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 import fxplug
@@ -1003,18 +1004,135 @@ def given_a_method_of_a_tensor(x, y):
     return call((y * 2).mul, x)
 
 
-@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+def given_a_list(x, y):
+    values = [y * 2]
+    return call(lambda value: value * values[0], x)
+
+
+GIVEN = [given_a_closure, given_a_partial, given_a_size]
+REFUSED = [given_a_method, given_a_method_of_a_tensor, given_a_list]
+
+
 @pytest.mark.parametrize(
-    "program", [given_a_closure, given_a_partial, given_a_size, given_a_method, given_a_method_of_a_tensor]
+    ("program", "mode"),
+    [
+        *[(program, "symbolic") for program in (*GIVEN, given_a_method, given_a_list)],
+        *[(program, mode) for program in REFUSED for mode in ("value", "shape")],
+    ],
 )
 def test_functions_that_hold_traced_values_are_no_constants(program, mode):
     inputs = None if mode == "symbolic" else (torch.randn(3), torch.randn(3))
-    if inputs is None and program is given_a_method_of_a_tensor:
-        return  # Its method is an attribute of a proxy, which the graph reads.
     with pytest.raises(
         TraceError, match=r"Cannot record the function '.*holds a traced value.*\[FXP-T054\]$"
     ):
         fxplug.trace(program, inputs, mode=mode, check=False)
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("program", GIVEN)
+def test_functions_given_to_calls_hold_the_values_of_each_call(program, mode, check):
+    module = fxplug.trace(program, (torch.randn(3), torch.randn(3)), mode=mode, check=check)
+
+    for one in (
+        module,
+        copy.deepcopy(module),
+        fxplug.trace(module, (torch.ones(3), torch.ones(3)), mode=mode),
+    ):
+        for count in (3, 5):
+            x, y = torch.randn(count), torch.randn(count)
+            torch.testing.assert_close(one(x, y), program(x, y))
+
+
+class GivesAMethod(Model):
+    def forward(self, x):
+        return call(self.doubled, x)
+
+
+class GivesAClosure(Model):
+    def forward(self, x):
+        return call(lambda value: self.net(value) * self.scale + self.shift, x)
+
+
+class GivesAWeight(Model):
+    def forward(self, x):
+        return call(partial(torch.mul, self.scale), x)
+
+
+class GivesAMethodOfALayer(Model):
+    def forward(self, x):
+        return call(self.net.forward, x)
+
+
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+@pytest.mark.parametrize("kind", [GivesAMethod, GivesAClosure, GivesAWeight, GivesAMethodOfALayer])
+def test_functions_given_to_calls_use_the_weights_of_the_captured_module(kind, mode, check):
+    root = kind()
+    if mode == "symbolic":
+        with pytest.raises(TraceError, match=r"Cannot record the function '.*holds .*\[FXP-T054\]$"):
+            fxplug.symbolic_trace(root)
+        return
+    module = fxplug.trace(root, (torch.randn(4, 3),), mode=mode, check=check)
+    copied, expected = copy.deepcopy(module), copy.deepcopy(root)
+    with torch.no_grad():
+        for weight in (*copied.parameters(), *expected.parameters()):
+            weight.mul_(2).add_(0.25)
+
+    for one, other in ((module, root), (copied, expected)):
+        for batch in (4, 2):
+            x = torch.randn(batch, 3)
+            torch.testing.assert_close(one(x), other(x))
+            torch.testing.assert_close(gradients_of(one, x), gradients_of(other, x))
+
+
+class AssignsInAClosure(Model):
+    def forward(self, x):
+        def function(value):
+            self.last = 1
+            return self.net(value)
+
+        return call(function, x)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
+def test_functions_given_to_calls_that_need_the_module_itself_are_refused(mode):
+    inputs = None if mode == "symbolic" else (torch.randn(4, 3),)
+    with pytest.raises(
+        TraceError, match=r"it holds the module that is traced, or a part of it.*\[FXP-T054\]$"
+    ):
+        fxplug.trace(AssignsInAClosure(), inputs, mode=mode, check=False)
+
+
+class Attends(nn.Module):
+    def __init__(self, bias, *, needs_gradient):
+        super().__init__()
+        self.bias = nn.Parameter(bias, requires_grad=needs_gradient)
+
+    def forward(self, x):
+        return flex_attention(x, x, x, score_mod=lambda score, _, head, row, column: score * self.bias[head])
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_functions_of_operators_hold_what_needs_no_gradient(mode):
+    root = Attends(torch.rand(2), needs_gradient=False)
+    x = torch.rand(1, 2, 4, 16)
+    module = fxplug.trace(root, (x,), mode=mode)
+    copied, expected = copy.deepcopy(module), copy.deepcopy(root)
+    for one in (copied, expected):
+        one.bias.data.mul_(3)
+    torch.testing.assert_close(module(x + 1), root(x + 1))
+    torch.testing.assert_close(copied(x + 1), expected(x + 1))
+
+    root = Attends(torch.rand(2), needs_gradient=True)
+    with pytest.raises(TraceError, match=r"flex_attention.* may require gradients.*\[FXP-T054\]$"):
+        fxplug.trace(root, (x,), mode=mode, check=False)
+    with torch.no_grad():
+        module = fxplug.trace(root, (x,), mode=mode)
+        torch.testing.assert_close(module(x + 1), root(x + 1))
+    with pytest.raises(GuardError, match="is_grad_enabled"):
+        module(x)
 
 
 @pytest.mark.parametrize("mode", ["symbolic", "value", "shape"])
@@ -1093,6 +1211,24 @@ def test_hooks_use_the_values_of_their_call(kind, mode, check):
             root_.scale.mul_(2)
             if module_ is not module and "scale" in dict(module_.named_parameters()):
                 module_.get_parameter("scale").mul_(2)
+
+
+class NotesTheGradient(Hooked):
+    def note(self, gradient):
+        self.gradient = gradient
+
+    def forward(self, x):
+        y = self.layer(x)
+        y.register_hook(self.note)
+        return y * 3
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+def test_hooks_that_only_note_what_they_see_are_recorded(mode):
+    root = NotesTheGradient()
+    module = fxplug.trace(root, (torch.randn(2, 3, requires_grad=True),), mode=mode, check=False)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(gradients_with(module, x), gradients_with(root, x))
 
 
 class ByAList(Hooked):

@@ -185,3 +185,17 @@ def test_an_error_of_the_program_takes_one_more_run_for_a_number():
     with pytest.raises(AttributeError, match="nothing"):
         fxplug.trace(program, (X,))
     assert len(runs) == 3
+
+
+@pytest.mark.parametrize("mode", ["value", "shape"])
+@pytest.mark.parametrize("again", ["value", "shape"])
+def test_numbers_that_are_fixed_stay_so_when_a_captured_program_is_captured_again(mode, again):
+    def program(x):
+        return sum(x.flatten()[i] * i for i in range(x.numel())) if type(x) is torch.Tensor else x
+
+    first = fxplug.trace(program, (torch.ones(2, 3),), mode=mode)
+    module = fxplug.trace(first, (torch.ones(2, 3),), mode=again)
+
+    assert module(torch.ones(3, 2)) == 15
+    with pytest.raises(fxplug.GuardError, match=r"x\.numel\(\) == 6"):
+        module(torch.ones(2, 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from functools import lru_cache, partial
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -21,12 +21,14 @@ from fxplug.capture.examples.recording import CallRecorder
 from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
-from fxplug.capture.opaque import OpaqueCall, check_functions
+from fxplug.capture.opaque import OpaqueCall, check_functions, is_no_module, with_functions
 from fxplug.capture.randomness import ASKING_FOR_SEEDS
+from fxplug.capture.root_views import only_assigns
 from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node
 from fxplug.semantics.internals import (
+    HigherOrderOperator,
     beneath,
     extended_sizes,
     rank_of,
@@ -71,11 +73,15 @@ _FRAMES_OF_A_CALL = 5
 _TEXTS = frozenset({"__format__", "__repr__"})
 """What makes a text of the values of a tensor."""
 _SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | {"new_tensor"}
+_OPERATOR = "an operator that is given functions"
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
 
 class CallListener(CallRecorder):
     """A tracer that hears of calls of torch, and of functions that stay calls."""
+
+    _is_noting = False
+    """Whether a hook is being recorded that notes what it sees in the root, wherever the captured module is then."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -94,7 +100,11 @@ class CallListener(CallRecorder):
                     return foreign.__torch_function__(function, types, args, kwargs)
         name = _special_name(function)
         if name:
-            answer = self._answer_or_refuse(name, args, kwargs)
+            answer = (
+                self._call_operator(function, args, kwargs)
+                if name == _OPERATOR
+                else self._answer_or_refuse(name, args, kwargs)
+            )
             if answer is not None:
                 return answer
         plain = self._plain_arguments_of((*args, *kwargs.values()) if kwargs else args)
@@ -136,11 +146,30 @@ class CallListener(CallRecorder):
     def _record_hooking(self, function: Any, args: tuple[Any, ...]) -> Node | None:
         """Record that a hook is put on a tensor which holds values of the program; None for one that is a constant."""
         closure = self._opened(args[1])
+        if closure is None and self._only_notes(args[1]):
+            self._is_noting = True
+            try:
+                return self._record(*canonical_call(function, args, {}))
+            finally:
+                self._is_noting = False
         # It runs when nobody looks any more at what it does to a list.
         if closure is None or closure.is_constant or closure.has_containers:
             return None
         target = ClosureCall(function.__name__, closure, partial(_hooking, function), ())
         return self._record("call_function", target, (closure.held, args[0]), {})
+
+    def _only_notes(self, hook: Any) -> bool:
+        """Return whether a hook is a method that does nothing with the root but to assign attributes of it."""
+        if not isinstance(hook, MethodType) or hook.__self__ is not self.context.root:
+            return False
+        function = hook.__func__
+        return isinstance(function, FunctionType) and only_assigns(
+            function.__code__, function.__code__.co_varnames[0]
+        )
+
+    def _check_function(self, function: Callable[..., Any]) -> None:
+        if not self._is_noting:
+            super()._check_function(function)
 
     def _answer_or_refuse(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the answer to a question that is known, None where there is none; refuse what hands out values."""
@@ -294,6 +323,9 @@ class CallListener(CallRecorder):
         handed = hand_over(target, args, kwargs)
         run = partial(self.run_kept, original)
         if handed is None:
+            call = self._with_functions(target, partial(self.run_drawing, original), args, kwargs)
+            if call is not None:
+                return self.on_opaque_call(call)
             return self._make(
                 self._record("call_function", target, args, kwargs), run, real_args, real_kwargs
             )
@@ -304,6 +336,53 @@ class CallListener(CallRecorder):
         contents.refuse_changes(self, target)
         handed.record_checks(self, target)
         return result
+
+    def _with_functions(
+        self, target: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> OpaqueCall | None:
+        """Return a call whose functions are made again around what they hold; None where they need not, or cannot."""
+
+        def make(*args: Any, **kwargs: Any) -> Any:
+            return run(*args, **kwargs)
+
+        call = with_functions(partial(make, *args, **kwargs), target, args, kwargs, is_no_module)
+        # What becomes of them is not known.
+        call.runs_later = True
+        call.name = str(getattr(target, "__name__", target))
+        return None if self._closure_of(call, has_modes=False) is None else call
+
+    def _call_operator(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record a call of an operator whose functions hold values of the program; return None for another one."""
+        call = self._with_functions(operator, operator, args, kwargs)
+        if call is None:
+            return None
+        self._refuse_gradients(call)
+        return self.on_opaque_call(call)
+
+    def _refuse_gradients(self, call: OpaqueCall) -> None:
+        """Refuse an operator, such as that of ``flex_attention``, whose functions hold what may require gradients.
+
+        Raises:
+            TraceError: They do: it is torch.compile that hands that over, and nothing is compiled here.
+        """
+        closure = self._closure_of(call, has_modes=False)
+        if closure is None or not torch.is_grad_enabled():
+            self.on_mode_asked("is_grad_enabled", (), answer=False)
+            return
+        for part in closure.held:
+            weights = part.parameters() if isinstance(part, nn.Module) else (part,)
+            if self._is_traced_value(part) or any(
+                isinstance(one, torch.Tensor) and one.requires_grad for one in weights
+            ):
+                error = TraceError(
+                    f"Cannot record a call of {call.name}{place_in_program()}: the function that it is given holds a "
+                    f"{type(part).__name__} that may require gradients, and the captured program would compute none. "
+                    "Keep the function around this line as a call (fxplug.wrap) and give it that as an argument, or "
+                    "call it under torch.no_grad().",
+                    code="FXP-T054",
+                )
+                self.note_refusal(error)
+                raise error
 
     def _call_transformed(
         self,
@@ -481,6 +560,8 @@ def _transformed(transform: Any, others: tuple[Any, ...], options: dict[str, Any
 @lru_cache(maxsize=4096)
 def _special_name(function: Callable[..., Any]) -> str:
     """Return the name of a function or attribute that more is to be done about than about most; else nothing."""
+    if isinstance(function, HigherOrderOperator):
+        return _OPERATOR
     name: str = getattr(function, "__name__", "")
     if name == "__get__":
         name = cast("Any", function).__self__.__name__

@@ -133,6 +133,15 @@ class ValueKeeper(Answerer):
             return self.holds_traced_values(value)
         return super()._is_traced_value(value)
 
+    def _is_part_of_root(self, value: Any) -> bool:
+        if not isinstance(value, torch.Tensor):
+            return super()._is_part_of_root(value)
+        known = self._known.get(id(value))
+        node = None if known is None else known[1]
+        if isinstance(node, Node) and node.op == "get_attr":
+            return node.target not in self.graph.lifted
+        return any(value is one for one in (*self.root.parameters(), *self.root.buffers()))
+
     def _aloof(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Call a function of torch that is no part of the program."""
         self.paused += 1
