@@ -75,6 +75,9 @@ class CaptureOptions:
     """Modules that stay calls, besides those that the plugins name."""
     problems: list[TraceError] | None = None
     """Where to keep what is wrong, for a capture that goes on to find everything."""
+    fills_caches: bool = False
+    """Whether the numbers may be fixed of which a program makes what it keeps for its next call. Each call of what is
+    captured has the same then; other calls, of the program itself, may leave another state."""
     answers: TracePolicy | None = None
     """The answers of the plugins, where somebody listens to them; by default those of the manager."""
 
@@ -350,6 +353,11 @@ def _capture_once(
 
 def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
     """Let a program be captured in the way that avoids an error; return whether there is one that was not gone."""
+    kept = ways.pop("kept_numbers", frozenset())
+    if error.code == "FXP-T055" and not kept <= ways.get("plain_numbers", frozenset()):
+        ways["plain_numbers"] = ways.get("plain_numbers", frozenset()) | kept
+        ways.setdefault("refusal", error)
+        return True
     way = "plain_conversions" if isinstance(error, MissedConversionError) else _OTHER_WAYS.get(error.code)
     if way is None or way in ways:
         return False
@@ -503,6 +511,7 @@ def _run_once(
     tracer.plain_numbers = ways.get("plain_numbers", frozenset())
     tracer.plain_conversions = "plain_conversions" in ways
     tracer.entered_modules = ways.get("entered", frozenset())
+    tracer.fills_caches = options.fills_caches
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation
@@ -514,6 +523,7 @@ def _run_once(
         except Exception:
             ways["needed_numbers"] = tracer.numbers_needed()
             ways["rehooked"] = tracer.modules_with_other_hooks()
+            ways["kept_numbers"] = tracer.numbers_left() if options.fills_caches else frozenset()
             raise
         captured = GraphModule(tracer.root, graph, name_of_root(program))
         if tracer.guards:

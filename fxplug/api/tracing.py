@@ -161,7 +161,7 @@ def trace(  # noqa: PLR0913 - one front door with many switches
     }
     chosen = chosen_options(given, plugins.config.trace, has_examples=has_examples)
     on_failure = chosen.pop("on_guard_failure")
-    options = CaptureOptions(**chosen, manager=plugins)
+    options = CaptureOptions(**chosen, manager=plugins, fills_caches=on_failure == "error")
     # What a check runs may need the collector.
     with nullcontext() if options.check else paused_collection():
         captured = capture(root, args, as_kwargs(example_kwargs), options)

@@ -87,7 +87,9 @@ class Recording:
         own = set[Node]() if left is None else set(left.own)
         varying = set[Node]() if left is None else {*left.own, *left.shared}
         given = frozenset(varying)
-        needed = set(asked)
+        self.asked = asked
+        """The nodes that answer what the inputs are asked."""
+        self._kept = kept = set[Node]()
         for node in graph.nodes:
             if node.op == "get_attr":
                 self._note_attribute(node, root)
@@ -98,9 +100,18 @@ class Recording:
             if node.op == "placeholder" or is_kept or not varying.isdisjoint(node.all_input_nodes):
                 varying.add(node)
             if is_kept or (node.op == "placeholder" and node not in given):
-                needed.add(node)
-        live = with_all_before(needed)
-        self.nodes = [node for node in graph.nodes if node in varying and node in live]
+                kept.add(node)
+        self._varying = varying
+        self.select(asked)
+
+    def select(self, asked: Iterable[Node]) -> None:
+        """Let the nodes be those that have a say in what is computed, and in what the inputs are asked.
+
+        Args:
+            asked: Those of the nodes that answer what they are asked which count.
+        """
+        live = with_all_before({*asked, *self._kept})
+        self.nodes = [node for node in self.graph.nodes if node in self._varying and node in live]
         """Those that have a say, and are no constants: what is computed from nothing may be at hand the next time."""
         self.places = {node: place for place, node in enumerate(self.nodes)}
 

@@ -46,7 +46,7 @@ from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.random_state import kept_random_state, set_random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from contextvars import ContextVar
 
     from torch import nn
@@ -147,6 +147,8 @@ class StateSettler(StateKeeper):
         culprit = next((change for change in changes if change.how == "iterator"), None)
         culprit = culprit or self._changed_leaf() or self._carried_over(changes, root, concrete_args)
         outside, warns = cast("OutsideState", self._outside), self.on_mutation == "keep"
+        if culprit is not None:
+            self._note_left(values_in(step.found for change in changes for step in change.steps))
         if isinstance(culprit, ModuleChange):
             raise carried_over_error(culprit, outside.codes())
         if culprit is None:
@@ -187,6 +189,8 @@ class StateSettler(StateKeeper):
             if left.is_ambiguous or not self._leads_to(other, root, concrete_args):
                 return self._likely(changes)
             second = other._recording()
+            # All that this trace has asked is guarded. A call that finds what it looks for asks less.
+            first.select(self._asked_again(first.asked, second.asked))
             if not (same_recordings(first, second) and self._asks_as(other)):
                 return self._likely(changes)
             return self._first_that_goes_on(other, StateComparison(self, other, (first, second)))
@@ -313,6 +317,13 @@ class StateSettler(StateKeeper):
         if left is None:
             return Recording(self.graph, self.root, values, asked)
         return Recording(self.graph, self.root, values, asked, left)
+
+    def _asked_again(self, first: Sequence[Node], second: Sequence[Node]) -> Sequence[Node]:
+        """Return those of the questions of a trace that a second one has asked, too."""
+        return first
+
+    def _note_left(self, values: Iterable[Any]) -> None:
+        """Hear what a program has left by which its next call would answer."""
 
     def _values_of_constants(self) -> dict[Node, torch.Tensor]:
         """Return the tensors that nodes had for values, as far as they are known."""

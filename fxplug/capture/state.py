@@ -27,6 +27,7 @@ from fxplug.semantics.internals import (
     has_hooks,
     hook_tables,
     hook_tables_in,
+    is_transient,
     modules_below,
     own_tables,
     parameters_of,
@@ -451,7 +452,12 @@ def _changes_in(
             _take_over(found, before, [name])  # A call that stays one has assigned it, and will again.
             continue
         step = Step(name, "attribute", former, value, contents=False)
-        yield ModuleChange(module, prefix + name, name, "state" if is_state else "assigned", (step,))
+        # What no file holds is a table that the module makes for itself, as in a plain attribute.
+        is_new = before.get(name) is None and isinstance(value, torch.Tensor)
+        is_table = is_new and name in found and is_transient(module, name)
+        yield ModuleChange(
+            module, prefix + name, name, "state" if is_state and not is_table else "assigned", (step,)
+        )
 
 
 def _steps_in(attribute: str, container: Any, before: list[Any], found: list[Any]) -> Iterator[Step]:

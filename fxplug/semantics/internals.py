@@ -129,6 +129,7 @@ __all__ = [
     "is_implicit",
     "is_listening",
     "is_registered",
+    "is_transient",
     "is_under_modes",
     "is_zero_tensor",
     "memory_of",
@@ -649,6 +650,11 @@ def tensor_tables(modules: Iterable[nn.Module]) -> list[MutableMapping[str, Any]
 def persists(module: nn.Module, name: str) -> bool:
     """Return whether the attribute `name` is a buffer that belongs to the module's state dict."""
     return name in module._buffers and name not in module._non_persistent_buffers_set
+
+
+def is_transient(module: nn.Module, name: str) -> bool:
+    """Return whether the attribute `name` is a buffer that is left out of the module's state dict."""
+    return name in module._buffers and name in module._non_persistent_buffers_set
 
 
 def skip_frame(code: CodeType, *, below: bool = False) -> None:

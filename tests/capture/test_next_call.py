@@ -258,8 +258,27 @@ def test_a_program_that_is_another_one_at_its_next_call_is_refused(capture_as, f
     "forward", [sizes_of_the_previous, asked_only_at_the_second_call, asks_a_tensor_only_at_the_second_call]
 )
 def test_a_program_that_asks_in_another_way_at_its_next_call_is_refused(forward, options):
-    with pytest.raises(TraceError) as refused:
-        fxplug.trace(module_of(forward), (X,), **options)
+    for on_guard_failure in ("error", "recapture"):
+        if forward is sizes_of_the_previous and on_guard_failure == "error":
+            continue  # With the same sizes in all calls it is right, as below.
+        with pytest.raises(TraceError) as refused:
+            fxplug.trace(module_of(forward), (X,), **options, on_guard_failure=on_guard_failure)
+        assert refused.value.code == "FXP-T055"
+
+
+@pytest.mark.filterwarnings("ignore:While tracing, forward:fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("options", [{"mode": "shape"}, {"mode": "value"}, {"mode": "value", "check": False}])
+def test_one_that_answers_by_the_sizes_of_the_call_before_takes_no_others(options):
+    rows = torch.rand(2, 3)
+    captured = fxplug.trace(module_of(sizes_of_the_previous), (rows,), **options)
+    model = module_of(sizes_of_the_previous)
+    for _ in range(3):
+        torch.testing.assert_close(captured(rows), model(rows))
+    with pytest.raises(fxplug.GuardError):
+        captured(torch.rand(3, 3))
+
+    with pytest.raises(TraceError) as refused:  # The second call does something else than the first.
+        fxplug.trace(module_of(sizes_of_the_previous), (torch.rand(4, 3),), **options)
     assert refused.value.code == "FXP-T055"
 
 

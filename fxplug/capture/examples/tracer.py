@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.examples.assigned import is_kept_for_gradients
 from fxplug.capture.examples.earlier import EarlierValues
-from fxplug.capture.examples.guarding import GuardCollector
+from fxplug.capture.examples.guarding import GuardCollector, expression
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
 from fxplug.capture.examples.listening import KEPT
@@ -40,7 +40,7 @@ from fxplug.semantics.internals import (
 from fxplug.semantics.random_state import random_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from fxplug.capture.policy import TracePolicy
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExampleTracer"]
 
+_SIZES = frozenset({"shape", "size", "numel", "nelement", "dim", "ndim", "ndimension"})
 _ScriptModule: type = torch.jit.ScriptModule
 _FRAMES_OF_A_LEAF = 5
 """How far up the stack, seen from `Place.origin`, the call of a leaf stands: its record, and the interception of it."""
@@ -114,6 +115,8 @@ class ExampleTracer(LayerCaller):
     hears_tensor_attributes = False
     runs_leaves = True
     takes_defaults = False  # The examples say what the inputs are.
+    fills_caches = False
+    """Whether the next call may ask less than the first one: whether all calls are such as the guards let through."""
     around: AbstractContextManager[Any] = nullcontext()
     """Entered while the program runs."""
 
@@ -143,6 +146,7 @@ class ExampleTracer(LayerCaller):
         self.hears_every_attribute = False
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
+        self._numbers_left: frozenset[str] = frozenset()
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
 
     def _trace(self, root: Any, concrete_args: Any) -> Graph:
@@ -246,11 +250,42 @@ class ExampleTracer(LayerCaller):
         _, source = self._known.get(id(value), (None, None))
         return source if isinstance(source, Node) else None
 
+    def _asked_again(self, first: Sequence[Node], second: Sequence[Node]) -> Sequence[Node]:
+        """Return those of the questions of a trace that a second one has asked, too, as far as their texts tell."""
+        if not self.fills_caches:
+            return first
+        again = set(map(expression, second))
+        return [node for node in first if expression(node) in again]
+
+    def _note_left(self, values: Iterable[Any]) -> None:
+        """Hear what a program has left by which its next call would answer: of which numbers is it made?"""
+        values = list(values)
+        stack = [self.node_of(value) for value in values if isinstance(value, torch.Tensor)]
+        stack += [value.node for value in values if isinstance(value, NumberProxy)]
+        found: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node is None or node in found:
+                continue
+            if node.op == "placeholder" and node not in self._scalar_inputs:
+                self._numbers_left = frozenset()  # It is made of the values of an input.
+                return
+            found.add(node)
+            is_asked = node.target in _SIZES or (node.target is getattr and node.args[1] in _SIZES)
+            stack += () if is_asked else node.all_input_nodes
+        self._numbers_left = frozenset(map(expression, found))
+
+    def numbers_left(self) -> frozenset[str]:
+        """Return, as expressions, the numbers of the inputs of which all is made that a program has left."""
+        return self._numbers_left
+
     def _asked(self) -> list[Node]:
         return self._guards.predicates()
 
     def _asks_as(self, other: Any) -> bool:
-        return super()._asks_as(other) and (self._rank_asked is None) == (other._rank_asked is None)
+        asks, asks_again = self._rank_asked is not None, other._rank_asked is not None
+        is_same_rank = asks == asks_again or (asks and self.fills_caches)
+        return super()._asks_as(other) and is_same_rank
 
     def _drop_asides(self) -> None:
         """Remove what was recorded for questions alone."""
