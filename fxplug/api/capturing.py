@@ -354,6 +354,14 @@ def _capture_once(
 def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
     """Let a program be captured in the way that avoids an error; return whether there is one that was not gone."""
     kept = ways.pop("kept_numbers", frozenset())
+    if (
+        error.code == "FXP-T055"
+        and ways.pop("assigns_what_is_held", False)
+        and "keeps_what_is_held" not in ways
+    ):
+        ways["keeps_what_is_held"] = True
+        ways.setdefault("refusal", error)
+        return True
     if error.code == "FXP-T055" and not kept <= ways.get("plain_numbers", frozenset()):
         ways["plain_numbers"] = ways.get("plain_numbers", frozenset()) | kept
         ways.setdefault("refusal", error)
@@ -512,6 +520,7 @@ def _run_once(
     tracer.plain_conversions = "plain_conversions" in ways
     tracer.entered_modules = ways.get("entered", frozenset())
     tracer.fills_caches = options.fills_caches
+    tracer.keeps_what_is_held = "keeps_what_is_held" in ways
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation
@@ -523,6 +532,7 @@ def _run_once(
         except Exception:
             ways["needed_numbers"] = tracer.numbers_needed()
             ways["rehooked"] = tracer.modules_with_other_hooks()
+            ways["assigns_what_is_held"] = tracer.assigns_what_is_held
             ways["kept_numbers"] = tracer.numbers_left() if options.fills_caches else frozenset()
             raise
         captured = GraphModule(tracer.root, graph, name_of_root(program))

@@ -115,6 +115,8 @@ class ExampleTracer(LayerCaller):
     hears_tensor_attributes = False
     runs_leaves = True
     takes_defaults = False  # The examples say what the inputs are.
+    keeps_what_is_held = False
+    """Whether an assignment of what is there already, ``self.cache = self.cache.to(x)``, is guarded to be one."""
     fills_caches = False
     """Whether the next call may ask less than the first one: whether all calls are such as the guards let through."""
     around: AbstractContextManager[Any] = nullcontext()
@@ -147,6 +149,8 @@ class ExampleTracer(LayerCaller):
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._numbers_left: frozenset[str] = frozenset()
+        self.assigns_what_is_held = False
+        """Whether the program has made such an assignment."""
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
 
     def _trace(self, root: Any, concrete_args: Any) -> Graph:
@@ -317,6 +321,11 @@ class ExampleTracer(LayerCaller):
             return False
         if name == "__class__":
             self.refuse_class(prefix, module, value)
+        if self.has_returned(value, vars(module).get(name)):
+            self.assigns_what_is_held = True
+            if self.keeps_what_is_held:
+                self.decide_returned(value, vars(module)[name])
+                return True
         self.note_held(value)
         self._states.note_assignment(module, prefix)
         if name == "training":

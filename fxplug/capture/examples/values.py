@@ -318,6 +318,19 @@ class ValueKeeper(Answerer):
     def _look_at_result(self, proxy: Proxy) -> None:
         """Let a result be: what it is compared with is known where it is bound."""
 
+    def has_returned(self, value: Any, held: Any) -> bool:
+        """Return whether a call has returned what is held as it was given, and the program has received it."""
+        split = self._split.get(id(value))
+        known, own = self._known.get(id(value)), self._known.get(id(held))
+        if split is None or split() is not value or known is None or own is None or self.paused:
+            return False
+        source = known[1]
+        return isinstance(source, Node) and own[1] in source.all_input_nodes and id(held) in self._split
+
+    def decide_returned(self, value: torch.Tensor, held: torch.Tensor) -> None:
+        """Guard that a call returns what is held as it was given."""
+        self._decide_identity(self._known[id(value)][1], self._known[id(held)][1], answer=True)
+
     def _is_compared(self, tensor: torch.Tensor) -> bool:
         """Return whether the program may compare a tensor, which a call has just returned as it was given."""
         for _, values in comparisons_under_way(_is_value):

@@ -1,0 +1,78 @@
+"""Assignments of what an attribute holds already: ``self.cache = self.cache.to(x)``."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+
+MODES = ["shape", "value"]
+
+
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.zeros(2, 8, 4)
+
+    def forward(self, x, start: int):
+        count = x.shape[1]
+        self.rows = self.rows.to(x)
+        self.rows[:, start : start + count] = x
+        kept = self.rows[:, : start + count]
+        return (x @ kept.transpose(1, 2)).softmax(-1) @ kept
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_attribute_holds_may_be_assigned_to_it(mode):
+    model = Cache()
+    captured = fxplug.trace(copy.deepcopy(model), (torch.rand(2, 3, 4), 0), mode=mode)
+    for made in (copy.deepcopy(captured), captured):
+        reference, start = copy.deepcopy(model), 0
+        for count in (3, 1, 2):
+            x = torch.rand(2, count, 4)
+            torch.testing.assert_close(made(x, start), reference(x, start))
+            start += count
+        torch.testing.assert_close(made.rows, reference.rows)
+    with pytest.raises(
+        fxplug.GuardError, match=r"rows\.to\(x\) is rows"
+    ):  # Eager would go on with another tensor.
+        captured(torch.rand(2, 1, 4).double(), 6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_another_call_has_made_is_refused(mode):
+    class Converting(Cache):
+        def __init__(self):
+            super().__init__()
+            self.rows = self.rows.double()
+
+    class Copying(Cache):
+        def forward(self, x, start: int):
+            self.rows = self.rows.clone()
+            return super().forward(x, start)
+
+    for kind in (Converting, Copying):
+        with pytest.raises(fxplug.TraceError) as caught:
+            fxplug.trace(kind(), (torch.rand(2, 3, 4), 0), mode=mode)
+        assert caught.value.code == "FXP-T055"
+
+
+@pytest.mark.filterwarnings("ignore:While tracing, :fxplug.errors.TraceWarning")
+@pytest.mark.parametrize("mode", MODES)
+def test_what_need_not_be_guarded_is_not(mode):
+    class Weighted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = torch.tensor([0.5, 2.0])
+
+        def forward(self, x):
+            if self.weights.type() != x.type():
+                self.weights = self.weights.type_as(x)
+            return x * self.weights.type_as(x)
+
+    captured = fxplug.trace(Weighted(), (torch.rand(3, 2),), mode=mode)
+    assert not [guard.text for guard in captured.guards if " is " in guard.text and "type(" not in guard.text]
+    x = torch.rand(5, 2)
+    torch.testing.assert_close(captured(x), Weighted()(x))
