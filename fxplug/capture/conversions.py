@@ -33,8 +33,8 @@ __all__ = [
 
 CONVERSIONS: Mapping[str, type] = {"int": int, "float": float}
 _CLASSES = frozenset({"isinstance", "issubclass"})
-_LOADS = frozenset({"BUILD_TUPLE", "LOAD_ATTR", "LOAD_DEREF", "LOAD_GLOBAL", "PRECALL"})
-"""What may stand between a class and the question for it."""
+_LOADS = frozenset({"LOAD_ATTR", "LOAD_DEREF", "LOAD_GLOBAL"})
+"""What reads a class."""
 _HAS_FLAG = sys.version_info >= (3, 11)
 """Whether the instruction that reads a global says whether it is called."""
 
@@ -114,8 +114,21 @@ def _is_asked_for(entries: list[dis.Instruction], index: int, calls: dict[int | 
     """Return whether the class that is read at an index is one of those that ``isinstance`` is given."""
     for place, call in calls.items():
         if place is not None and place < index < call and entries[place].argval in _CLASSES:
-            return all(entry.opname in _LOADS for entry in entries[index:call])
+            return _is_in_last(entries, index, call)
     return False
+
+
+def _is_in_last(entries: list[dis.Instruction], index: int, call: int) -> bool:
+    """Return whether what is read at an index is the last argument of a call, or in the tuple that is."""
+    last = call - 1 if entries[call - 1].opname != "PRECALL" else call - 2
+    if last == index:
+        return True
+    if entries[last].opname != "BUILD_TUPLE":
+        return False
+    inside = entries[index:last]
+    # Each of the classes is read from a variable, some from a module: ``torch.Tensor``.
+    count = sum(entry.opname != "LOAD_ATTR" for entry in inside)
+    return all(entry.opname in _LOADS for entry in inside) and count <= (entries[last].arg or 0)
 
 
 def _is_annotation(entries: list[dis.Instruction], index: int) -> bool:

@@ -115,6 +115,7 @@ def test_what_takes_no_stand_in_gets_the_number():
 
 
 SOURCE = """
+import numbers
 import torch
 
 class Plain:
@@ -146,6 +147,8 @@ def module_of(use):
         ("torch.zeros(1, dtype=int).sum() + x.to(float).sum().to(x.dtype)", False),
         ("sum(map(int, ['1', '2']))", False),
         ("{int: 1.0}[type(factor)]", False),
+        ("issubclass(int, numbers.Number)", False),
+        ("issubclass(int, (str, numbers.Number)) + isinstance((int, float), tuple)", False),
         ("[kind for kind in (int,) if kind is int and type(factor) is kind].__len__()", False),
     ],
 )

@@ -42,7 +42,6 @@ def item_in_a_branch(x):
 @program(
     lambda: (ramp(4, 3), torch.tensor(2)),
     others=(lambda: (ramp(4, 3), torch.tensor(3)),),
-    symbolic="FXP-T002",
     shape="FXP-T066",
 )
 def item_as_a_size(x, count):
@@ -54,12 +53,12 @@ def list_of_values(x):
     return torch.tensor([value * 2 for value in x.tolist()]), max(x.tolist())
 
 
-@program(vector, symbolic="FXP-T002", shape="FXP-T066")
+@program(vector, symbolic="FXP-T001", shape="FXP-T066")
 def tensor_as_a_number(x):
     return x * float(x[0]) + int(x[-1] * 3) + bool(x[1] < 0) + complex(x[2]).real
 
 
-@program(lambda: (torch.tensor([1, 3]), list(range(5))), symbolic="FXP-T002", shape="FXP-T066")
+@program(lambda: (torch.tensor([1, 3]), list(range(5))), shape="FXP-T066")
 def tensor_as_an_index_of_a_list(indices, values):
     return indices * values[indices[1]] + values[int(indices[0])]
 
@@ -210,7 +209,7 @@ def suppressed_iteration(x):
 @program(one, rows=(3,), symbolic="FXP-T002", shape="FXP-T066")
 def swallowed_and_reported(x):
     try:
-        scale = float(x.max())
+        scale = complex(x.max()).real
     except Exception as error:
         scale = len(str(error))
     finally:

@@ -106,7 +106,7 @@ def tensor_of_a_shape(x):
     return x / torch.tensor(x.shape).prod()
 
 
-@program(image, others=larger_image, rows=(21,), symbolic="FXP-T002")
+@program(image, others=larger_image, rows=(21,))
 def half_of_a_size(x):
     half = int(x.shape[-1] / 2)
     return x[..., :half] - x[..., half:]
@@ -123,7 +123,7 @@ def rounded_size(x):
     return F.interpolate(x, size=(round(x.shape[2] * 0.7), math.ceil(x.shape[3] / 3)))
 
 
-@program(cube, others=larger_cube, rows=(21,), symbolic="FXP-T002")
+@program(cube, others=larger_cube, rows=(21,))
 def scale_by_the_root_of_a_size(x):
     return x / math.sqrt(x.size(-1)) * float(x.shape[0]) ** -0.5
 
