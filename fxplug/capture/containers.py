@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
+from fxplug.capture.attributes import attribute_of
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to
@@ -125,10 +126,7 @@ class Containers:
             if id(value) in self._held or id(value) in callables:
                 continue
             if self._holds_others(value):
-                before = copy_of(value)
-                self._held[id(value)] = (path, name, value, before)
-                if len(before) <= _MOST:
-                    pending.extend(part for part in parts_of(value, before) if type(part) not in PLAIN)
+                pending.extend(self._add_container(path, name, value))
             elif is_iterator(value):
                 self._iterators.append((path, name, value, position_of(value)))
             elif not self._objects:
@@ -138,6 +136,17 @@ class Containers:
             elif isinstance(value, _CALLABLES):
                 callables[id(value)] = value
                 pending.extend(_inside_callable(value))
+
+    def _add_container(self, path: str, name: str, value: Any) -> Iterator[Any]:
+        """Take note of a container or object, and yield what has to be looked at in it."""
+        before = copy_of(value)
+        self._held[id(value)] = (path, name, value, before)
+        if type(value).__module__ != "builtins" and is_container(value):
+            own = attribute_of(value, "__dict__")  # A list of a class of its own has attributes, too.
+            if isinstance(own, dict):
+                yield own
+        if len(before) <= _MOST:
+            yield from (part for part in parts_of(value, before) if type(part) not in PLAIN)
 
     def _holds_others(self, value: Any) -> bool:
         return is_container(value) or (self._objects and is_object(value))
@@ -173,10 +182,20 @@ class Containers:
         return list(changed.values())
 
 
+_are_arrays: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _is_class_of_arrays(kind: type) -> bool:
+    known = _are_arrays.get(kind)
+    if known is None:
+        bases = [(base.__module__, base.__name__) for base in kind.__mro__]
+        known = _are_arrays[kind] = ("numpy", "ndarray") in bases
+    return known
+
+
 def is_array(value: Any) -> bool:
     """Return whether a value is an array of NumPy that may be changed, and is small enough to be looked at."""
-    kind = type(value)
-    if kind.__name__ != "ndarray" or kind.__module__ != "numpy":
+    if not _is_class_of_arrays(type(value)):
         return False
     return value.flags.writeable and value.nbytes <= _MOST_CHECKED
 
@@ -388,7 +407,8 @@ def is_object(value: Any) -> bool:
         return False
     known = _is_object.get(kind)
     if known is None:
-        is_own = not is_foreign(str(kind.__module__)) and not issubclass(kind, _OTHERS)
+        is_other = issubclass(kind, _OTHERS) or _is_class_of_arrays(kind)
+        is_own = not is_foreign(str(kind.__module__)) and not is_other
         known = _is_object[kind] = is_own or issubclass(kind, PLAIN_HOLDERS)
     return known
 

@@ -39,6 +39,7 @@ from fxplug.capture.containers import (
     is_unchanged,
     parts_of,
 )
+from fxplug.capture.imports import imported_by
 from fxplug.capture.iterators import is_iterator, position_of
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import belongs_to_program, is_installed
@@ -205,10 +206,20 @@ class OutsideState:
             else:
                 self._note(Known("global", owner, name), value, writes.attributes)
                 self._note_own_defaults(value, names)
+        self._note_imports(code, namespace.get("__package__"), names, writes.attributes)
         if function.__closure__:
             self._note_closure(function, code, writes, names)
         if function.__defaults__ or function.__kwdefaults__:
             self._note_defaults(function, code)
+
+    def _note_imports(
+        self, code: CodeType, package: Any, names: frozenset[str], assigned: frozenset[str]
+    ) -> None:
+        for path, name, value in imported_by(code, package):
+            if isinstance(value, ModuleType):
+                self._note_module_of_python(value, names, assigned)
+            elif type(value) not in PLAIN and not _is_installed_module(sys.modules[path]):
+                self._note(Known("global", path, name), value, assigned)
 
     def _note_variables_held(self) -> None:
         """Take note of the context variables that modules hold."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
+from types import ModuleType
 
 import pytest
 import torch
@@ -11,6 +13,8 @@ from torch import nn
 
 import fxplug
 from fxplug.errors import TraceWarning
+
+numpy = pytest.importorskip("numpy")
 
 X = torch.ones(2)
 
@@ -125,3 +129,87 @@ def test_modules_that_are_read_alone_are_captured(mode):
         captured = fxplug.trace(model, (X,), mode=mode)
 
     torch.testing.assert_close(copy.deepcopy(captured)(X), model(X), rtol=0, atol=0)
+
+
+# -- arrays, lists with attributes, and what a function imports where it runs
+
+
+class Listed(list):
+    calls = 0
+
+
+class Table(numpy.ndarray):
+    pass
+
+
+def of_list(made):
+    made.calls += 1
+    return made.calls
+
+
+def of_array(made):
+    made[0] += 1
+    return float(made[0])
+
+
+STATE = {
+    "a list with attributes": (Listed, of_list),
+    "a subclass": (lambda: numpy.zeros(3).view(Table), of_array),
+    "a masked array": (lambda: numpy.ma.zeros(3), of_array),
+}
+
+
+class Changes(nn.Module):
+    def __init__(self, made, change):
+        super().__init__()
+        self.made, self.change = made, change
+
+    def forward(self, x):
+        return x * self.change(self.made)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize(("make", "change"), STATE.values(), ids=STATE.keys())
+def test_state_of_classes_of_their_own_is_refused_and_put_back(make, change, mode):
+    model = Changes(make(), change)
+
+    with pytest.raises(fxplug.TraceError) as caught:
+        fxplug.trace(model, (X,), mode=mode, check=False)
+
+    assert caught.value.code == "FXP-T055"
+    assert change(model.made) == 1
+
+
+def of_module(x):
+    import state_of_program
+
+    state_of_program.calls += 1
+    return x * state_of_program.calls
+
+
+def of_module_by_another_name(x):
+    import state_of_program as state
+
+    state.seen[0] += 1
+    return x * state.seen[0]
+
+
+def of_what_it_has(x):
+    from state_of_program import seen as found
+
+    found[0] += 1
+    return x * found[0]
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("program", [of_module, of_module_by_another_name, of_what_it_has])
+def test_state_of_what_a_function_imports_is_refused_and_put_back(program, mode, monkeypatch):
+    module = ModuleType("state_of_program")
+    module.calls, module.seen = 0, [0]
+    monkeypatch.setitem(sys.modules, "state_of_program", module)
+
+    with pytest.raises(fxplug.TraceError) as caught:
+        fxplug.trace(program, (X,), mode=mode, check=False)
+
+    assert caught.value.code == "FXP-T055"
+    assert (module.calls, module.seen) == (0, [0])

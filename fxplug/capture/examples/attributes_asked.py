@@ -8,7 +8,6 @@ from __future__ import annotations
 import dis
 from typing import TYPE_CHECKING
 
-from fxplug.capture.sources import is_standard
 from fxplug.semantics.kinds import TENSOR_NAMES
 
 if TYPE_CHECKING:
@@ -36,9 +35,7 @@ def attributes_asked(code: CodeType) -> Iterator[str]:
     """Yield marks for the attributes that a function, and no other one in it, may ask something but itself for."""
     is_trying = not _TRYING.isdisjoint(code.co_names)
     names = {*code.co_names}
-    if is_standard(code.co_filename) or not (
-        is_trying or names & _ASKING or names & _LISTING or "__dict__" in names
-    ):
+    if not (is_trying or names & _ASKING or names & _LISTING or "__dict__" in names):
         return
     entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _SKIPPED]
     for index, entry in enumerate(entries):

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from fxplug.capture.attributes import attribute_of
-from fxplug.capture.containers import PLAIN
-from fxplug.capture.examples.attributes_asked import attributes_asked
+from fxplug.capture.containers import PLAIN, is_foreign
+from fxplug.capture.examples.attributes_asked import ATTRIBUTE, attributes_asked
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
 from fxplug.semantics.surroundings import MODES
@@ -145,7 +145,12 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     if str(function.__module__).partition(".")[0] == "torch":
         return
     own = _names_in(function.__code__)
-    names |= own
+    # What NumPy asks of what it is given it does not ask of tensors of the program's own making.
+    names |= (
+        {name for name in own if not name.startswith(ATTRIBUTE)}
+        if is_foreign(function.__module__ or "")
+        else own
+    )
     found = function.__globals__
     for holder, name in _modes_in(function.__code__):
         if found.get(holder, torch if holder == _IMPORTED else None) is not torch:
