@@ -151,6 +151,10 @@ class Containers:
     def _holds_others(self, value: Any) -> bool:
         return is_container(value) or (self._objects and is_object(value))
 
+    def arrays(self) -> list[Any]:
+        """Return the arrays of NumPy that were noted."""
+        return [container for _, _, container, _ in self._held.values() if is_array(container)]
+
     def held(self) -> Iterator[Any]:
         """Yield what the containers and objects held when they were noted."""
         for _, _, container, before in self._held.values():

@@ -34,6 +34,7 @@ from fxplug.capture.containers import (
     PLAIN_HOLDERS,
     copy_of,
     fill,
+    is_array,
     is_container,
     is_object,
     is_unchanged,
@@ -479,6 +480,14 @@ class OutsideState:
             if found is not before and found is not ABSENT:
                 self.left_in_context.append((variable, found))
                 yield OutsideChange(known, "assigned", before, found)
+
+    def arrays(self) -> list[Any]:
+        """Return the arrays of NumPy that functions find, until they are put back."""
+        return [value for _, value, _ in self._contents.values() if is_array(value)]
+
+    def changed(self) -> set[int]:
+        """Return the ids of the containers and objects that had been changed when all was put back."""
+        return {id(holder) for holder, name, _, _ in self._put_back if name is None}
 
     def exchange(self, *, as_left: bool) -> None:
         """Put there what the program had left there, or again what was there before.

@@ -32,6 +32,7 @@ from fxplug.capture.repeated import (
     values_in,
     with_all_before,
 )
+from fxplug.capture.shared_arrays import shared_memory_refusal
 from fxplug.capture.state import (
     ModuleChange,
     carried_over_error,
@@ -128,6 +129,8 @@ class StateSettler(StateKeeper):
     _outside_changes: list[OutsideChange]
     _ended: bool
     _is_repeated: bool
+    _arrays: list[Any]
+    """The arrays of NumPy that the program holds, once it has run."""
     _left: _Left | None
     """What an earlier trace has left; None for the first one."""
     _random: torch.Tensor | None = None
@@ -159,6 +162,20 @@ class StateSettler(StateKeeper):
             ]
             report_changes(told, warns=warns)
         report_outside(self._outside_changes, culprit, outside, warns=warns)
+
+    def refuse_shared_arrays(self) -> None:
+        """Refuse a program that changes an array of NumPy that has the memory of a tensor, or such a tensor.
+
+        Raises:
+            TraceError: It does.
+        """
+        arrays, self._arrays = self._arrays, []
+        if arrays:
+            changed = self._states.changed() | cast("OutsideState", self._outside).changed()
+            written = _with_shared_memory(_written_nodes(self.graph, self.root)[0], self.root)
+            error = shared_memory_refusal(self.graph, self.root, arrays, changed, written)
+            if error is not None:
+                raise error
 
     def putting_back_outside(self) -> Callable[[], None]:
         """Return what puts back what is outside of the modules once more, after the program has run on its own."""

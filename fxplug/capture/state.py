@@ -309,6 +309,14 @@ class ModuleStates:
         """Yield what the containers and objects that the modules hold held when they were noted."""
         return self._containers.held()
 
+    def arrays(self) -> list[Any]:
+        """Return the arrays of NumPy that the modules hold, until they are put back."""
+        return self._containers.arrays()
+
+    def changed(self) -> set[int]:
+        """Return the ids of the containers and objects that had been changed when all was put back."""
+        return {id(container) for container, _, _ in self._contents_left}
+
     def refuse(self, error: TraceError) -> None:
         """Hear of something that must not stay unsaid when the program has ended."""
         self._refusal = self._refusal or error

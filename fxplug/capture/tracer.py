@@ -193,7 +193,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._modes_outside: dict[int, tuple[nn.Module, bool]] = {}
         self._reads, self._hearing = [], None
         self._is_repeated = False
-        self._left = None
+        self._left, self._arrays = None, []
         self._ended = False
         self._refusals: list[TraceError] = []
         self._assumptions: list[tuple[Node, TraceError]] = []
@@ -365,6 +365,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         missed = self._missed_change()
         if missed is not None:
             raise missed
+        self.refuse_shared_arrays()
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         if isinstance(root, nn.Module) and not self._is_repeated:
@@ -403,6 +404,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         finally:
             self._draws = None
             self._place.session = None
+        self._arrays = [*states.arrays(), *outside.arrays()]
         kept = variables.restore()
         self._outside_changes = outside.restore()
         changed = draws.restore()

@@ -163,3 +163,41 @@ def test_a_large_array_that_goes_on_from_call_to_call_is_refused(change, mode):
     with pytest.raises(TraceError) as caught:
         fxplug.trace(CountsInTable(change), (torch.ones(2),), mode=mode, check=False)
     assert caught.value.code in {"FXP-T051", "FXP-T055", "FXP-T061"}
+
+
+class SharesMemory(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        numpy = pytest.importorskip("numpy")
+        self.table, self.change = numpy.ones(3, "float32"), change
+        self.register_buffer("tensor", torch.from_numpy(self.table)[1:])
+
+    def forward(self, x):
+        return x * self.change(self)
+
+
+def change_of_array(module):
+    module.table += 1
+    return module.tensor.sum()
+
+
+def change_of_tensor(module):
+    module.tensor.add_(1)
+    return float(module.table[1])
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("change", [change_of_array, change_of_tensor])
+def test_an_array_and_a_tensor_of_one_memory_are_not_changed(change, mode):
+    with pytest.raises(TraceError) as caught:
+        fxplug.trace(SharesMemory(change), (X,), mode=mode, check=False)
+    assert caught.value.code in {"FXP-T055", "FXP-T061"}
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_an_array_and_a_tensor_of_one_memory_are_read(mode):
+    model = SharesMemory(lambda module: module.tensor.sum() * float(module.table[0]))
+
+    captured = fxplug.trace(model, (X,), mode=mode)
+
+    assert torch.equal(captured(X), model(X))
