@@ -474,7 +474,8 @@ def _methods_patch() -> PatchGroup:
             Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind})
             for kind, function in opaque_functions().items()
         ]
-        functions.append(Trampoline(COMPILES_CHOICES, _compiling, {"<under modes>": is_under_modes}))
+        if COMPILES_CHOICES is not None:  # Older releases of torch compile in another way.
+            functions.append(Trampoline(COMPILES_CHOICES, _compiling, {"<under modes>": is_under_modes}))
         functions += [
             Trampoline(cast("FunctionType", function), _seeding, _CONSTANTS) for function in _SEEDING
         ]

@@ -66,6 +66,10 @@ PROBES: tuple[TorchName, ...] = (
     ),
     *_below("torch.utils._python_dispatch", "TorchDispatchMode", "hearing operators"),
     *_below(
+        "torch.utils._python_dispatch", "_get_current_dispatch_mode_stack", "choices (torch.cond) in programs"
+    ),
+    *_below("torch.nn.utils.parametrizations", "_Orthogonal _WeightNorm", "weights that are computed anew"),
+    *_below(
         "torch.jit._builtins", "_find_builtin _register_builtin", "scripting while a trace hears of modes"
     ),
     *_below("torch._dispatch.python", "enable_python_dispatcher", "decomposing to ATen"),

@@ -21,7 +21,6 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch import eager_transforms, functional_call
 from torch._functorch import vmap as functorch_vmap
 from torch._guards import Source
-from torch._higher_order_ops.utils import _hop_compile_and_call
 from torch._jit_internal import _isinstance, boolean_dispatched, container_checker
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -180,7 +179,9 @@ COMPILER = "torch._dynamo"
 MARKS_OF_COMPILER = ("_dynamo_", "_has_dynamo_")
 """How the names begin of what it notes on tensors, such as which of their sizes are to stay open."""
 
-COMPILES_CHOICES: FunctionType = _hop_compile_and_call
+COMPILES_CHOICES: FunctionType | None = getattr(
+    getattr(higher_order, "utils", None), "_hop_compile_and_call", None
+)
 """By which ``torch.cond``, ``while_loop`` and others have compiled what they run."""
 BOOLEAN_DISPATCHED: Mapping[Any, Mapping[str, Any]] = boolean_dispatched
 """Functions of torch.nn.functional that stand for two others, and these."""

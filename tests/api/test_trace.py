@@ -771,7 +771,7 @@ def test_what_does_not_follow_the_inputs_is_found() -> None:
     def by_another_thread(x: torch.Tensor) -> torch.Tensor:
         """The kind of thing that nobody hears of: the thread ran before."""
         given.put(x.detach().clone())
-        return x + found.get()
+        return x + found.get(timeout=60)
 
     thread = Thread(target=serve)
     thread.start()
