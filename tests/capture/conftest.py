@@ -10,6 +10,7 @@ from torch import nn
 import fxplug
 from fxplug.capture import Tracer
 from fxplug.execute import GraphModule
+from fxplug.plugins import Config, PluginManager, TraceConfig
 
 
 def _capture(root, concrete_args=None, tracer=None):
@@ -47,6 +48,13 @@ def capture_as(request):
 def capture_unchecked(request):
     """The same without the check."""
     return _capture_as(request)
+
+
+@pytest.fixture
+def with_whole_layers():
+    """Lets traces keep the modules called ``layer`` as calls."""
+    config = Config(trace=TraceConfig(leaf_modules=("layer",)))
+    return PluginManager(config=config, candidates=[], environ={})
 
 
 def _module_class():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
 
+import fxplug
 from fxplug.capture.examples.tracer import ExampleTracer
 from fxplug.capture.policy import TracePolicy
 from fxplug.capture.tracer import Tracer
@@ -235,8 +238,6 @@ class WithAnotherEps(nn.Module):
     ("kind", "named"),
     [
         (WithAnotherParameter, "'layer.weight' is not what it was"),
-        (WithAHook, "its hooks"),
-        (WithoutItsHook, "its hooks"),
         (WithAnotherForward, "'layer.forward' is not what it was"),
         (WithAnotherEps, "'layer.eps' is not what it was"),
     ],
@@ -250,6 +251,74 @@ def test_a_layer_that_is_another_one_during_its_call_is_refused(capture_as, kind
         capture_as(root)
     assert caught.value.code == "FXP-T010"
     assert _parts_of(root) == before
+
+
+@pytest.mark.parametrize("kind", [WithAHook, WithoutItsHook])
+def test_a_layer_with_other_hooks_during_its_call_is_refused_where_it_was_said_to_be_a_call(
+    capture_as, kind, with_whole_layers
+):
+    root = kind()
+    before = _parts_of(root)
+    refused = partial(pytest.raises, TraceError, match="the call of the module 'layer' at .*its hooks")
+    with refused() as caught:
+        capture_as(root, manager=with_whole_layers)
+    with refused() as caught_by_hand:
+        Tracer().trace(root)
+    assert caught.value.code == caught_by_hand.value.code == "FXP-T010"
+    assert _parts_of(root) == before
+
+
+@pytest.mark.parametrize("kind", [WithAHook, WithoutItsHook])
+def test_a_layer_with_other_hooks_during_its_call_is_entered(capture_as, kind):
+    root = kind()
+    reference, before = copy.deepcopy(root), _parts_of(root)
+    captured = capture_as(root)
+    assert _parts_of(root) == before
+    for module in (copy.deepcopy(captured), captured, capture_as(captured)):
+        for inputs in (X, -X[:1], torch.rand(2, 5, 2)):
+            found, wanted = module(inputs), reference(inputs)
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(
+                torch.autograd.grad(found.sum(), (module.layer.weight, module.layer.bias)),
+                torch.autograd.grad(wanted.sum(), (reference.layer.weight, reference.layer.bias)),
+            )
+
+
+class WithAHookOn(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        handle = self.layer.register_forward_hook(lambda *call: call[2] * 2)
+        try:
+            return self.layer(x)
+        finally:
+            handle.remove()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("make", [nn.Dropout, partial(nn.BatchNorm1d, 2), partial(nn.ReLU, inplace=True)])
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_layer_that_is_entered_for_its_hooks_follows_the_training_flag(mode, make, training):
+    root = WithAHookOn(make()).train(training)
+    reference = copy.deepcopy(root)
+    captured = fxplug.trace(root, (X.clone(),), mode=mode)
+    for flag in (training, not training):
+        reference.train(flag)
+        captured.train(flag)
+        for values in (X - 2, torch.rand(4, 2)):
+            found, wanted = values.clone(), values.clone()
+            torch.manual_seed(0)
+            if flag is not training and not isinstance(root.layer, nn.ReLU):
+                with pytest.raises(fxplug.GuardError, match=f"captured for self.training is {training}"):
+                    captured(found)
+                continue
+            result = captured(found)
+            torch.manual_seed(0)
+            torch.testing.assert_close((result, found), (reference(wanted), wanted))
+            for name, buffer in captured.named_buffers():
+                torch.testing.assert_close(buffer, reference.get_buffer(name))
 
 
 def test_a_refused_capture_leaves_the_parameters(capture_as):

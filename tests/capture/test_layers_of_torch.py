@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import queue
 
@@ -244,7 +245,7 @@ class Sets(nn.Module):
     [
         lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(6, 6))),
         lambda layer: setattr(layer, "forward", torch.relu),
-        lambda layer: layer.register_forward_hook(lambda *_: None),
+        lambda layer: layer.register_forward_hook(lambda module, args, result: result * 2),
         nn.utils.parametrizations.weight_norm,
     ],
     ids=["a weight", "a forward", "a hook", "a parametrization"],
@@ -252,6 +253,24 @@ class Sets(nn.Module):
 def test_a_layer_that_the_program_has_changed_is_refused(change):
     with pytest.raises(TraceError):
         captured(Sets(change), check=False)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_layer_is_entered_where_the_program_leaves_it_a_hook_that_does_nothing(
+    short_calls, with_whole_layers, check
+):
+    net = Sets(lambda layer: layer.register_forward_hook(lambda *_: None))
+    module = captured(net, check=check)
+
+    assert short_calls == []
+    assert not net.layer._forward_hooks
+    for one in (module, copy.deepcopy(module)):
+        for inputs in (X, X + 1, torch.rand(5, 6)):  # Eager has one hook more at each call.
+            assert torch.equal(one(inputs), net(inputs))
+
+    with pytest.raises(TraceError, match="its hooks") as refused:
+        captured(Sets(net.change), check=check, manager=with_whole_layers)
+    assert refused.value.code == "FXP-T010"
 
 
 def test_training_layers_that_draw_or_keep_statistics_go_the_long_way(short_calls):

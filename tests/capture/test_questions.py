@@ -18,6 +18,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import types
 import warnings
 from functools import singledispatch
 from typing import Optional
@@ -954,7 +955,6 @@ def test_copies_are_recorded():
     ("program", "code"),
     [
         (lambda x: x * int(x.sum()), "FXP-T002"),
-        (lambda x: x * float(x.sum()), "FXP-T002"),
         (lambda x: x * complex(x.sum()), "FXP-T002"),
         (lambda x: x * round(x.shape[0]), "FXP-T002"),
         (lambda x: x * operator.index(x.shape[0]), "FXP-T002"),
@@ -977,7 +977,6 @@ def test_copies_are_recorded():
     ids=[
         *(
             "int",
-            "float",
             "complex",
             "round",
             "index",
@@ -1000,6 +999,53 @@ def test_questions_that_need_a_value_stay_refused_when_they_are_caught(program, 
 
     refused(program, code)
     assert "'except' of the program" in refused(caught, code)
+
+
+def times_its_sum(x):
+    return x * float(x.sum())
+
+
+def times_its_sum_or_caught(x):
+    try:
+        return x * float(x.sum())
+    except Exception:
+        return x * 100
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")
+@pytest.mark.parametrize("mode", ["symbolic", "value"])
+@pytest.mark.parametrize("program", [times_its_sum, times_its_sum_or_caught])
+def test_a_float_of_a_tensor_is_that_of_each_call(program, mode):
+    captured = fxplug.trace(program, (inputs(),), mode=mode)
+    for values in (
+        inputs(),
+        -inputs()[0],
+        torch.tensor([torch.inf]),
+        torch.tensor([torch.nan]),
+        torch.ones(2, 0),
+    ):
+        torch.testing.assert_close(captured(values), program(values), equal_nan=True)
+    leaf = inputs().requires_grad_()
+    gradients = (torch.autograd.grad(one(leaf).sum(), leaf) for one in (captured, program))
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_float_of_a_tensor_stays_refused_where_code_beside_it_needs_the_class():
+    beside = {}
+    exec(compile("def to_double(x): return x.to(float)", __file__, "exec"), beside)
+    program, caught = (
+        types.FunctionType(one.__code__, beside) for one in (times_its_sum, times_its_sum_or_caught)
+    )
+    refused(program, "FXP-T002")
+    assert "'except' of the program" in refused(caught, "FXP-T002")
+
+
+@pytest.mark.parametrize("program", [times_its_sum, times_its_sum_or_caught])
+def test_a_float_of_a_tensor_needs_values_in_shape_mode(program):
+    for check in (True, False):
+        with pytest.raises(TraceError, match=r"float\(x\.sum\(\)\) needs the values") as caught:
+            fxplug.trace(program, (inputs(),), mode="shape", check=check)
+        assert caught.value.code == "FXP-T066"
 
 
 def test_arrays_of_traced_values_stay_refused_when_they_are_caught():

@@ -12,7 +12,6 @@ from torch import nn
 
 import fxplug
 from fxplug.errors import TraceError, TraceWarning
-from fxplug.plugins import Config, PluginManager, TraceConfig
 
 X = torch.arange(6.0).reshape(2, 3)
 STORE = {}
@@ -616,13 +615,6 @@ def test_a_number_that_a_call_of_a_layer_leaves_at_it_is_no_constant(check, mode
         fxplug.trace(ReadsACount(layer), (X,), check=check, mode=mode)
     assert refused.value.code == "FXP-T055"
     assert layer.calls == 0
-
-
-@pytest.fixture
-def with_whole_layers():
-    """Lets traces keep the modules called ``layer`` as calls."""
-    config = Config(trace=TraceConfig(leaf_modules=("layer",)))
-    return PluginManager(config=config, candidates=[], environ={})
 
 
 @pytest.mark.parametrize(
