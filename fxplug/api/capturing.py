@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -340,15 +341,29 @@ def _capture_once(
         except FxplugError:
             raise
         except Exception as error:
-            # What the program calls may take no stand-in for a number (json.dumps, code in C).
-            if isinstance(error, (AttributeError, TypeError)) and _fixes_more_numbers(ways):
+            if _goes_on_after(program, error, ways, options):
                 continue
-            if "fixes_numbers" in ways:
-                cause = _cause_of(error, program, args, kwargs, options)
-                if cause is error:
-                    raise
-                raise cause from (error if isinstance(cause, TraceError) else None)
-            ways["fixes_numbers"] = True
+            cause = _cause_of(error, program, args, kwargs, options)
+            if cause is error:
+                raise
+            raise cause from (error if isinstance(cause, TraceError) else None)
+
+
+def _goes_on_after(program: Any, error: Exception, ways: dict[str, Any], options: CaptureOptions) -> bool:
+    """Let a program be captured without what may be to blame for its error; return whether there is anything."""
+    # What the program calls may take no stand-in for a number (json.dumps, code in C).
+    if isinstance(error, (AttributeError, TypeError)) and _fixes_more_numbers(ways):
+        return True
+    if "fixes_numbers" not in ways:
+        ways["fixes_numbers"] = True
+        return True
+    # Hooks may have put tensors without data where others were.
+    if options.mode != "shape" or not enters_more(program, error, ways, options.policy()):
+        return False
+    if ways["refusal"] is error:
+        del ways["refusal"]  # It says nothing of hooks.
+    del ways["fixes_numbers"]
+    return True
 
 
 def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
@@ -524,6 +539,7 @@ def _run_once(
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.on_mutation = options.on_mutation
+    tracer.find_elsewhere = partial(tensors_elsewhere, program)
     tracer.around = context
     tracer.without_data = context if options.mode == "shape" else None
     with apart, forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import fxplug
-from fxplug.errors import TraceError
+from fxplug.errors import TraceError, TraceWarning
 
 MODES = ["value", "shape"]
 
@@ -312,10 +312,49 @@ class HookThatChoosesOfWhatIsRead(HookThatChooses):
         return self.layer(x) * self.table[0] * self.chosen[0]
 
 
+@pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("kind", [HookThatChooses, HookThatChoosesOfWhatIsRead])
-def test_a_view_that_a_hook_of_a_layer_leaves_is_refused(kind):
-    with pytest.raises(TraceError, match="FXP-T061"):
-        fxplug.trace(kind(), (on(2.0),), check=False)
+def test_a_view_that_a_hook_of_a_layer_leaves_is_refused_where_the_layer_is_a_call(
+    kind, check, with_whole_layers
+):
+    refused_as_a_call(kind, check, with_whole_layers)
+
+
+def refused_as_a_call(kind, check, manager):
+    for mode, code in {"value": "FXP-T061", "shape": "FXP-T066", "symbolic": "FXP-T010"}.items():
+        with pytest.raises(TraceError, match=code):
+            fxplug.trace(kind(), (on(2.0),), mode=mode, check=check, manager=manager)
+
+
+def check_hook(kind, captured):
+    """Look whether a captured program and a copy of it do what eager does; return for which inputs there are guards."""
+    guarded = set()
+    for one in (copy.deepcopy(captured), captured):
+        program = made(kind)
+        for value in (2.0, 3.0, -4.0, 2.0):
+            wanted = program(on(value))
+            try:
+                found = one(on(value))
+            except fxplug.GuardError:
+                guarded.add(value)
+                continue
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(
+                torch.autograd.grad(found.sum(), one.layer.weight),
+                torch.autograd.grad(wanted.sum(), program.layer.weight),
+            )
+    return guarded
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("mode", ["value", "symbolic"])
+@pytest.mark.parametrize("kind", [HookThatChooses, HookThatChoosesOfWhatIsRead])
+def test_a_view_that_a_hook_of_a_layer_leaves_is_that_of_each_call(kind, mode, check):
+    program = made(kind)
+    with pytest.warns(TraceWarning, match="'chosen'"):
+        captured = fxplug.trace(program, (on(2.0),), mode=mode, check=check)
+    assert torch.equal(program.chosen[0], torch.ones(4))
+    assert check_hook(kind, captured) == set()
 
 
 class HookThatChoosesOneThatIsThere(HookThatChooses):
@@ -335,10 +374,27 @@ class HookThatChoosesForAnAttribute(HookThatChoosesOneThatIsThere):
         return self.layer(x) * self.rows[0] * self.rows[1] * self.chosen[0]
 
 
+@pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("kind", [HookThatChoosesOneThatIsThere, HookThatChoosesForAnAttribute])
-def test_a_tensor_that_a_hook_of_a_layer_chooses_is_refused(kind):
-    with pytest.raises(TraceError, match="FXP-T061"):
-        fxplug.trace(kind(), (on(2.0),), check=False)
+def test_a_tensor_that_a_hook_of_a_layer_chooses_is_refused_where_the_layer_is_a_call(
+    kind, check, with_whole_layers
+):
+    refused_as_a_call(kind, check, with_whole_layers)
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("kind", [HookThatChoosesOneThatIsThere, HookThatChoosesForAnAttribute])
+def test_a_tensor_that_a_hook_of_a_layer_chooses_is_guarded(kind, check):
+    program = made(kind)
+    with pytest.warns(TraceWarning, match="'chosen'"):
+        captured = fxplug.trace(program, (on(2.0),), check=check)
+    assert torch.equal(program.chosen[0], torch.ones(4))
+    assert check_hook(kind, captured) == {3.0, -4.0}
+
+    # Without values, nothing tells which one it is.
+    for mode, code in {"shape": "FXP-T066", "symbolic": "FXP-T010"}.items():
+        with pytest.raises(TraceError, match=code):
+            fxplug.trace(program, (on(2.0),), mode=mode, check=check)
 
 
 class HookThatExchangesMemory(HookThatChooses):
@@ -346,9 +402,33 @@ class HookThatExchangesMemory(HookThatChooses):
         self.chosen[0].data = result.detach().mean(0)
 
 
-def test_memory_that_a_hook_of_a_layer_gives_a_tensor_is_refused():
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_memory_that_a_hook_of_a_layer_gives_a_tensor_is_refused_where_the_layer_is_a_call(
+    mode, check, with_whole_layers
+):
+    program = HookThatExchangesMemory()
+    (tensor,), memory = program.chosen, program.chosen[0].data_ptr()
     with pytest.raises(TraceError, match="FXP-T061"):
-        fxplug.trace(HookThatExchangesMemory(), (on(2.0),), check=False)
+        fxplug.trace(program, (on(2.0),), mode=mode, check=check, manager=with_whole_layers)
+    assert program.chosen[0] is tensor
+    assert tensor.data_ptr() == memory
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("mode", [*MODES, "symbolic"])
+def test_memory_that_a_hook_of_a_layer_gives_a_tensor_is_that_of_each_call(mode, check):
+    program = made(HookThatExchangesMemory)
+    (tensor,), memory = program.chosen, program.chosen[0].data_ptr()
+    captured = fxplug.trace(program, (on(2.0),), mode=mode, check=check)
+    assert program.chosen[0] is tensor
+    assert tensor.data_ptr() == memory
+    assert torch.equal(tensor, torch.ones(4))
+    assert check_hook(HookThatExchangesMemory, captured) == set()
+
+    reference = made(HookThatExchangesMemory)
+    reference(on(2.0))
+    torch.testing.assert_close(tensor, reference.chosen[0])  # It is in the captured program, too.
 
 
 def test_memory_that_another_thread_gives_a_tensor_is_refused():
@@ -383,9 +463,9 @@ def test_the_message_names_a_tensor_that_has_the_memory_of_an_example_and_what_h
     assert "a tensor of shape (3, 4) and dtype torch.float64, which 'held' in program holds, at" in said
 
 
-def test_the_message_speaks_of_hooks_where_one_has_made_the_tensor():
+def test_the_message_speaks_of_hooks_where_one_has_made_the_tensor(with_whole_layers):
     with pytest.raises(TraceError, match="in a hook of a layer") as refused:
-        fxplug.trace(HookThatExchangesMemory(), (on(2.0),), check=False)
+        fxplug.trace(HookThatExchangesMemory(), (on(2.0),), check=False, manager=with_whole_layers)
     assert "of shape (4,) and dtype torch.float32, which 'self' in forward holds," in refused.value.message
 
 

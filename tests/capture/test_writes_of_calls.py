@@ -20,8 +20,16 @@ def decay_behind_its_back(module, args, result):
     module.weight.data.mul_(0.9)
 
 
+def decay_in_other_memory(module, args, result):
+    module.weight.data = module.weight.data * 0.9
+
+
 def count(module, args, result):
     module.calls += 1
+
+
+def count_in_other_memory(module, args, result):
+    module.calls.data = module.calls + 1
 
 
 def count_outside(module, args, result):
@@ -58,7 +66,17 @@ def equal(found, wanted):
     return all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
-@pytest.mark.parametrize("hook", [decay_behind_its_back, count, decay_before, normalise])
+@pytest.mark.parametrize(
+    "hook",
+    [
+        decay_behind_its_back,
+        decay_in_other_memory,
+        count,
+        count_in_other_memory,
+        decay_before,
+        normalise,
+    ],
+)
 @pytest.mark.parametrize("training", [True, False])
 def test_hooks_of_layers_leave_nothing_behind(capture_as, hook, training):
     root = Hooked(hook)
@@ -77,6 +95,52 @@ def test_what_hooks_count_outside_is_put_back(capture_unchecked):
     assert OUTSIDE == 0
     captured(X)
     assert OUTSIDE == 1
+
+
+class OtherMemory(nn.Module):
+    """A tensor that the module holds anyhow gets other memory where nobody listens."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.plain, self.listed = torch.ones(2), [torch.ones(2)]
+        self.row = self.plain[:1]
+        self.layer.register_forward_hook(self.exchange)
+
+    def exchange(self, module, args, result):
+        for tensor in (self.plain, *self.listed, OUTSIDE):
+            tensor.data = result.detach().mean(0)
+
+    def forward(self, x):
+        return self.layer(x) + self.row
+
+
+def test_memory_that_hooks_give_to_tensors_is_put_back(capture_as):
+    OUTSIDE.zero_()
+    root = OtherMemory()
+    tensors = (root.plain, *root.listed, OUTSIDE)
+    places = [tensor.data_ptr() for tensor in tensors]
+    captured = capture_as(root)
+    assert [tensor.data_ptr() for tensor in tensors] == places
+    assert not any(tensor.is_meta for tensor in tensors)
+    assert torch.equal(root.plain, torch.ones(2))
+    reference = copy.deepcopy(root)
+    for inputs in (X, X + 1, X[:1]):
+        assert torch.equal(captured(inputs), reference(inputs))
+        assert torch.equal(captured.layer.weight, reference.layer.weight)
+    OUTSIDE.data = torch.zeros(())
+
+
+def test_a_hook_that_gives_a_tensor_other_memory_is_refused_without_data_where_the_layer_is_a_call(
+    with_whole_layers,
+):
+    root = Hooked(decay_in_other_memory)
+    before, memory = state_of(root), root.layer.weight.data_ptr()
+    with pytest.raises(TraceError, match=r"'layer\.weight', was given other memory .* in a hook") as refused:
+        fxplug.trace(root, (X,), mode="shape", check=False, manager=with_whole_layers)
+    assert refused.value.code == "FXP-T061"
+    assert equal(state_of(root), before)
+    assert root.layer.weight.data_ptr() == memory
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -194,16 +258,51 @@ class Watching(nn.Module):
         return result - (self.statistic if x.shape[0] > 1 else self.box["statistic"])
 
 
+MADE = {
+    "made": lambda y: y.mean(),
+    "made without gradients": lambda y: y.detach().mean(0),
+    "a view": lambda y: y[:1].detach(),
+}
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize(
-    "made",
-    [lambda y: y.mean(), lambda y: y.detach().mean(0), lambda y: y[:1].detach()],
-    ids=["made", "made without gradients", "a view"],
-)
-def test_what_a_hook_makes_is_no_constant(made, rows):
+@pytest.mark.parametrize("name", MADE)
+def test_what_a_hook_makes_is_no_constant(name, rows, check, mode, with_whole_layers):
+    root = Watching(MADE[name])
     with pytest.raises(TraceError, match="hook of a layer") as info:
-        fxplug.trace(Watching(made), (X[:rows],), check=False)
+        fxplug.trace(root, (X[:rows],), mode=mode, check=check, manager=with_whole_layers)
     assert info.value.code == "FXP-T061"
+    assert not hasattr(root, "statistic")
+    assert not root.box
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", MADE)
+def test_what_a_hook_makes_is_made_in_each_call_with_the_layer_entered(name, rows, check, mode):
+    root = Watching(MADE[name])
+    with pytest.warns(TraceWarning, match="'(statistic|box)'"):
+        captured = fxplug.trace(root, (X[:rows],), mode=mode, check=check)
+    assert not hasattr(root, "statistic")
+    assert not root.box
+
+    for module in (copy.deepcopy(captured), captured):
+        reference = Watching(MADE[name])
+        reference.layer.load_state_dict(module.layer.state_dict())
+        for inputs in (X, X[1:2], -X, torch.rand(1, 2), torch.rand(5, 2)):
+            if (len(inputs) > 1) != (rows > 1):  # It would be read from somewhere else.
+                with pytest.raises(fxplug.GuardError, match=r"x\.shape\[0\]"):
+                    module(inputs)
+                continue
+            found, wanted = module(inputs), reference(inputs)
+            torch.testing.assert_close(found, wanted)
+            torch.testing.assert_close(
+                torch.autograd.grad(found.square().sum(), module.layer.weight),
+                torch.autograd.grad(wanted.square().sum(), reference.layer.weight),
+            )
 
 
 def test_the_result_of_a_layer_may_come_by_a_hook():

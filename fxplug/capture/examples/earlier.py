@@ -50,6 +50,10 @@ class EarlierValues:
     def __contains__(self, value: torch.Tensor | nn.Module) -> bool:
         return id(value) in (self._modules if isinstance(value, nn.Module) else self._tensors)
 
+    def tensors(self) -> Iterable[torch.Tensor]:
+        """Return the tensors."""
+        return [tensor for tensor, _ in self._tensors.values()]
+
     def has_other_memory(self, tensor: torch.Tensor) -> bool:
         """Return whether one of these tensors has been given the memory of another one (``tensor.data = ...``)."""
         return self._tensors[id(tensor)][1] != storage_of(tensor)

@@ -18,7 +18,6 @@ from fxplug.capture.examples.canonical import canonical_call
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
 from fxplug.capture.examples.recording import CallRecorder
-from fxplug.capture.examples.snapshots import WritesInside
 from fxplug.capture.examples.values import PLAIN
 from fxplug.capture.handed import Contents, hand_over
 from fxplug.capture.opaque import OpaqueCall, check_functions, is_no_module, with_functions
@@ -472,7 +471,7 @@ class CallListener(CallRecorder):
 
     def _run_beneath(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a function as if nothing were traced, in the modes that the program has entered."""
-        with beneath(self._calls), WritesInside(self._snapshots, self._made_inside, self._viewed_inside):
+        with beneath(self._calls), self.hearing_writes():
             return self.run_unheard(function, *args, **kwargs)
 
     def must_stay_whole(self, call: OpaqueCall) -> bool:

@@ -81,8 +81,13 @@ class CallRecorder(InputReceiver):
 
         What it writes is put back.
         """
-        with WritesInside(self._snapshots, self._made_inside, self._viewed_inside):
+        with self.hearing_writes():
             return self.run_drawing(function, *args, **kwargs)
+
+    def hearing_writes(self) -> WritesInside:
+        """Return what hears of the writes of code that is not looked at, while it is entered."""
+        self._aloof(self._snapshots.note_places, self.tensors_before)
+        return WritesInside(self._snapshots, self._made_inside, self._viewed_inside)
 
     def run_drawing(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make a call that stays one: what it draws of random numbers, the captured program draws, too."""

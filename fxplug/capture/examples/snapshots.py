@@ -18,11 +18,14 @@ from fxplug.semantics.schemas import written_arguments
 from fxplug.semantics.storages import is_elsewhere, take_off_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch.utils.hooks import RemovableHandle
 
 __all__ = ["HooksOnTensors", "Snapshots", "WritesInside"]
+
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class Snapshots:
@@ -33,6 +36,8 @@ class Snapshots:
         """Tensors whose memory was not looked at yet; most programs write to none, and then nobody has to."""
         self._existing: dict[Any, dict[int, torch.Tensor]] = {}
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, bool]] = {}
+        self._places: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+        """Tensors, and others with the memory that they had before code ran which nobody looks at."""
 
     def add(self, tensor: torch.Tensor) -> None:
         """Hear of a tensor from before the program."""
@@ -65,8 +70,36 @@ class Snapshots:
             self.before_writes()
         return storage_of(tensor) in self._existing
 
+    def note_places(self, find: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Hear that code is about to run which may give tensors other memory: torch does not tell of that.
+
+        Args:
+            find: Returns the tensors from before the program.
+        """
+        if self._places is not None:
+            return
+        with torch.no_grad(), with_data():
+            self._places = [
+                (tensor, tensor.detach())
+                for tensor in find()
+                if type(tensor) in _PLAIN and id(tensor) not in self._saved
+            ]
+
+    def lost_data(self) -> torch.Tensor | None:
+        """Return a tensor that such code has given memory without data, None if there is none."""
+        places = self._places or ()
+        return next((tensor for tensor, alias in places if tensor.is_meta and not alias.is_meta), None)
+
     def restore(self) -> None:
-        """Put back what was written to."""
+        """Put back what was written to, and the memory that tensors had."""
+        self._restore_values()
+        # What had been given other memory in a way that is heard of is among what was saved.
+        for tensor, alias in self._places or ():
+            if is_elsewhere(tensor, alias):
+                tensor.data = alias
+        self._places = None
+
+    def _restore_values(self) -> None:
         if not self._saved:
             return
         with torch.no_grad():

@@ -190,6 +190,7 @@ class ExampleTracer(LayerCaller):
                     result = run(*values)
                 self._settle_reads("")
                 self._refuse_changed_arrays()
+                self._refuse_lost_data()
                 self._record_assigned_buffers(result)
                 self._record_changes()
             finally:
@@ -199,7 +200,7 @@ class ExampleTracer(LayerCaller):
         try:
             return super()._run(run_and_pause, values)
         finally:
-            self._snapshots.restore()
+            self._aloof(self._snapshots.restore)
             self._hooks_on_tensors.restore()
             for generator, state, _ in self._generators.values():
                 generator.set_state(state)

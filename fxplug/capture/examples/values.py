@@ -32,6 +32,8 @@ from fxplug.semantics.checks import class_of
 from fxplug.semantics.generators import default_generator, generator_from_state, is_default
 from fxplug.semantics.internals import (
     is_fake,
+    modules_below,
+    own_tables,
     put_on_calls,
     storage_of,
     take_off_calls,
@@ -85,6 +87,8 @@ class ValueKeeper(Answerer):
     """Whether sizes and other numbers are those of the examples, and plain numbers to the program."""
     plain_numbers: frozenset[str] = frozenset()
     """Expressions for numbers that are, where others are not."""
+    find_elsewhere: Callable[[], Iterable[torch.Tensor]] = tuple
+    """Returns tensors that a program can find, also by code that is not looked at while it is traced."""
 
     def _reset(self) -> None:
         super()._reset()
@@ -450,6 +454,36 @@ class ValueKeeper(Answerer):
         """Hear that the program begins: what it holds by now it has not made."""
         outside = () if self._outside is None else self._outside.held()
         self._earlier = EarlierValues([*outside, *self._states.held()], self._paths)
+
+    def tensors_before(self) -> list[torch.Tensor]:
+        """Return the tensors that the program found when it began, each of them once."""
+        found = {id(tensor): tensor for tensor in (*self._earlier.tensors(), *self.find_elsewhere())}
+        for _, module in modules_below(self.root):
+            for table in (*own_tables(module), vars(module)):
+                found.update(
+                    (id(value), value) for value in table.values() if isinstance(value, torch.Tensor)
+                )
+        return [*found.values()]
+
+    def _refuse_lost_data(self) -> None:
+        """Refuse a program that has given a tensor memory without data where nobody heard of it."""
+        tensor = self._aloof(self._snapshots.lost_data) if self.mode == "shape" else None
+        if tensor is None:
+            return
+        # What is known about it says nothing of what it is by now.
+        error = TraceError(
+            f"Cannot trace in shape mode: a tensor {self._holder_of(tensor)} was given other memory "
+            "(tensor.data = ...) in a hook of a layer, or a function, that stays one call, and torch does not tell of "
+            "that. Trace in value mode (mode='value'), change the tensor in place (copy_), or let the trace enter the "
+            "layer.",
+            code="FXP-T061",
+        )
+        self.note_refusal(error)
+        raise error
+
+    def _holder_of(self, tensor: torch.Tensor) -> str:
+        path = self._path_of_tensor(tensor)
+        return f"of shape {tuple(tensor.shape)}" if path is None else f"that the root holds, {path!r},"
 
     def _is_found(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor is a constant that the program finds, as far as can be known."""
