@@ -154,6 +154,7 @@ class _Saved(NamedTuple):
     requires_grad: bool
     is_leaf: bool
     """Whether it has no history."""
+    gradient: torch.Tensor | None
 
 
 class SavedTensors:
@@ -178,21 +179,27 @@ class SavedTensors:
         if id(tensor) not in self._saved:
             alias = tensor.detach()
             copied = alias.clone() if value is None else value
-            self._saved[id(tensor)] = _Saved(tensor, alias, copied, tensor.requires_grad, tensor.is_leaf)
+            is_leaf = tensor.is_leaf
+            gradient = tensor.grad if is_leaf else None
+            self._saved[id(tensor)] = _Saved(tensor, alias, copied, tensor.requires_grad, is_leaf, gradient)
 
     def restore(self) -> None:
         """Make them what they were."""
         with torch.no_grad():
-            for tensor, alias, value, _, _ in self._saved.values():
+            for tensor, alias, value, *_ in self._saved.values():
                 if is_elsewhere(tensor, alias):
+                    if tensor.is_leaf:
+                        tensor.grad = None  # It would have to fit what the tensor is to be.
                     tensor.data = alias
                 if not tensor.is_meta and not _is_equal(tensor, value):
                     tensor.copy_(value)
-            for tensor, _, _, requires_grad, is_leaf in self._saved.values():
+            for tensor, _, _, requires_grad, is_leaf, gradient in self._saved.values():
                 if is_leaf:
                     take_off_history(tensor)
                     if tensor.requires_grad != requires_grad and tensor.is_leaf:
                         tensor.requires_grad_(requires_grad)
+                    if tensor.is_leaf and tensor.grad is not gradient:
+                        tensor.grad = gradient
 
 
 class SavedState:

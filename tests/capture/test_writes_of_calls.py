@@ -97,6 +97,48 @@ def test_what_hooks_count_outside_is_put_back(capture_unchecked):
     assert OUTSIDE == 1
 
 
+def give_gradients(module, args, result):
+    for weight in module.parameters():
+        weight.grad = torch.ones_like(weight)
+
+
+def freeze(module, args, result):
+    module.bias.requires_grad_(requires_grad=False)
+
+
+def double_gradients(module, args, result):
+    module.weight.register_hook(lambda gradient: gradient * 2)
+
+
+def exchange_and_freeze(module, args, result):
+    give_gradients(module, args, result)
+    decay_in_other_memory(module, args, result)
+    freeze(module, args, result)
+
+
+@pytest.mark.parametrize("hook", [give_gradients, freeze, double_gradients, exchange_and_freeze])
+@pytest.mark.parametrize("has_gradients", [True, False])
+def test_what_else_hooks_of_layers_give_to_weights_is_put_back(capture_as, hook, has_gradients):
+    root = Hooked(hook)
+    if has_gradients:
+        nn.functional.linear(X, root.layer.weight, root.layer.bias).sum().backward()
+
+    def looked_at():
+        weights = root.parameters()
+        return [(weight.grad, weight.requires_grad, len(weight._backward_hooks or ())) for weight in weights]
+
+    before, values = looked_at(), state_of(root)
+    captured = capture_as(root)
+    for (found, *others), (former, *wanted) in zip(looked_at(), before, strict=True):
+        assert found is former
+        assert others == wanted
+    assert equal(state_of(root), values)
+    reference = Hooked(hook)
+    reference.load_state_dict(root.state_dict())
+    for inputs in (X, X + 1):
+        assert torch.equal(captured(inputs), reference(inputs))
+
+
 class OtherMemory(nn.Module):
     """A tensor that the module holds anyhow gets other memory where nobody listens."""
 

@@ -86,7 +86,7 @@ class CallRecorder(InputReceiver):
 
     def hearing_writes(self) -> WritesInside:
         """Return what hears of the writes of code that is not looked at, while it is entered."""
-        self._aloof(self._snapshots.note_places, self.tensors_before)
+        self._aloof(self.note_before_unheard)
         return WritesInside(self._snapshots, self._made_inside, self._viewed_inside)
 
     def run_drawing(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -25,6 +25,30 @@ if TYPE_CHECKING:
 __all__ = ["HooksOnTensors", "Snapshots", "WritesInside"]
 
 
+class _Place(NamedTuple):
+    """A tensor before code ran which nobody looks at."""
+
+    tensor: torch.Tensor
+    alias: torch.Tensor
+    """Has its memory, shape and strides."""
+    requires_grad: bool
+    gradient: torch.Tensor | None
+
+    def restore(self) -> None:
+        """Make the tensor what it was, but for the values in its memory."""
+        tensor = self.tensor
+        if is_elsewhere(tensor, self.alias):
+            if tensor.is_leaf:
+                tensor.grad = None  # It would have to fit what the tensor is to be.
+            tensor.data = self.alias
+        if not tensor.is_leaf:
+            return
+        if tensor.requires_grad is not self.requires_grad:
+            tensor.requires_grad_(self.requires_grad)
+        if tensor.grad is not self.gradient:
+            tensor.grad = self.gradient
+
+
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
@@ -36,8 +60,7 @@ class Snapshots:
         """Tensors whose memory was not looked at yet; most programs write to none, and then nobody has to."""
         self._existing: dict[Any, dict[int, torch.Tensor]] = {}
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool, bool]] = {}
-        self._places: list[tuple[torch.Tensor, torch.Tensor]] | None = None
-        """Tensors, and others with the memory that they had before code ran which nobody looks at."""
+        self._places: list[_Place] | None = None
 
     def add(self, tensor: torch.Tensor) -> None:
         """Hear of a tensor from before the program."""
@@ -70,33 +93,37 @@ class Snapshots:
             self.before_writes()
         return storage_of(tensor) in self._existing
 
-    def note_places(self, find: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """Hear that code is about to run which may give tensors other memory: torch does not tell of that.
+    @property
+    def has_places(self) -> bool:
+        """Whether it was noted where tensors are."""
+        return self._places is not None
+
+    def note_places(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Hear that code is about to run which may give tensors other memory, or gradients: torch does not tell of it.
 
         Args:
-            find: Returns the tensors from before the program.
+            tensors: Those from before the program.
         """
-        if self._places is not None:
-            return
         with torch.no_grad(), with_data():
             self._places = [
-                (tensor, tensor.detach())
-                for tensor in find()
+                _Place(tensor, tensor.detach(), tensor.requires_grad, tensor.grad if tensor.is_leaf else None)
+                for tensor in tensors
                 if type(tensor) in _PLAIN and id(tensor) not in self._saved
             ]
 
     def lost_data(self) -> torch.Tensor | None:
         """Return a tensor that such code has given memory without data, None if there is none."""
         places = self._places or ()
-        return next((tensor for tensor, alias in places if tensor.is_meta and not alias.is_meta), None)
+        return next(
+            (place.tensor for place in places if place.tensor.is_meta and not place.alias.is_meta), None
+        )
 
     def restore(self) -> None:
         """Put back what was written to, and the memory that tensors had."""
         self._restore_values()
         # What had been given other memory in a way that is heard of is among what was saved.
-        for tensor, alias in self._places or ():
-            if is_elsewhere(tensor, alias):
-                tensor.data = alias
+        for place in self._places or ():
+            place.restore()
         self._places = None
 
     def _restore_values(self) -> None:
@@ -136,6 +163,11 @@ class HooksOnTensors:
                 for table in hook_tables_of(weight)
             ]
             self._former[id(weight)] = weight, former
+
+    def note(self, weight: torch.Tensor) -> None:
+        """Hear that a tensor from before the program may be given hooks where nobody hears of it."""
+        if id(weight) not in self._former:
+            self._former[id(weight)] = weight, [dict(table or {}) for table in hook_tables_of(weight)]
 
     def restore(self) -> None:
         """Take the hooks off, and put back those that were there before; this can be done again."""

@@ -465,6 +465,16 @@ class ValueKeeper(Answerer):
                 )
         return [*found.values()]
 
+    def note_before_unheard(self) -> None:
+        """Hear that code is about to run that nobody looks at."""
+        if self._snapshots.has_places:
+            return
+        tensors = self.tensors_before()
+        self._snapshots.note_places(tensors)
+        for tensor in tensors:
+            if tensor.requires_grad:
+                self._hooks_on_tensors.note(tensor)
+
     def _refuse_lost_data(self) -> None:
         """Refuse a program that has given a tensor memory without data where nobody heard of it."""
         tensor = self._aloof(self._snapshots.lost_data) if self.mode == "shape" else None
