@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
+import inspect
 import sys
 import weakref
 from functools import partial
+from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +69,7 @@ def is_used_otherwise(code: CodeType, name: str) -> bool:
 def conversions_heard_in(namespace: dict[str, Any], names: Iterable[str]) -> list[str]:
     """Return those of the names for which something else may stand among the globals of a module of Python."""
     codes = [function.__code__ for function in _functions_of(namespace)]
+    codes += _codes_written_in(namespace)
     return [name for name in names if not any(is_used_otherwise(code, name) for code in codes)]
 
 
@@ -163,6 +167,30 @@ def _functions_of(namespace: dict[str, Any]) -> Iterator[FunctionType]:
             pending += filter(_leads_on, _behind(value))
 
 
+def _codes_written_in(namespace: dict[str, Any]) -> Iterator[CodeType]:
+    """Yield the code of the functions in the file of a module of Python.
+
+    What holds some of them does not tell: objects with slots or written in C, lists of other modules.
+    """
+    loader, name = namespace.get("__loader__"), str(namespace.get("__name__"))
+    if not isinstance(loader, _LOADERS) or loader.name != name:
+        return
+    try:
+        code = loader.get_code(name)
+    except (ImportError, OSError, SyntaxError):  # It is not there any more, or is being written.
+        return
+    pending = [] if code is None else [code]
+    while pending:
+        code = pending.pop()
+        if code.co_flags & inspect.CO_OPTIMIZED:
+            yield code  # With the functions in it.
+        else:  # The module itself, or a class in it: that has run.
+            pending += [part for part in code.co_consts if isinstance(part, CodeType)]
+
+
+_LOADERS = (SourceFileLoader, SourcelessFileLoader)
+
+
 def _held_by(function: FunctionType) -> Iterator[Any]:
     yield from vars(function).values()
     for cell in function.__closure__ or ():
@@ -182,15 +210,19 @@ def _behind(value: Any) -> list[Any]:
         return [value.__func__]
     if isinstance(value, partial):
         return [value.func]
-    return [*attribute_of(value, "__dict__", {}).values(), *_elements(value)]
+    if type(value) in _CONTAINERS:
+        return list(_elements(value))
+    # Slots, and what is written in C, have no names.
+    return [*attribute_of(value, "__dict__", {}).values(), *gc.get_referents(value)]
 
 
 def _elements(value: Any) -> Iterable[Any]:
-    if type(value) not in {dict, list, tuple} or len(value) > _MOST:
+    if type(value) not in _CONTAINERS or len(value) > _MOST:
         return ()
     return list(value.values() if type(value) is dict else value)
 
 
+_CONTAINERS = frozenset({dict, list, tuple})
 _MOST = 1000
 _LEADING = (FunctionType, MethodType, property, staticmethod, classmethod, partial, functools.cached_property)
 

@@ -175,7 +175,7 @@ class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
     __slots__ = (
-        *("caches", "conversions", "entered", "interceptor", "leaves", "likenesses", "modes"),
+        *("asked", "caches", "conversions", "entered", "interceptor", "leaves", "likenesses", "modes"),
         *("namespaces", "probes", "reached", "watched"),
     )
 
@@ -189,6 +189,8 @@ class Session:
         """The globals, by id, that have been looked through."""
         self.conversions: set[tuple[int, str]] = set()
         """The names of classes of numbers, each with the id of the globals, that something else stands for."""
+        self.asked: set[tuple[int, str]] = set()
+        """The same for those of which it is known whether something may stand for them."""
         self.likenesses = Likenesses()
         """Which modules and objects lead to the same code."""
         self.reached: dict[tuple[int, int], Any] = {}

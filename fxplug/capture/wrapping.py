@@ -455,7 +455,13 @@ def _hear_of_conversions(
     held = [name for name in CONVERSIONS if (id(namespace), name) in session.conversions]
     if any(is_used_otherwise(code, name) for name in held):
         raise missed_conversion(code)
-    called = called_conversions(code).difference(held)
+    called = {
+        name
+        for name in called_conversions(code).difference(held)
+        if (id(namespace), name) not in session.asked
+    }
+    # Looking through a module of Python takes long, and all of its functions get the same answer.
+    session.asked.update((id(namespace), name) for name in called)
     for name in conversions_heard_in(namespace, called) if called else ():
         value = CONVERSIONS[name]
         if original_of(namespace.get(name, value)) is value:

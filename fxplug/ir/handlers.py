@@ -6,7 +6,7 @@ import builtins
 import dis
 from bisect import bisect_left
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from fxplug.ir.origins import Origin
@@ -43,17 +43,10 @@ def is_caught(code: CodeType, offset: int, error: BaseException | None = None) -
         error: What it raises; by default anything. Only what is certain counts then: a clause for one of Python's own
             classes, or for everything, that raises nothing itself.
     """
-    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
-    offsets = [entry.offset for entry in entries]
     # Later Pythons have a table of what Python 3.10 says by instructions.
-    table = getattr(dis.Bytecode(code), "exception_entries", ())
-    # What says where the error was raised is the end of a handler or of a ``with``, which raises it again.
-    ranges = [(entry.start, entry.end, entry.target, not entry.lasti) for entry in table]
-    ranges += [
-        (entry.offset, entry.argval, entry.argval, True)
-        for entry in entries
-        if entry.opname == "SETUP_FINALLY"
-    ]
+    if getattr(code, "co_exceptiontable", None) == b"":
+        return False
+    entries, offsets, ranges = _decoded(code)
     waiting, seen = [offset], set[int]()
     while waiting:
         current = waiting.pop()
@@ -65,6 +58,33 @@ def is_caught(code: CodeType, offset: int, error: BaseException | None = None) -
                 return True
         waiting += [target for target in targets if target not in seen]
     return False
+
+
+_Decoded: TypeAlias = "tuple[list[dis.Instruction], list[int], list[tuple[int, int, int, bool]]]"
+_known: dict[int, tuple[CodeType, _Decoded]] = {}
+"""By id, as code compares and hashes by all that it holds; a long function is asked about for each of its lines."""
+_KEPT = 64
+
+
+def _decoded(code: CodeType) -> _Decoded:
+    """Return the instructions of a function, their offsets, and which of them a handler is for, and where that is."""
+    known = _known.get(id(code))
+    if known is not None:
+        return known[1]
+    entries = [entry for entry in dis.get_instructions(code) if entry.opname not in _TRANSPARENT]
+    table = getattr(dis.Bytecode(code), "exception_entries", ())
+    # What says where the error was raised is the end of a handler or of a ``with``, which raises it again.
+    ranges = [(entry.start, entry.end, entry.target, not entry.lasti) for entry in table]
+    ranges += [
+        (entry.offset, entry.argval, entry.argval, True)
+        for entry in entries
+        if entry.opname == "SETUP_FINALLY"
+    ]
+    decoded = entries, [entry.offset for entry in entries], ranges
+    if len(_known) >= _KEPT:
+        _known.clear()
+    _known[id(code)] = code, decoded
+    return decoded
 
 
 def _goes_on(handler: list[dis.Instruction]) -> bool:

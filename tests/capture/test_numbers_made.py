@@ -2,8 +2,10 @@
 
 import copy
 import functools
+import importlib
 import math
 import pickle
+import sys
 import types
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from torch import nn
 
 import fxplug
+from fxplug.capture import wrapping
 
 MODES = ["symbolic", "shape", "value"]
 
@@ -175,22 +178,85 @@ class Holder:
         return self.function(value)
 
 
-@pytest.mark.parametrize("keep", ["closure", "partial", "attribute", "registry", "cache"])
+class Slotted:
+    __slots__ = ("function",)
+
+    def __call__(self, value):
+        return self.function(value)
+
+
+@pytest.mark.parametrize("keep", ["closure", "partial", "attribute", "slot", "registry", "cache"])
 def test_functions_are_found_behind_what_holds_them(keep):
-    module = module_of("helper(factor)")
+    module = module_of("helper(2)" if keep == "slot" else "helper(factor)")
     hidden = vars(module).pop("hidden")
     holders = {
         "closure": lambda: closed_over(hidden),
         "partial": lambda: functools.partial(hidden),
         "attribute": Holder,
+        "slot": Slotted,
         "registry": lambda: functools.singledispatch(hidden),
         "cache": lambda: functools.lru_cache(hidden),
     }
     module.helper = holders[keep]()
-    if keep == "attribute":
+    if keep in {"attribute", "slot"}:
         module.helper.function = hidden
     captured = fxplug.trace(module.scaled, (torch.ones(4),))
     torch.testing.assert_close(captured(torch.ones(4)), torch.ones(4) * 2 + 1)
+
+
+HIDING = """
+from collections import deque
+
+HELPERS = {"first": deque()}
+
+
+def helps(function):
+    HELPERS["first"].append([function])
+
+
+@helps
+def hidden(value):
+    return 2 if type(value) is int else 5
+
+
+def scaled(x):
+    return x * int(x.shape[0]) * HELPERS["first"][0][0](3)
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_functions_are_found_in_the_file_of_a_module_whatever_holds_them(mode, tmp_path, monkeypatch):
+    (tmp_path / "module_that_hides.py").write_text(HIDING)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("module_that_hides")
+    monkeypatch.delitem(sys.modules, "module_that_hides")
+    if mode == "symbolic":
+        with pytest.raises(fxplug.TraceError) as caught:
+            captured_in(mode, module.scaled)
+        assert caught.value.code == "FXP-T002"
+        return
+    captured = fxplug.trace(module.scaled, (torch.ones(4),), mode=mode, check=False)
+    torch.testing.assert_close(captured(torch.ones(4)), torch.ones(4) * 8)
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_a_module_is_looked_through_once(is_heard, monkeypatch):
+    module = module_of("0")
+    if is_heard:
+        del module.hidden
+    calls = "".join(f"def f{i}(x):\n    return x * int(x.shape[0])\n" for i in range(9))
+    exec(
+        calls + "def scaled(x):\n    return " + "".join(f"f{i}(" for i in range(9)) + "x" + ")" * 9,
+        vars(module),
+    )
+    looked = []
+    original = wrapping.conversions_heard_in
+    monkeypatch.setattr(
+        wrapping, "conversions_heard_in", lambda *args: looked.append(args) or original(*args)
+    )
+    captured = fxplug.trace(module.scaled, (torch.ones(2),), check=False)
+    assert len(looked) == 1
+    torch.testing.assert_close(captured(torch.ones(2)), torch.full((2,), 512.0))
 
 
 @pytest.mark.parametrize("mode", MODES)

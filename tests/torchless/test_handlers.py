@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fxplug.ir import Origin
+from fxplug.ir import Origin, handlers
 from fxplug.ir.handlers import catching_origin, is_caught
 
 
@@ -82,3 +82,28 @@ def test_which_errors_are_caught(clauses, error, expected):
     space["program"](OwnError)
 
     assert found == [expected, expected]
+
+
+def test_a_function_is_read_once_however_often_it_is_asked_about(monkeypatch):
+    def guarded(x):
+        try:
+            return x + 1
+        except ValueError:
+            return x
+
+    def plain(x):
+        return x + 1
+
+    read = []
+    original = handlers.dis.get_instructions
+    monkeypatch.setattr(
+        handlers.dis,
+        "get_instructions",
+        lambda code, **options: read.append(code) or original(code, **options),
+    )
+    for _ in range(9):
+        for function in (guarded, plain):
+            for offset in range(0, len(function.__code__.co_code), 2):
+                is_caught(function.__code__, offset)
+    assert read.count(guarded.__code__) == 1
+    assert read.count(plain.__code__) <= 1
