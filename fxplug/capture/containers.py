@@ -12,6 +12,7 @@ import weakref
 import zlib
 from array import array
 from collections import ChainMap, OrderedDict, UserDict, UserList, deque
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
@@ -45,6 +46,7 @@ __all__ = [
     "PLAIN_HOLDERS",
     "Change",
     "Containers",
+    "attributes_and_slots",
     "copy_of",
     "fill",
     "is_array",
@@ -423,6 +425,16 @@ def _slots_of(kind: type) -> Iterator[tuple[str, MemberDescriptorType]]:
             for name, member in vars(base).items():
                 if isinstance(member, MemberDescriptorType):
                     yield name, member
+
+
+def attributes_and_slots(value: Any) -> Mapping[str, Any]:
+    """Return what an object holds under names, in slots, too."""
+    own: Mapping[str, Any] = attribute_of(value, "__dict__", {})
+    in_slots: dict[str, Any] = {}
+    for name, member in _slots_of(type(value)):
+        with suppress(AttributeError):  # It holds nothing yet.
+            in_slots[name] = member.__get__(value)
+    return {**own, **in_slots} if in_slots else own
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:

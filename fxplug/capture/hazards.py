@@ -23,7 +23,7 @@ from torch import nn
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.bytecode import globals_read
 from fxplug.capture.caches import CACHED
-from fxplug.capture.containers import PLAIN, is_object
+from fxplug.capture.containers import PLAIN, attributes_and_slots, is_object
 from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
 from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_standard, passes_calls_on
@@ -371,7 +371,7 @@ def _forwards_of(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]
 
 def _held_under(owner: Any, names: frozenset[str]) -> Iterator[Any]:
     """Yield what an object holds under some names."""
-    own: Mapping[str, Any] = attribute_of(owner, "__dict__", {})
+    own = attributes_and_slots(owner)
     return (own[name] for name in own.keys() & names)
 
 
@@ -379,7 +379,7 @@ def _methods_held(
     owner: Any, names: frozenset[str], alike: _Alike, steps: int, seen: dict[int, int]
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the same of what an object holds in attributes that have one of the names."""
-    own: Mapping[str, Any] = attribute_of(owner, "__dict__", {})
+    own = attributes_and_slots(owner)
     modules: Mapping[str, Any] = own.get("_modules", {})
     kinds: dict[type, bool] = {}  # Many attributes are of few classes.
     for name in {*(own.keys() & names), *(modules.keys() & names)}:

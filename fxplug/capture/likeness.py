@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from fxplug.capture.attributes import attribute_of
-from fxplug.capture.containers import OWN_TABLES, PLAIN
+from fxplug.capture.containers import OWN_TABLES, PLAIN, attributes_and_slots
 from fxplug.semantics.internals import hooks_around_forward, modules_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Likenesses"]
 
@@ -105,13 +104,13 @@ class Likenesses:
             held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value
             return self._elements(held, steps) if len(held) <= _MOST else []
         if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
-            return self._attributes(attribute_of(value, "__dict__", {}), steps)
+            return self._attributes(attributes_and_slots(value), steps)
         return [id(value)] if callable(value) else []
 
     def _elements(self, values: Iterable[Any], steps: int) -> list[Any]:
         return [type(value) if type(value) in PLAIN else self.of(value, steps) for value in values]
 
-    def _attributes(self, own: dict[str, Any], steps: int) -> list[Any]:
+    def _attributes(self, own: Mapping[str, Any], steps: int) -> list[Any]:
         parts: list[Any] = []
         for name, value in own.items():
             if type(value) not in PLAIN and name not in OWN_TABLES:
