@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import inspect
 import weakref
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial, singledispatchmethod
 from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
@@ -295,7 +296,8 @@ def _parts_of(container: Any) -> Collection[Any]:
     if isinstance(container, nn.Module):
         parts: Collection[Any] = modules_of(container).values()
     else:
-        parts = cast("dict[Any, Any]", container).values() if isinstance(container, dict) else container
+        is_mapping = isinstance(container, (dict, MappingProxyType))
+        parts = cast("dict[Any, Any]", container).values() if is_mapping else container
     return parts if len(parts) <= _MOST else ()
 
 
@@ -321,7 +323,10 @@ def _methods_of(
 
 
 _FUNCTIONS = (FunctionType, CACHED)
-_CONTAINERS = (dict, list, tuple, nn.ModuleList, nn.ModuleDict, nn.Sequential)
+_CONTAINERS = (
+    *(dict, list, tuple, set, frozenset, deque, MappingProxyType),
+    *(nn.ModuleList, nn.ModuleDict, nn.Sequential),
+)
 _DEEPEST = 4
 _MOST = 100
 """Functions are looked for in containers of at most so many elements, and so many of them in one another."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
-from types import FunctionType, MethodType
+from types import FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Likenesses"]
 
-_CONTAINERS = (dict, list, tuple, set, frozenset)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque, MappingProxyType)
 _MOST = 100
 """Containers of more elements are all alike."""
 _DEEPEST = 20
@@ -101,7 +102,11 @@ class Likenesses:
         if isinstance(value, partial):
             return self._elements((value.func, *value.args, *value.keywords.values()), steps)
         if isinstance(value, _CONTAINERS):
-            held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value
+            held = (
+                cast("dict[Any, Any]", value).values()
+                if isinstance(value, (dict, MappingProxyType))
+                else value
+            )
             return self._elements(held, steps) if len(held) <= _MOST else []
         if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
             return self._attributes(attributes_and_slots(value), steps)

@@ -1,4 +1,7 @@
-"""Functions that a program calls through objects which hold them in slots."""
+"""Functions that a program calls through objects with slots, and through containers of other kinds than lists."""
+
+from collections import deque
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -71,6 +74,28 @@ def test_questions_in_them_have_no_wrong_answer_without(program):
 def test_what_is_asked_of_a_default_in_them_is_guarded():
     def program(x, mask=None):
         return x * by_none(mask)
+
+    captured = fxplug.symbolic_trace(program)
+    torch.testing.assert_close(captured(X), program(X), rtol=0, atol=0)
+    with pytest.raises(fxplug.GuardError, match="mask is None"):
+        captured(X, X)
+
+
+def asks(value):
+    return 2 if value is None else 5
+
+
+QUEUE, TABLE, SET = deque([asks]), MappingProxyType({"asks": asks}), {asks}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [lambda: QUEUE[0], lambda: TABLE["asks"], lambda: next(iter(SET))],
+    ids=["deque", "proxy of a dict", "set"],
+)
+def test_functions_in_containers_are_found(found):
+    def program(x, mask=None):
+        return x * found()(mask)
 
     captured = fxplug.symbolic_trace(program)
     torch.testing.assert_close(captured(X), program(X), rtol=0, atol=0)
