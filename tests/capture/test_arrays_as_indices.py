@@ -2,12 +2,13 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import fxplug
+
+np = pytest.importorskip("numpy")
 
 MODES = ["symbolic", "shape", "value"]
 ROWS = np.array([1, 0, 1])
