@@ -89,6 +89,7 @@ __all__ = ["Tracer"]
 
 _MODULES = (math,)
 _NO_POLICY = TracePolicy()
+_NONE_ENTERED = EnteredLeaves()
 
 
 class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, ConstantKeeper):
@@ -171,7 +172,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._paths: dict[int, str] = {}
         self._below: list[nn.Module] = []
         self._leaf_classes: dict[type, str] = {}
-        self._entered = EnteredLeaves()
+        self._entered = _NONE_ENTERED
         self._reads_plainly = "getattr" not in replaced
         self.hears_every_attribute = not self._reads_plainly
         """Whether reads of submodules matter too (see `fxplug.capture.interception`)."""
