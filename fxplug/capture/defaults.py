@@ -47,7 +47,7 @@ class Defaults:
         """Let go of what was traced."""
         self._inputs, self._questions = (), []
 
-    def take(self, error: BaseException | None) -> bool:
+    def take(self, error: TraceError) -> bool:
         """Take the defaults of the inputs on which alone the answer to a question hangs.
 
         Args:
@@ -58,7 +58,7 @@ class Defaults:
             caller gives.
         """
         for noted, node, place in self._questions:
-            if noted is error or (error is not None and noted is error.__cause__):
+            if noted is error or noted is error.__cause__:
                 names, known = _inputs_behind(node), self._by_name()
                 if names <= known.keys():
                     self.taken.update({name: known[name] for name in names})

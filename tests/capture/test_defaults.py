@@ -288,6 +288,21 @@ def test_plugins_hear_of_each_attempt_as_of_a_trace():
     assert heard == ["started", False, "started", True]
 
 
+@pytest.mark.parametrize(
+    "program",
+    [Scaled(), lambda x, count=2: x if (x * count).sum() > 3 else -x],
+    ids=["a weight", "another input"],
+)
+def test_a_program_is_not_traced_again_where_defaults_do_not_decide(program):
+    started = []
+    policy = fxplug.capture.TracePolicy(trace_started=started.append)
+
+    with pytest.raises(TraceError):
+        fxplug.Tracer(policy=policy).trace(program)
+
+    assert len(started) == 1
+
+
 def copied(module, tmp_path):
     return copy.deepcopy(module)
 
