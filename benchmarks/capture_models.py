@@ -7,6 +7,7 @@ installed, its models are left out, and the script says how to get them.
     python -m benchmarks.capture_models                        # everything, some minutes
     python -m benchmarks.capture_models --group own            # needs no other library
     python -m benchmarks.capture_models --only 'vit*' --why    # some models, and what the errors say
+    python -m benchmarks.capture_models --device cuda          # models and inputs are there
     python -m benchmarks.capture_models --write                # keep the tables, also in the documentation
 """
 
@@ -66,7 +67,11 @@ class Row:
 
 
 def try_model(
-    group: str, model: OwnModel, manager: PluginManager | None = None, engines: Sequence[str] = _ENGINES
+    group: str,
+    model: OwnModel,
+    manager: PluginManager | None = None,
+    engines: Sequence[str] = _ENGINES,
+    device: str = "cpu",
 ) -> Row:
     """Build a model, capture it in every way, and compare.
 
@@ -75,18 +80,18 @@ def try_model(
         model: The model.
         manager: The plugins that take part in captures of fxplug.
         engines: Who captures it.
+        device: Where the model and its inputs are.
     """
     row = Row(group, model.name)
     torch.manual_seed(0)
-    root = randomise(model.build())
-    examples = model.inputs(_BATCH)
+    root = randomise(model.build()).to(device)
+    examples, others = (
+        [value.to(device) for value in model.inputs(batch)] for batch in (_BATCH, _OTHER_BATCH)
+    )
     # The gradients of large models take longer than all the rest.
     # Everyone gets a model that was never called: a call may leave something behind that the next one reads.
     reference = copy.deepcopy(root)
-    expected = [
-        _run(reference, inputs, with_gradients=group == "own")
-        for inputs in (examples, model.inputs(_OTHER_BATCH))
-    ]
+    expected = [_run(reference, inputs, with_gradients=group == "own") for inputs in (examples, others)]
     for engine in engines:
         try:
             captured = _capture(engine, copy.deepcopy(root), examples, manager)
@@ -208,13 +213,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--write", action="store_true", help="keep the tables in benchmarks/results and in docs"
     )
+    parser.add_argument("--device", default="cpu", help="where the models and their inputs are, e.g. cuda")
     options = parser.parse_args(arguments)
     os.environ["FXPLUG_LOAD_PLUGINS"] = ""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     groups = options.group or list(GROUPS)
-    rows, missing = _try_all(groups, options.only, why=options.why)
-    is_whole = options.only == "*" and groups == list(GROUPS)
+    if options.device.startswith("cuda"):
+        # With TF32 a batch of another size may be off by more than what is compared with.
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    rows, missing = _try_all(groups, options.only, options.device, why=options.why)
+    is_whole = options.only == "*" and groups == list(GROUPS) and options.device == "cpu"
     parts = [_totals(rows), *missing]
     if is_whole:
         parts += ["## ResNet-50 down to functions", functional_table(), "## Cost", costs_table()]
@@ -224,10 +233,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.write and is_whole and not missing:
         _write(tables)
     elif options.write:
-        sys.stdout.write("\nNothing written: that takes a run of all models.\n")
+        sys.stdout.write("\nNothing written: that takes a run of all models on the CPU.\n")
 
 
-def _try_all(groups: Sequence[str], pattern: str, *, why: bool) -> tuple[list[Row], list[str]]:
+def _try_all(groups: Sequence[str], pattern: str, device: str, *, why: bool) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     missing: list[str] = []
     for group in groups:
@@ -239,18 +248,18 @@ def _try_all(groups: Sequence[str], pattern: str, *, why: bool) -> tuple[list[Ro
         for model in models:
             if not fnmatch.fnmatch(model.name, pattern):
                 continue
-            for row in _rows_of(group, model):
+            for row in _rows_of(group, model, device):
                 rows.append(row)
                 sys.stdout.write(_line(row, why=why))
                 sys.stdout.flush()
     return rows, missing
 
 
-def _rows_of(group: str, model: OwnModel) -> Iterator[Row]:
-    yield try_model(group, model)
+def _rows_of(group: str, model: OwnModel, device: str) -> Iterator[Row]:
+    yield try_model(group, model, device=device)
     if group == "own":
         # Through the modules of torch, too: what happens inside them is harder to capture than they are.
-        row = try_model(group, model, level_of_functions(), _ENGINES[1:])
+        row = try_model(group, model, level_of_functions(), _ENGINES[1:], device)
         row.name += ", down to functions"
         yield row
     gc.collect()

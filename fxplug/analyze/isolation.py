@@ -131,15 +131,13 @@ def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def forked_random_state(tensors: Iterable[torch.Tensor]) -> Generator[None]:
+def forked_random_state() -> Generator[None]:
     """Give back the random states of PyTorch, Python and NumPy as they were; whatever runs inside starts from them.
 
-    Args:
-        tensors: The generators of the CUDA devices that these are on are included.
+    The generators of devices that are in use are among those of PyTorch.
     """
-    devices = sorted({tensor.get_device() for tensor in tensors if tensor.is_cuda})
     sources = RandomSources()
-    with kept_random_state(devices):
+    with kept_random_state():
         try:
             yield
         finally:

@@ -26,7 +26,7 @@ from fxplug.errors import AnalysisError
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.execute.guards import check_guards
 from fxplug.ir import Node, effects, qualified_name
-from fxplug.semantics.random_state import random_state, set_random_state
+from fxplug.semantics.random_state import random_states, set_random_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -193,9 +193,8 @@ def compare_layers(
     sources = sources_of(module.graph, module)
     judge = _Judge(aligned, sources, tolerance or Tolerance(), same_dtype=same_dtype)
     saved = [_saved(part) for part in (reference, module)]
-    tensors = [*reference.parameters(), *module.parameters(), *tensors_in(tuple(inputs))]
     try:
-        with forked_random_state(tensors), torch.no_grad():
+        with forked_random_state(), torch.no_grad():
             first = _Walk(reference, inputs, "The reference")
             second = _Walk(module, inputs, "The module")
             _run_side_by_side(first, second, aligned, judge)
@@ -209,7 +208,7 @@ def failing_node(module: GraphModule, inputs: Sequence[Any]) -> RunFailure | Non
     """Run a module node by node; return the failure that tells at which node it fails, None when it does not."""
     saved = _saved(module)
     try:
-        with forked_random_state([*module.parameters(), *tensors_in(tuple(inputs))]), torch.no_grad():
+        with forked_random_state(), torch.no_grad():
             walk = _Walk(module, inputs, "The module")
             while walk.advance() is not None:
                 pass
@@ -313,23 +312,19 @@ class _Walk:
 
 
 def _random_state() -> tuple[Any, ...]:
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     return (
-        random_state(),
-        [torch.cuda.get_rng_state(device) for device in devices],
+        random_states(),
         random.getstate(),
         None if (numpy := _numpy_random()) is None else numpy.get_state(),
     )
 
 
 def _set_random_state(state: tuple[Any, ...]) -> None:
-    set_random_state(state[0])
-    for device, value in enumerate(state[1]):
-        torch.cuda.set_rng_state(value, device)
-    random.setstate(state[2])
+    set_random_states(state[0])
+    random.setstate(state[1])
     numpy = _numpy_random()
-    if numpy is not None and state[3] is not None:
-        numpy.set_state(state[3])
+    if numpy is not None and state[2] is not None:
+        numpy.set_state(state[2])
 
 
 def _numpy_random() -> Any:

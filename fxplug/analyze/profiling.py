@@ -340,7 +340,6 @@ class _Measuring:
         self, module: GraphModule, inputs: tuple[Any, ...], wait: Callable[[], Any], between: SavedState
     ) -> None:
         self._module, self._inputs, self._wait, self._between = module, inputs, wait, between
-        self._tensors = [*module.parameters(), *tensors_in(inputs)]
         self.times: dict[Node, list[float]] = {
             node: [] for node in module.graph.nodes if node.op.startswith("call_")
         }
@@ -370,7 +369,7 @@ class _Measuring:
     def _run(self, interpreter: Any) -> None:
         arguments = copy_values(self._inputs)
         try:
-            with forked_random_state(self._tensors):
+            with forked_random_state():
                 interpreter.run(*arguments)
         except Exception as error:
             raise failure_at("The module", interpreter.node, error) from error
@@ -380,7 +379,7 @@ class _Measuring:
     def _whole(self) -> float:
         arguments = copy_values(self._inputs)
         try:
-            with forked_random_state(self._tensors):
+            with forked_random_state():
                 self._wait()
                 started = time.perf_counter()
                 self._module(*arguments)

@@ -71,7 +71,7 @@ def observe(
     flags: tuple[bool, ...] = ()
     try:
         with (
-            forked_random_state([*module.parameters(), *tensors_in(inputs)]),
+            forked_random_state(),
             torch.set_grad_enabled(sources is not None),
         ):
             output = module(*arguments)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fxplug.analyze.comparison import MismatchError, Tolerance
-from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
+from fxplug.analyze.isolation import SavedState, forked_random_state
 from fxplug.analyze.layers import LayerComparison, compare_layers, failing_node, line_of
 from fxplug.analyze.runs import Run, observe
 from fxplug.api.judging import check_start, judge_by, judge_check, wrong_start
@@ -222,11 +222,10 @@ def bisect(  # noqa: PLR0913 - the front door: all that a user may choose, by ke
     chosen = chosen_mode(mode, plugins)
     state, tolerance = SavedState(module), Tolerance(rtol, atol)
     preparation = Preparation(module, inputs, state, mode=chosen, manager=plugins)
-    tensors = [*module.parameters(), *tensors_in(inputs)]
     # From a state that is the same in every process, so that what is found can be shown in another one.
-    with seeded(tensors):
+    with seeded():
         try:
-            with forked_random_state(tensors):
+            with forked_random_state():
                 start, eager, notes = _start(module, inputs, state, preparation, tolerance)
         finally:
             state.restore()

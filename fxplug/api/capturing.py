@@ -542,7 +542,7 @@ def _run_once(
     tracer.find_elsewhere = partial(tensors_elsewhere, program)
     tracer.around = context
     tracer.without_data = context if options.mode == "shape" else None
-    with apart, forked_random_state(tensors_in([*args, *kwargs.values()])), paused_collection():
+    with apart, forked_random_state(), paused_collection():
         try:
             graph = tracer.trace(program)
         except Exception:

@@ -14,7 +14,13 @@ from fxplug.analyze.runs import gradients_of
 from fxplug.errors import GuardError
 from fxplug.execute import GraphModule, Interpreter, fetch_path
 from fxplug.semantics.random_sources import RandomSources
-from fxplug.semantics.random_state import kept_random_state, random_state, set_random_state
+from fxplug.semantics.random_state import (
+    kept_random_state,
+    random_state,
+    random_states,
+    set_random_state,
+    set_random_states,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,7 +70,7 @@ def check_capture(
     holder = root if isinstance(root, nn.Module) else captured
     state = _State(holder, captured, put_back)
     runs = _Runs(root, captured, state)
-    with forked_random_state([*holder.parameters(), *tensors_in([*args, *kwargs.values()])]):
+    with forked_random_state():
         check = runs.compare(args, kwargs)
         if not check.passed:
             raise _mismatch(root, check, _first_difference(captured, args, kwargs, values, state))
@@ -122,7 +128,7 @@ class _Runs:
         self._root = root
         self._captured = captured
         self._state = state
-        self._random = random_state()
+        self._random = random_states()
         self._sources = RandomSources()
         read = [fetch_path(captured, str(node.target)) for node in captured.graph.find_nodes(op="get_attr")]
         self._generators = {
@@ -130,7 +136,7 @@ class _Runs:
         }
 
     def _run(self, program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Run:
-        set_random_state(self._random)
+        set_random_states(self._random)
         self._sources.restore(self._sources.changed())
         try:
             return _observe(program, args, kwargs, self._state)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fxplug.analyze.comparison import Tolerance
-from fxplug.analyze.isolation import SavedState, forked_random_state, tensors_in
+from fxplug.analyze.isolation import SavedState, forked_random_state
 from fxplug.analyze.layers import ModuleComparison, compare_layers
 from fxplug.analyze.runs import observe
 from fxplug.api.optimization import example_error
@@ -112,7 +112,7 @@ def _captured(
     saved = SavedState(module)
     preparation = Preparation(module, inputs, saved, mode=mode, manager=manager)
     try:
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
+        with forked_random_state():
             try:
                 eager = observe(module, inputs, saved)
             except (Exception, SystemExit) as error:

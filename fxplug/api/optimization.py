@@ -214,7 +214,7 @@ def optimize(  # noqa: PLR0913 - the front door: all that a user may choose, by 
     )
     job = _Job(module, inputs, plan)
     try:
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
+        with forked_random_state():
             return job.run(measure=measure, runs=runs)
     finally:
         job.original.restore()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
+from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state
 from fxplug.analyze.runs import observe
 from fxplug.api.optimization import DEFAULT_PIPELINE, FOR_EAGER, example_error
 from fxplug.api.positions import as_inputs
@@ -82,10 +82,10 @@ def plan(  # noqa: PLR0913 - all that a user may choose, by keyword
     original = SavedState(module)
     preparation = Preparation(module, inputs, original, mode=chosen, manager=plugins)
     try:
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]):
+        with forked_random_state():
             prepared = preparation.prepare(_run(module, inputs, original))
             copied = own_copy(prepared.warn(), type(module).__name__)
-        with forked_random_state([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
+        with forked_random_state(), torch.no_grad():
             steps.run(copied, copy_values(inputs), list(plugins.pass_observers()))
             return plan_lowering(copied, backends, example_inputs=copy_values(inputs), choices=choices)
     finally:

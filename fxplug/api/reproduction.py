@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fxplug.analyze.comparison import Tolerance
-from fxplug.analyze.isolation import SavedState, tensors_in
+from fxplug.analyze.isolation import SavedState
 from fxplug.analyze.runs import Run, observe
 from fxplug.api.judging import judge_values, slowdown
 from fxplug.api.storing import load, save
@@ -372,14 +372,13 @@ def reproduce(
         )
     inputs = tuple(inputs)
     tolerance = Tolerance(**data["tolerance"])
-    tensors = [*before.parameters(), *tensors_in(inputs)]
-    with seeded(tensors):
+    with seeded():
         right = _observed(place, before, inputs)
     if (place / "expected.fxplug").is_file():
         right = replace(right, output=_values(place / "expected.fxplug", allowed, plugins))
 
     def judge(module: GraphModule) -> Judgement:
-        with seeded(tensors):
+        with seeded():
             return judge_here(module)
 
     def judge_here(module: GraphModule) -> Judgement:
@@ -399,7 +398,7 @@ def reproduce(
         judged = judge(load(place / "after.fxplug", allow=allowed, manager=plugins))
         return replace(judged, text=f"{judged.text} ({missing}: from the stored modules)".strip())
     trials = Trials(Pipeline("reproduction", steps, **data["pipeline"]), inputs, judge)
-    with seeded(tensors):
+    with seeded():
         return _run(trials, before, data["limit"])
 
 

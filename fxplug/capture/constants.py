@@ -32,7 +32,7 @@ from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.internals import SET_GRAD_ENABLED, storage_of
-from fxplug.semantics.random_state import random_state, set_random_state
+from fxplug.semantics.random_state import random_states, same_random_states, set_random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,11 +176,11 @@ class ConstantKeeper(RootReader):
                 return self._record_plain(function, args, kwargs)
         if not effect.unknown:
             return self._note_made(function(*args, **kwargs), function, args, kwargs)
-        before = random_state()
+        before = random_states()
         result = function(*args, **kwargs)
-        if torch.equal(before, random_state()):
+        if same_random_states(before):
             return self._note_made(result, function, args, kwargs)
-        set_random_state(before)
+        set_random_states(before)
         return self._record_plain(function, args, kwargs)
 
     def _plain_attribute(

@@ -52,7 +52,7 @@ from torch.overrides import TorchFunctionMode
 
 from fxplug.capture.comparisons import hear_of_gradients
 from fxplug.capture.keeping import CHANGES_CONTAINERS
-from fxplug.capture.opaque import hear_opaque_call
+from fxplug.capture.opaque import COMPILED, hear_opaque_call
 from fxplug.capture.regions import CONTEXTS
 from fxplug.capture.sessions import ModuleInterceptor, Session, active, active_interceptor
 from fxplug.capture.shims import hear_of_mode
@@ -74,7 +74,9 @@ from fxplug.semantics.internals import (
     TorchDispatchMode,
     TorchFxTracer,
     hooks_around_forward,
+    is_compiler_loaded,
     is_under_modes,
+    load_compiler,
     opaque_functions,
     set_torch_fx_flag,
     torch_fx_flag,
@@ -232,6 +234,18 @@ def _opaque(*args: Any, **kwargs: Any) -> Any:
         return original(*args, **kwargs)
     hear: Any = "<hear>"
     return hear(interceptor, "<kind>", original, args, kwargs)
+
+
+def _hear_opaque(
+    interceptor: ModuleInterceptor, kind: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Tell a tracer of a call; see `hear_opaque_call`."""
+    # The compiler takes down functions of torch as it finds them, for the rest of the process: it must not find what
+    # stands in their places meanwhile. What other threads trace is not to miss anything for it.
+    if kind in COMPILED and not is_compiler_loaded() and len(_running) == 1:
+        with _patches.lifted():
+            load_compiler()
+    return hear_opaque_call(interceptor, kind, original, args, kwargs)
 
 
 def _compiling(function: Any, args: Any, kwargs: Any = None) -> Any:
@@ -471,7 +485,7 @@ def _methods_patch() -> PatchGroup:
             for (owner, name, template, constants), (_, _, method) in zip(_METHODS, found, strict=True)
         ]
         functions = [
-            Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": hear_opaque_call, "<kind>": kind})
+            Trampoline(function, _opaque, {**_CONSTANTS, "<hear>": _hear_opaque, "<kind>": kind})
             for kind, function in opaque_functions().items()
         ]
         if COMPILES_CHOICES is not None:  # Older releases of torch compile in another way.

@@ -12,7 +12,8 @@ __all__ = ["is_iterator", "position_of"]
 
 _DEEPEST = 8
 """Iterators are made of iterators; how far down they are looked at."""
-_NUMBERS = (int, float, complex, str, bytes, bool, type(None))
+# From Python 3.12 on, an iterator over a range tells of what is left of the range.
+_PLAIN = (int, float, complex, str, bytes, bool, type(None), range)
 _WARNS = sys.version_info[:2] in {(3, 12), (3, 13)}
 """Whether Python warns that iterators of itertools will not tell any more where they stand."""
 
@@ -78,7 +79,7 @@ def _of_builtin(iterator: Any, depth: int) -> Any:
 
 def _marked(value: Any, depth: int) -> Any:
     """Return what stands for a part of an iterator: of containers that are made for the answer, their length counts."""
-    if isinstance(value, _NUMBERS):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, tuple) and depth < _DEEPEST:
         return tuple([_marked(part, depth + 1) for part in value])

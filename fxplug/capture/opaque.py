@@ -25,7 +25,7 @@ from fxplug.capture.sources import caller_level, place_in_program
 from fxplug.errors import TraceError, TraceWarning
 from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Node, effects
-from fxplug.semantics.internals import flatten_tree, opaque_functions, unflatten_tree
+from fxplug.semantics.internals import flatten_tree, opaque_functions, unflatten_tree, without_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from fxplug.capture.sessions import ModuleInterceptor
 
 __all__ = [
+    "COMPILED",
     "OpaqueCall",
     "OpaqueKeeper",
     "check_functions",
@@ -153,6 +154,8 @@ def hear_opaque_call(
         args: Of the call.
         kwargs: Of the call.
     """
+    if kind in COMPILED:
+        original = without_compiling(original)
     given = args
     args = tuple(map(plain_function, args))
     run = partial(original, *args, **kwargs)
@@ -167,14 +170,14 @@ def hear_opaque_call(
         # What a call of the program has given is found in the graph.
         known = {id(plain): value for plain, value in zip(args, given, strict=True)}
         call.functions = tuple([known.get(id(function), function) for function in call.functions])
-    elif kind in _HIGHER_ORDER:
+    elif kind in COMPILED:
         args, kwargs = _by_position(kind, args, kwargs)
         call = with_functions(run, _FUNCTIONS[kind], args, kwargs)
         if kind == "cond":
             _flatten(call, original, args, kwargs)
     else:
         call = OpaqueCall(_FUNCTIONS[kind], args, kwargs, (), run)
-    call.name = call.name or (kind if kind in _HIGHER_ORDER else f"torch.func.{kind}")
+    call.name = call.name or (kind if kind in COMPILED else f"torch.func.{kind}")
     if kind in _REFUSED:
         return _refuse(call)
     return interceptor.on_opaque_call(call)
@@ -334,8 +337,9 @@ _TRANSFORMS: dict[str, Callable[..., OpaqueCall]] = {
 }
 _FUNCTIONS = opaque_functions()
 _REFUSED = frozenset({"jacrev", "jacfwd"})
-_HIGHER_ORDER = frozenset({"associative_scan", "cond", "map", "scan", "while_loop"})
-_SIGNATURES = {kind: inspect.signature(_FUNCTIONS[kind]) for kind in _HIGHER_ORDER & _FUNCTIONS.keys()}
+COMPILED = frozenset({"associative_scan", "cond", "map", "scan", "while_loop"})
+"""Kinds of calls that torch compiles before it makes them."""
+_SIGNATURES = {kind: inspect.signature(_FUNCTIONS[kind]) for kind in COMPILED & _FUNCTIONS.keys()}
 """Of the functions as torch has them: while a trace runs, their code is another one."""
 
 

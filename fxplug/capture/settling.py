@@ -44,7 +44,7 @@ from fxplug.capture.state import (
 from fxplug.capture.writes import is_read
 from fxplug.execute.aliases import may_return_argument
 from fxplug.ir import Graph, Node, effects
-from fxplug.semantics.random_state import kept_random_state, set_random_state
+from fxplug.semantics.random_state import kept_random_state, set_random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -133,7 +133,7 @@ class StateSettler(StateKeeper):
     """The arrays of NumPy that the program holds, once it has run."""
     _left: _Left | None
     """What an earlier trace has left; None for the first one."""
-    _random: torch.Tensor | None = None
+    _random: dict[torch.Generator, torch.Tensor] | None = None
     """The random state of torch when the program began, where the program draws from it while it is traced."""
 
     def settle(self, root: Any, concrete_args: Any) -> None:
@@ -274,7 +274,7 @@ class StateSettler(StateKeeper):
         try:
             with quiet(), kept_random_state():
                 if self._random is not None:
-                    set_random_state(self._random)
+                    set_random_states(self._random)
                 other._trace_again(root, concrete_args)
         except (Exception, SystemExit):
             return False

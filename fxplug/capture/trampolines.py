@@ -13,6 +13,7 @@ import inspect
 import sys
 import threading
 import weakref
+from contextlib import contextmanager
 from operator import is_
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from fxplug.semantics.internals import DYNAMO_INLINE, skip_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 
 __all__ = ["NamespacePatch", "Patch", "PatchGroup", "Patches", "SlotPatch", "Trampoline", "patch_for"]
 
@@ -84,6 +85,19 @@ class Patches:
                 holders.discard(holder)
                 keys.pop()
             self._held.pop(holder, None)
+
+    @contextmanager
+    def lifted(self) -> Generator[None]:
+        """Take out everything that is installed, and put it in place again when the context ends."""
+        with self.lock:
+            lifted = [patch for patch, _ in self._installed.values()]
+            for patch in reversed(lifted):
+                patch.remove()
+            try:
+                yield
+            finally:
+                for patch in lifted:
+                    patch.install()
 
     def find(self, key: Hashable) -> Patch | None:
         """Return an installed patch."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.analyze.comparison import describe
-from fxplug.analyze.isolation import copy_values, forked_random_state, tensors_in
+from fxplug.analyze.isolation import copy_values, forked_random_state
 from fxplug.errors import BackendError, FxplugError, InvalidArgumentError, LoweringError
 from fxplug.execute.demands import require_graph_module
 from fxplug.lower.artefacts import build_engine
@@ -292,7 +292,7 @@ def _inputs_of(
     state = saved_before_trial(split, split)
     handles = [split.get_submodule(name).register_forward_pre_hook(keep(name)) for name in names]
     try:
-        with forked_random_state([*split.parameters(), *tensors_in(example_inputs)]), torch.no_grad():
+        with forked_random_state(), torch.no_grad():
             split(*copy_values(example_inputs))
     except FxplugError:
         raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fxplug.analyze.isolation import copy_module, copy_values, forked_random_state, tensors_in
+from fxplug.analyze.isolation import copy_module, copy_values, forked_random_state
 from fxplug.rewrite.limits import Rewrite, RewriteLimit
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Trials:
         self.runs += 1
         limit = RewriteLimit() if limit is None else limit
         changed, ran = copy_module(module), 0
-        with forked_random_state([*module.parameters(), *tensors_in(self.inputs)]):
+        with forked_random_state():
             for number, step in enumerate(steps, start=1):
                 try:
                     with limit.applied(), torch.no_grad():

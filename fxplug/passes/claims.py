@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.analyze.isolation import copy_values, tensors_in
+from fxplug.analyze.isolation import copy_values
 from fxplug.analyze.shapes import ShapeProp, TensorMetadata
 from fxplug.passes.references import Kept, seeded
 from fxplug.passes.transaction import Snapshot
@@ -77,7 +77,7 @@ def wrong_shapes(module: GraphModule, context: PassContext) -> frozenset[str]:
     inputs = context.example_inputs
     kept = Kept(module)
     try:
-        with seeded([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
+        with seeded(), torch.no_grad():
             ShapeProp(module).run(*copy_values(inputs))
         found = {node: _described(node.meta.get("tensor_meta")) for node in noted}
     except Exception:  # Inputs that the module does not take, which other checks tell of.

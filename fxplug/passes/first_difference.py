@@ -91,7 +91,7 @@ def _run(module: GraphModule, inputs: tuple[Any, ...], hear: Callable[[Node, Any
     """Run a module node by node as far as it goes, and leave everything as it is."""
     kept = Kept(module)
     try:
-        with seeded([*module.parameters(), *tensors_in(inputs)]), torch.no_grad():
+        with seeded(), torch.no_grad():
             _Watching(module, hear).run(*copy_values(inputs))
     except Exception:  # What was heard of until then is what is known; the error is told elsewhere.
         return

@@ -117,7 +117,7 @@ class References:
             if not is_lazy(parameter)
         }
         sources = {f"parameter {name}": parameter for name, parameter in parameters.items()}
-        with seeded([*parameters.values(), *tensors_in(self.sets)]):
+        with seeded():
             runs = [observe(module, inputs, kept) for inputs in self.sets]
             gradient_runs, error = self._with_gradients(module, kept, sources)
         if not self.gradients:
@@ -221,17 +221,14 @@ _RANDOM_STATE = threading.RLock()
 
 
 @contextmanager
-def seeded(tensors: Sequence[torch.Tensor]) -> Generator[None]:
+def seeded() -> Generator[None]:
     """Let everything that draws random numbers start from the same state while the context lasts.
 
     One thread at a time: most generators belong to the whole process.
     """
     numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    with _RANDOM_STATE, forked_random_state(tensors):
+    with _RANDOM_STATE, forked_random_state():
         seed_random_state(0)
-        for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(0)
         random.seed(0)
         if numpy_random is not None:
             numpy_random.seed(0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 from collections import OrderedDict
@@ -131,6 +132,7 @@ __all__ = [
     "is_transient",
     "is_under_modes",
     "is_zero_tensor",
+    "load_compiler",
     "memory_of",
     "modules_below",
     "modules_of",
@@ -168,6 +170,7 @@ __all__ = [
     "unflatten_tree",
     "version_of",
     "with_data",
+    "without_compiling",
     "without_data",
     "without_kept_casts",
     "without_mode",
@@ -719,6 +722,27 @@ def unflatten_tree(leaves: list[Any], spec: Any) -> Any:
 def is_compiler_loaded() -> bool:
     """Return whether the compiler of torch was imported, without which nothing is compiled."""
     return COMPILER in sys.modules
+
+
+def load_compiler() -> None:
+    """Import the compiler of torch, and let it look for the functions of torch that it knows."""
+    importlib.import_module(COMPILER).trace_rules.lookup(torch.relu)
+
+
+def without_compiling(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls a function that has compiled what it runs, without that under the modes of a trace.
+
+    What is compiled first under a mode is skipped for the rest of the process, also where there is none. Newer torch
+    has one function for it, which is asked itself.
+    """
+    if COMPILES_CHOICES is not None:
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.compiler.set_stance("force_eager"):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def is_compiled_class(kind: type) -> bool:

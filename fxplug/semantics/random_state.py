@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator
 
-__all__ = ["kept_random_state", "random_state", "seed_random_state", "set_random_state"]
+__all__ = [
+    "kept_random_state",
+    "random_state",
+    "random_states",
+    "same_random_states",
+    "seed_random_state",
+    "set_random_state",
+    "set_random_states",
+]
 
 # Finalisers that run inside may ask, too.
 _LOCK = threading.RLock()
@@ -45,29 +53,59 @@ def set_random_state(state: torch.Tensor, generator: torch.Generator | None = No
 
 
 def seed_random_state(seed: int) -> None:
-    """Seed PyTorch's default generator of the CPU.
+    """Seed all default generators: the CPU's, and those of devices that are in use.
 
     Args:
         seed: Any number that PyTorch takes as a seed.
     """
     with _LOCK:
-        torch.default_generator.manual_seed(seed)
+        for generator in _default_generators():
+            generator.manual_seed(seed)
+
+
+def random_states() -> dict[torch.Generator, torch.Tensor]:
+    """Return the states of all default generators, each as bytes: the CPU's, and those of devices that are in use.
+
+    A device whose kind nothing has used yet has no generator: looking at it would start the device.
+    """
+    return {generator: random_state(generator) for generator in _default_generators()}
+
+
+def set_random_states(states: dict[torch.Generator, torch.Tensor]) -> None:
+    """Set the states of default generators.
+
+    Args:
+        states: What `random_states` returned. Generators that it does not name keep their states.
+    """
+    for generator, state in states.items():
+        set_random_state(state, generator)
+
+
+def same_random_states(first: dict[torch.Generator, torch.Tensor]) -> bool:
+    """Return whether no default generator has drawn anything.
+
+    Args:
+        first: What `random_states` has returned.
+    """
+    return all(torch.equal(state, random_state(generator)) for generator, state in first.items())
+
+
+def _default_generators() -> list[torch.Generator]:
+    found = [torch.default_generator]
+    for devices in (torch.cuda, torch.xpu):
+        if devices.is_initialized():
+            found += devices.default_generators
+    return found
 
 
 @contextmanager
-def kept_random_state(devices: Iterable[int] = ()) -> Generator[None]:
+def kept_random_state() -> Generator[None]:
     """Give the default generators back as they were; what runs inside starts from them.
 
-    Args:
-        devices: CUDA devices whose generators are included.
+    Those of devices are among them, where the devices are in use.
     """
-    with _LOCK:
-        before = random_state()
-        on_devices = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+    before = random_states()
     try:
         yield
     finally:
-        with _LOCK:
-            set_random_state(before)
-            for device, state in on_devices:
-                torch.cuda.set_rng_state(state, device)
+        set_random_states(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fxplug.analyze.comparison import Tolerance, compare
-from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state, tensors_in
+from fxplug.analyze.isolation import SavedState, copy_values, forked_random_state
 
 if TYPE_CHECKING:
     from torch import nn
@@ -81,7 +81,7 @@ def _run(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ..
     own = copy_values(inputs)
     state = SavedState(module)
     try:
-        with forked_random_state(tensors_in(own)):
+        with forked_random_state():
             return module(*own), own
     finally:
         state.restore()

@@ -45,7 +45,7 @@ def canned_samples(more: Mapping[str, tuple[nn.Module, tuple[Any, ...]]] | None 
     Args:
         more: Name -> (model, inputs) of models that are used as well.
     """
-    with forked_random_state(()):
+    with forked_random_state():
         torch.manual_seed(0)
         random.seed(0)
         samples = [Sample(name, kind().eval(), _inputs(name)) for name, kind in _MODELS.items()]

@@ -253,7 +253,7 @@ def kept_process() -> Generator[None]:
     environ, folder, hook = dict(os.environ), Path.cwd(), sys.excepthook
     dtype, has_gradients = torch.get_default_dtype(), torch.is_grad_enabled()
     is_deterministic = torch.are_deterministic_algorithms_enabled()
-    with forked_random_state(()), warnings.catch_warnings():
+    with forked_random_state(), warnings.catch_warnings():
         try:
             yield
         finally:

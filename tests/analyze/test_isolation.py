@@ -116,9 +116,9 @@ def test_a_module_with_a_computed_attribute_can_be_copied():
 
 def test_random_numbers_go_on_as_if_nothing_had_been_drawn():
     before = torch.get_rng_state(), random.getstate()
-    with forked_random_state([]):
+    with forked_random_state():
         first = torch.rand(3), random.random()
-    with forked_random_state([]):
+    with forked_random_state():
         second = torch.rand(3), random.random()
 
     assert torch.equal(first[0], second[0])

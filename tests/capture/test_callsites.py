@@ -78,6 +78,11 @@ def test_callee_is_found(asking, call, callee):
     assert asking.callees[-1] == callee
 
 
+MEETING_WAYS = pytest.mark.skipif(
+    sys.version_info >= (3, 12), reason="the compiler writes the call twice, once behind each of the two"
+)
+
+
 @pytest.mark.parametrize(
     "use",
     [
@@ -86,8 +91,8 @@ def test_callee_is_found(asking, call, callee):
         lambda x: hex(x if x is not None else 2),
         lambda x: hex(x or x),
         lambda x: [*range(1)] * x,
-        lambda x: (hex if x is not None else oct)(x),
-        lambda x: (holder if x is not None else oct).hex(x),
+        pytest.param(lambda x: (hex if x is not None else oct)(x), marks=MEETING_WAYS),
+        pytest.param(lambda x: (holder if x is not None else oct).hex(x), marks=MEETING_WAYS),
     ],
     ids=["item", "slice", "condition", "or", "operator", "callee", "holder"],
 )

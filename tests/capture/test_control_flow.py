@@ -227,5 +227,10 @@ def test_choices_work_behind_a_capture_that_was_the_first_to_make_one():
         module = fxplug.trace(program, (torch.ones(3),))
         for x in (torch.ones(3), -torch.ones(3)):
             assert torch.equal(module(x), program(x))
+
+        def other(x):
+            return x - 1 if torch.is_autocast_enabled("cpu") else x.to(torch.get_default_dtype())
+
+        assert torch.equal(torch.compile(other, backend="eager", fullgraph=True)(x), x)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(source)], check=True, timeout=300)

@@ -138,7 +138,7 @@ def test_a_state_that_did_not_change_is_not_set(monkeypatch):
     set_again = []
     monkeypatch.setattr(random_sources, "_restore_python", set_again.append)
     monkeypatch.setattr(random_sources, "_restore_numpy", lambda *given: set_again.append(given))
-    with forked_random_state([]):
+    with forked_random_state():
         pass
 
     assert set_again == []

@@ -8,8 +8,16 @@ import sys
 import pytest
 import torch
 
+import fxplug
 from fxplug.semantics import kept_random_state
-from fxplug.semantics.random_state import random_state, seed_random_state, set_random_state
+from fxplug.semantics.random_state import (
+    random_state,
+    random_states,
+    same_random_states,
+    seed_random_state,
+    set_random_state,
+    set_random_states,
+)
 
 MANY_THREADS = """
 import gc, sys, threading, time
@@ -90,3 +98,56 @@ def test_a_seed_is_that_of_pytorch():
         seed_random_state(5)
 
         assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.fixture
+def of_device(monkeypatch):
+    """The generator of a device that is in use, as far as anybody can see."""
+    generator = torch.Generator().manual_seed(11)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
+    return generator
+
+
+def test_generators_of_devices_in_use_are_kept_too(of_device):
+    with kept_random_state():
+        inside = torch.rand(5, generator=of_device)
+
+    assert torch.equal(torch.rand(5, generator=of_device), inside)
+
+
+def test_generators_of_devices_in_use_are_seeded_too(of_device):
+    drawn = []
+    for _ in range(2):
+        seed_random_state(7)
+        drawn.append(torch.rand(5, generator=of_device))
+
+    assert torch.equal(*drawn)
+
+
+def test_a_draw_on_a_device_is_a_draw(of_device):
+    before = random_states()
+    assert same_random_states(before)
+    first = torch.rand(5, generator=of_device)
+    assert not same_random_states(before)
+    set_random_states(before)
+
+    assert same_random_states(before)
+    assert torch.equal(torch.rand(5, generator=of_device), first)
+
+
+def test_devices_that_nobody_has_used_are_not_started():
+    assert list(random_states()) == [torch.default_generator] or torch.cuda.is_initialized()
+
+
+def test_the_check_runs_both_programs_from_the_same_state_of_a_device(of_device):
+    def noisy(x):
+        return x + torch.rand(3, generator=torch.cuda.default_generators[0])
+
+    before = of_device.get_state()
+    captured = fxplug.trace(noisy, (torch.zeros(3),), mode="value")
+
+    assert torch.equal(of_device.get_state(), before)
+    expected = noisy(torch.zeros(3))
+    of_device.set_state(before)
+    assert torch.equal(captured(torch.zeros(3)), expected)

@@ -37,7 +37,7 @@ from fxplug.semantics.internals import (
     storage_of,
     tensor_tables,
 )
-from fxplug.semantics.random_state import random_state
+from fxplug.semantics.random_state import random_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -180,7 +180,7 @@ class ExampleTracer(LayerCaller):
 
     def _run(self, run: Callable[..., Any], values: list[Any]) -> Any:
         self._guards = GuardCollector(self.graph)
-        self._random = random_state()
+        self._random = random_states()
         for node in self._scalar_inputs:
             self._guards.add_input(node)
 
