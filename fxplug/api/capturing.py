@@ -19,6 +19,7 @@ from fxplug.api.autowrapping import function_to_keep, submodule_to_keep
 from fxplug.api.checking import check_capture
 from fxplug.api.user_errors import error_with_place
 from fxplug.capture import TraceContext, TracePolicy, Tracer
+from fxplug.capture.compared import MissedComparisonError
 from fxplug.capture.conversions import MissedConversionError
 from fxplug.capture.examples import ExampleTracer
 from fxplug.codegen import PyTreeCodeGen
@@ -381,7 +382,7 @@ def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
         ways["plain_numbers"] = ways.get("plain_numbers", frozenset()) | kept
         ways.setdefault("refusal", error)
         return True
-    way = "plain_conversions" if isinstance(error, MissedConversionError) else _OTHER_WAYS.get(error.code)
+    way = _WAYS_OF_KINDS.get(type(error), _OTHER_WAYS.get(error.code))
     if way is None or way in ways:
         return False
     if way != "fixes_numbers" or not _fixes_more_numbers(ways):
@@ -476,6 +477,10 @@ def _has_data(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return not any(tensor.is_meta or is_fake(tensor) for tensor in tensors_in([*args, *kwargs.values()]))
 
 
+_WAYS_OF_KINDS: dict[type, str] = {
+    MissedConversionError: "plain_conversions",
+    MissedComparisonError: "compares_elsewhere",
+}
 _OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T043": "keeps_identities", "FXP-T068": "fixes_numbers"}
 """Code of an error -> what avoids it, at the price of longer guards or of inputs that are not tensors."""
 
@@ -538,6 +543,7 @@ def _run_once(
     tracer.keeps_what_is_held = "keeps_what_is_held" in ways
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
+    tracer.compares_elsewhere = "compares_elsewhere" in ways
     tracer.on_mutation = options.on_mutation
     tracer.find_elsewhere = partial(tensors_elsewhere, program)
     tracer.around = context

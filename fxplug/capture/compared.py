@@ -14,6 +14,7 @@ from torch import nn
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.identity import ELEMENT_OF, assigned_later, names_operators
 from fxplug.capture.sources import frames_of_program
+from fxplug.errors import TraceError
 from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from fxplug.capture.identity import Comparison
 
-__all__ = ["are_handed_over", "comparisons_under_way", "may_compare_elsewhere"]
+__all__ = ["MissedComparisonError", "are_handed_over", "comparisons_under_way", "may_compare_elsewhere"]
 
 _UNKNOWN: Any = object()
 _STRUCTURAL = (
@@ -30,6 +31,10 @@ _STRUCTURAL = (
     *(enum.Enum, str, torch.dtype, torch.device),
 )
 """Classes of what programs are made of: a variable that holds one will hold no value of the program later."""
+
+
+class MissedComparisonError(TraceError):
+    """A function that compares values by identity is called in a trace that takes it for one that is not."""
 
 
 def comparisons_under_way(is_value: Callable[[Any], bool]) -> Iterator[tuple[Comparison, list[Any]]]:

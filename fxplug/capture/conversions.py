@@ -68,9 +68,8 @@ def is_used_otherwise(code: CodeType, name: str) -> bool:
 
 def conversions_heard_in(namespace: dict[str, Any], names: Iterable[str]) -> list[str]:
     """Return those of the names for which something else may stand among the globals of a module of Python."""
-    codes = [function.__code__ for function in _functions_of(namespace)]
-    codes += _codes_written_in(namespace)
-    return [name for name in names if not any(is_used_otherwise(code, name) for code in codes)]
+    used = _used_in_file_of(namespace).union(*(_uses(each.__code__)[1] for each in _functions_of(namespace)))
+    return [name for name in names if name not in used]
 
 
 _NOTHING: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
@@ -165,6 +164,21 @@ def _functions_of(namespace: dict[str, Any]) -> Iterator[FunctionType]:
                 pending += vars(value).values()
         else:
             pending += filter(_leads_on, _behind(value))
+
+
+_used_in_files: weakref.WeakKeyDictionary[Any, frozenset[str]] = weakref.WeakKeyDictionary()
+"""Loader of a module of Python -> which of the names its file uses otherwise than by calling them."""
+
+
+def _used_in_file_of(namespace: dict[str, Any]) -> frozenset[str]:
+    loader = namespace.get("__loader__")
+    if not isinstance(loader, _LOADERS):
+        return frozenset()
+    known = _used_in_files.get(loader)
+    if known is None:
+        used = [_uses(code)[1] for code in _codes_written_in(namespace)]
+        known = _used_in_files[loader] = frozenset().union(*used)
+    return known
 
 
 def _codes_written_in(namespace: dict[str, Any]) -> Iterator[CodeType]:

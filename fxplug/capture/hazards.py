@@ -166,20 +166,40 @@ def reachable(
             waiting.extend((value, owner) for value in _registered_with(current))
             continue
         scan = scan_of(code)
-        found = list(_found_by(current, scan.globals))
+        found = [value for value in _found_by(current, scan.globals) if type(value) not in PLAIN]
         named = names_in_getters([*found, *_held_under(held_by, scan.names)])
         if named:
             scan = replace(scan, names=scan.names | named)
         yield current, owner, scan
         waiting.extend((value, owner) for value in _closed_over(current))
         waiting.extend(_led_to(found, held_by, scan, alike))
+        waiting.extend(_named_elsewhere(found, session, scan.names))
+
+
+def _named_elsewhere(found: list[Any], session: Session, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield what a function names, of what others have found; and what others name, of what it finds."""
+    likenesses, methods = session.likenesses, session.methods
+    for value in found:
+        likenesses.of(value)
+    new = [methods.name(names)]
+    while new:
+        new += [methods.add_class(kind, owner) for kind, owner in likenesses.classes]
+        new += [methods.add(name, value, None) for name, value in likenesses.held]
+        likenesses.classes.clear()
+        likenesses.held.clear()
+        for value, owner in new.pop(0):
+            if isinstance(value, _CONTAINERS):
+                yield from _called_in(value, names, likenesses.of, _DEEPEST, {})
+            elif isinstance(value, (MethodType, partial)):
+                yield from _called_through_object(value, names, likenesses.of)
+            else:
+                yield from _behind(value, owner)
 
 
 def _led_to(found: list[Any], held_by: Any, scan: Scan, alike: _Alike) -> Iterator[tuple[Any, Any]]:
     """Yield what may be called through what a function has found, and through the object that it was given."""
     for value in found:
-        if type(value) not in PLAIN:
-            yield from _called_through(value, scan.names, alike)
+        yield from _called_through(value, scan.names, alike)
     if held_by is not None:
         yield from _methods(held_by, scan.names, alike, _DEEPEST, {id(held_by): _DEEPEST})
         if scan.forwards:
@@ -211,11 +231,16 @@ def _registered_with(function: Any) -> Iterable[Any]:
 
 
 def _closed_over(function: FunctionType) -> Iterator[Any]:
+    return (value for value in _cells_of(function) if value is not None)
+
+
+def _cells_of(function: FunctionType) -> Iterator[Any]:
+    """Yield what a function closes over; None where that has no value yet."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
-        except ValueError:  # It has no value yet.
-            continue
+        except ValueError:
+            yield None
 
 
 def _is_foreign(filename: str) -> bool:
@@ -234,7 +259,9 @@ def _found_by(function: FunctionType, names: frozenset[str]) -> Iterator[Any]:
     for name in namespace.keys() & names:
         yield namespace.get(name)
     if function.__closure__:
-        yield from (value for value in _closed_over(function) if not isinstance(value, type))
+        # The class itself, for the sake of ``super``, is in the closures of its methods.
+        cells = zip(function.__code__.co_freevars, _cells_of(function), strict=True)
+        yield from (value for name, value in cells if name != "__class__")
     if function.__defaults__:
         yield from function.__defaults__
     if function.__kwdefaults__:
@@ -252,15 +279,24 @@ def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterato
         elif not names.isdisjoint(_OF_SEQUENCES):
             yield from ((_OF_SEQUENCES[name], None) for name in _OF_SEQUENCES.keys() & names)
     elif isinstance(value, type):
-        if not value.__module__.startswith(_LIBRARIES):
-            held = vars(value)
-            # A class that is called makes an object, which is used as objects are.
-            wanted = {name for name in held if name in names or name == "forward" or _is_implied(name)}
-            yield from (
-                found for name in (*wanted, "__init__") if name in held for found in _behind(held[name], None)
-            )
+        yield from _called_through_class(value, names)
     else:
         yield from _called_through_object(value, names, alike)
+
+
+def _called_through_class(kind: type, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield the functions that make an object of a class, and those that are called where it is used as objects are."""
+    for base in kind.__mro__:
+        if base.__module__.startswith(_LIBRARIES):
+            continue
+        for _, value in _named_in(base, names | _RUN_BY_CLASSES):
+            yield from _behind(value, None)
+    # What stands behind the call of a class; most classes leave that to Python.
+    for base in inspect.getmro(type(kind)):
+        if base is type:
+            break
+        if "__call__" in vars(base):
+            yield from _behind(vars(base)["__call__"], kind)
 
 
 def _called_through_object(value: Any, names: frozenset[str], alike: _Alike) -> Iterator[tuple[Any, Any]]:
@@ -268,7 +304,10 @@ def _called_through_object(value: Any, names: frozenset[str], alike: _Alike) -> 
         yield value.__func__, value.__self__
     elif isinstance(value, partial):
         for part in (value.func, *value.args, *value.keywords.values()):
-            yield function_behind(part), getattr(part, "__self__", None)
+            if isinstance(part, type):
+                yield from _called_through_class(part, names)
+            else:
+                yield function_behind(part), getattr(part, "__self__", None)
     elif isinstance(value, _CONTAINERS):
         yield from _called_in(value, names, alike, _DEEPEST, {})
     elif is_object(value):
@@ -285,6 +324,8 @@ def _called_in(
             continue
         if isinstance(part, (*_FUNCTIONS, MethodType)):
             yield function_behind(part), getattr(part, "__self__", None)
+        elif isinstance(part, type):
+            yield from _called_through_class(part, names)
         elif isinstance(part, _CONTAINERS) and steps:
             yield from _called_in(part, names, alike, steps - 1, seen)
         elif not type(part).__module__.startswith(_LIBRARIES) and (number := alike(part)) not in kinds:
@@ -332,6 +373,10 @@ _MOST = 100
 """Functions are looked for in containers of at most so many elements, and so many of them in one another."""
 _WALKS = frozenset({"_modules", "children", "get_submodule", "modules", "named_children", "named_modules"})
 """Names by which code finds modules that it does not name."""
+_MAKING = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__", "__set_name__"})
+"""Methods that run where an object or a class is made: for those that are there already, they have."""
+_RUN_BY_CLASSES = frozenset({"__init__", "__new__", "forward"})
+"""Methods that run where a class is called, or soon behind."""
 _NEVER_ASKED_FOR = frozenset({"__init__", "__new__", "__del__", "__repr__", "extra_repr"})
 _LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
 _Alike: TypeAlias = "Callable[[Any], int]"
@@ -339,9 +384,27 @@ _Alike: TypeAlias = "Callable[[Any], int]"
 _OFTEN_IN_CLASSES = frozenset({FunctionType, type, *PLAIN, tuple, list, dict})
 
 
-def _is_implied(name: str) -> bool:
-    """Return whether a method is called without being named: by operators, ``with``, loops, formatting, ..."""
-    return name[:2] == "__" == name[-2:] and name not in _NEVER_ASKED_FOR
+_implied: weakref.WeakKeyDictionary[type, tuple[int, list[str]]] = weakref.WeakKeyDictionary()
+"""Class -> how much it holds, and the names of those of its methods that are called without being named."""
+
+
+def _implied_in(base: type) -> list[str]:
+    """Return the names of methods that are called without being named: by operators, ``with``, loops, formatting."""
+    held = vars(base)
+    known = _implied.get(base)
+    if known is None or known[0] != len(held):
+        names = [name for name in held if name[:2] == "__" == name[-2:] and name not in _NEVER_ASKED_FOR]
+        known = _implied[base] = len(held), names
+    return known[1]
+
+
+def _named_in(base: type, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
+    """Yield what a class holds under some names, or under those of methods that are called without being named."""
+    held = vars(base)
+    wanted = held.keys() & names
+    if not base.__module__.startswith(_LIBRARIES):
+        wanted.update(_implied_in(base))
+    return ((name, held[name]) for name in wanted)
 
 
 def _methods(
@@ -351,9 +414,12 @@ def _methods(
     for base in type(owner).__mro__:
         if base is nn.Module or base is object:
             break
-        is_own = not base.__module__.startswith(_LIBRARIES)
-        for name, value in vars(base).items():
-            if name in names or (is_own and _is_implied(name)):
+        for name, value in _named_in(base, names):
+            if name in _MAKING:
+                continue
+            if isinstance(value, type):
+                yield from _called_through_class(value, names)
+            else:
                 yield from _behind(value, owner)
     if isinstance(owner, nn.Module) and not names.isdisjoint(_WALKS):
         # Any module below may come by, and have its methods called.
@@ -396,7 +462,7 @@ def _methods_held(
         if isinstance(value, (FunctionType, MethodType)):
             yield function_behind(value), getattr(value, "__self__", None)
             continue
-        if isinstance(value, ModuleType):
+        if isinstance(value, (ModuleType, type)):
             yield from _called_through(value, names, alike)
             continue
         if not is_foreign:

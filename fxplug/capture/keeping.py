@@ -237,6 +237,9 @@ class StateKeeper:
             self._surroundings.note_mode(name, arguments, answer)
         return answer
 
+    def on_heard_call(self, function: FunctionType) -> None:
+        """Hear that the program calls a function whose calls were to be heard of."""
+
     def _note_setter(self, code: CodeType, names: frozenset[str]) -> None:
         """Hear of code that is about to run and that may change settings of torch: they hear of nodes from now on."""
         settings = self._settings

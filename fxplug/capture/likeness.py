@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Likenesses"]
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque, MappingProxyType)
+_LEADING = frozenset({*_CONTAINERS, FunctionType, MethodType, partial})
 _MOST = 100
 """Containers of more elements are all alike."""
 _DEEPEST = 20
@@ -46,6 +47,11 @@ class Likenesses:
         self._known: dict[int, tuple[Any, int]] = {}  # With the objects, so that no two have the same id.
         self._layers: dict[type, int] = {}
         """Class -> the number of its instances that have nothing of their own that leads to code; 0 for others."""
+        self.classes: list[tuple[type, Any]] = []
+        """The classes that were met, each with the first object of it or, where it is held itself, with None. Whoever
+        has looked at them clears it."""
+        self.held: list[tuple[str, Any]] = []
+        """The same for functions, and for containers, that objects hold under names."""
 
     def of(self, value: Any, steps: int = _DEEPEST) -> int:
         """Return the number of an object."""
@@ -53,6 +59,8 @@ class Likenesses:
         number = self._layers.get(kind)
         if number is None:
             number = self._layers[kind] = self._number_of((kind,)) if _is_layer(kind) else 0
+            if not number:
+                self.classes.append((kind, value))
         if number:
             held = value.__dict__
             own = held.get
@@ -110,6 +118,8 @@ class Likenesses:
             return self._elements(held, steps) if len(held) <= _MOST else []
         if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
             return self._attributes(attributes_and_slots(value), steps)
+        if isinstance(value, type):
+            self.classes.append((value, None))
         return [id(value)] if callable(value) else []
 
     def _elements(self, values: Iterable[Any], steps: int) -> list[Any]:
@@ -118,6 +128,9 @@ class Likenesses:
     def _attributes(self, own: Mapping[str, Any], steps: int) -> list[Any]:
         parts: list[Any] = []
         for name, value in own.items():
-            if type(value) not in PLAIN and name not in OWN_TABLES:
+            kind = type(value)
+            if kind not in PLAIN and name not in OWN_TABLES:
                 parts += (name, self.of(value, steps))
+                if kind in _LEADING:
+                    self.held.append((name, value))
         return parts

@@ -60,6 +60,7 @@ class RandomStates:
         self._drawn: dict[int, tuple[random.Random, Any]] = {}
         self._held: dict[int, tuple[str, HeldGenerator]] = {}
         self._classes: set[type] = set()
+        self._looked_through: set[type] = set()
         self._error: TraceError | None = None
         self._clock = ""
 
@@ -232,6 +233,10 @@ class RandomStates:
         pending = [value]
         while pending:
             part = pending.pop()
+            if type(part) is type:  # Many functions find the same classes.
+                if part in self._looked_through:
+                    continue
+                self._looked_through.add(part)
             held = held_generator(part)
             if held is not None:
                 self._held.setdefault(id(part), (path, held))

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fxplug.capture import current
 from fxplug.capture.caches import Caches
 from fxplug.capture.likeness import Likenesses
+from fxplug.capture.methods_by_name import MethodsByName
 from fxplug.semantics.internals import DISABLED_DISPATCH, autograd_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from contextvars import ContextVar
-    from types import CodeType
+    from types import CodeType, FunctionType
 
     from torch import nn
 
@@ -136,6 +137,10 @@ class ModuleInterceptor(Protocol):
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         ...
 
+    def on_heard_call(self, function: FunctionType) -> None:
+        """Hear that the program calls a function that is in `Session.heard`, given with its own code."""
+        ...
+
     def on_beginning(self) -> None:
         """Hear that the program begins, when what it may call from the start was heard of."""
         ...
@@ -175,8 +180,18 @@ class Session:
     """One trace. A context that was copied inside it, as tasks do, may outlive it, and then finds nobody here."""
 
     __slots__ = (
-        *("asked", "caches", "conversions", "entered", "interceptor", "leaves", "likenesses", "modes"),
-        *("namespaces", "probes", "reached", "watched"),
+        *(
+            "asked",
+            "caches",
+            "conversions",
+            "entered",
+            "heard",
+            "interceptor",
+            "leaves",
+            "likenesses",
+            "modes",
+        ),
+        *("methods", "namespaces", "probes", "reached", "watched"),
     )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
@@ -193,11 +208,15 @@ class Session:
         """The same for those of which it is known whether something may stand for them."""
         self.likenesses = Likenesses()
         """Which modules and objects lead to the same code."""
+        self.methods = MethodsByName()
+        """The methods of those that no code has named yet."""
         self.reached: dict[tuple[int, int], Any] = {}
         """Id, and likeness of the object whose method it is -> function, of those that have been looked at for
         questions that no traced value hears."""
         self.watched: set[int] = set()
         """Those of them that ask something about what they are called with."""
+        self.heard: set[int] = set()
+        """Those of them whose calls the interceptor wants to hear of."""
         self.caches = Caches()
         """The functions among them whose results are kept."""
         self.entered: set[int] = set()

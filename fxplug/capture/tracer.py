@@ -420,7 +420,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise kept
         if self._refusals and self.problems is None:
             first = self._refusals[0]
-            raise TraceError(
+            raise type(first)(
                 f"{first.message} (An 'except' of the program caught this error and went on; with the value it would "
                 "have taken the other way.)",
                 code=first.code,

@@ -291,6 +291,8 @@ def _call(
     kwargs: dict[str, Any],
 ) -> Any:
     function = reference()
+    if id(function) in session.heard and session.interceptor is not None:
+        session.interceptor.on_heard_call(original)
     is_kept = function in _kept
     if id(function) in session.watched and not is_kept and id(function) not in session.leaves:
         check_comparisons(session, original, args, kwargs)
@@ -408,14 +410,20 @@ def look_through(patches: Patches, function: Callable[..., Any]) -> None:
             _hold_name(patches, session, namespace, _BUILTINS[key], kept[key])
 
 
-def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> None:
-    """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
+def _plain(function: Any) -> Any:
+    """Return the function or bound method that runs where something is called."""
     while isinstance(function, partial):
         function = function.func
     if isinstance(function, GuardedForward):
         function = function.__wrapped__
     if not isinstance(function, (FunctionType, MethodType)):
         function = getattr(function, "__call__", function)  # noqa: B004 - an object whose class says how it is called
+    return function
+
+
+def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> None:
+    """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
+    function = _plain(function)
     receiver = getattr(function, "__self__", None)
     runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
     for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
@@ -435,6 +443,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         _hear_of_modes(patches, session, namespace, scan.names)
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
+            _hold_function(patches, session, found)
+        elif id(found) in session.heard:
             _hold_function(patches, session, found)
 
 

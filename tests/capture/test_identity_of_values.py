@@ -821,3 +821,71 @@ def test_an_encoder_layer_is_not_checked_all_over(mode):
     assert not module.graph.find_nodes(op="call_function", target=operator.is_)
     x = torch.rand(4, 5, 8)
     torch.testing.assert_close(module(x), layer(x))
+
+
+class Compared(nn.Module):
+    def forward(self, y, x):
+        return y * 2 if y is x else y * 3
+
+
+class ComparesInALayer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Compared()
+
+    def forward(self, x):
+        return self.layer(x.contiguous(), x)
+
+
+def catches_everything(x):
+    y = x.contiguous()
+    try:
+        return y * 2 if _is_the_same(y, x) else y * 3
+    except Exception:
+        return y * 5
+
+
+def _is_the_same(one, other):
+    return one is other
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("make", [ComparesInALayer, lambda: catches_everything])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_what_is_compared_by_a_function_that_is_reached_late_is_guarded(make, mode, is_same):
+    examples = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2).t()
+    program = make()
+    captured = fxplug.trace(program, (examples[not is_same],), mode=mode, check=False)
+
+    assert torch.equal(captured(examples[not is_same]), program(examples[not is_same]))
+    with pytest.raises(fxplug.GuardError, match=r" is \S"):
+        captured(examples[is_same])
+
+
+class NeverCompares(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.helper = HasComparisons()
+
+    def forward(self, x):
+        return self.helper.run(x.contiguous())
+
+
+class HasComparisons:
+    def run(self, x):
+        return self.run_both(x) if isinstance(x, list) else x * 2
+
+    def run_both(self, pair):
+        return self.compare(*pair)
+
+    def compare(self, one, other):
+        return one is other
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_functions_that_compare_and_are_not_called_need_no_guards(mode):
+    captured = fxplug.trace(NeverCompares(), (torch.arange(6.0).reshape(2, 3),), mode=mode)
+
+    other = torch.arange(6.0).reshape(3, 2).t()
+    assert torch.equal(captured(other), other * 2)
+    assert not [guard for guard in captured.guards if " is " in str(guard) and "contiguous" in str(guard)]

@@ -14,7 +14,12 @@ from torch.utils.hooks import RemovableHandle
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.arrays import is_number
 from fxplug.capture.closures import ClosureCall, Transformed
-from fxplug.capture.compared import are_handed_over, comparisons_under_way, may_compare_elsewhere
+from fxplug.capture.compared import (
+    MissedComparisonError,
+    are_handed_over,
+    comparisons_under_way,
+    may_compare_elsewhere,
+)
 from fxplug.capture.examples.asking import Answerer
 from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import expression
@@ -25,6 +30,7 @@ from fxplug.capture.examples.results import has_fixed_length, rebuilt
 from fxplug.capture.examples.snapshots import HooksOnTensors, Snapshots
 from fxplug.capture.examples.structures import is_field
 from fxplug.capture.sameness import is_identity, passes_on
+from fxplug.capture.sessions import active
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Node, effects
@@ -83,6 +89,9 @@ class ValueKeeper(Answerer):
     """Name of each node -> copy of its value, where that is wanted."""
     without_data: Any = None
     """In shape mode, what makes tensors without data."""
+    compares_elsewhere: bool = False
+    """Whether it is guarded that calls return what they are given, or another tensor, for the sake of functions that
+    compare these later. Where none is called that could, no guards are needed."""
     fixes_numbers: bool = False
     """Whether sizes and other numbers are those of the examples, and plain numbers to the program."""
     plain_numbers: frozenset[str] = frozenset()
@@ -106,6 +115,7 @@ class ValueKeeper(Answerer):
         self._generators: dict[int, tuple[torch.Generator, torch.Tensor, Node]] = {}
         self._split: dict[int, weakref.ref[torch.Tensor]] = {}
         """By their ids, the tensors of which the program has received two for one."""
+        self._has_begun = False
         self._comparing: list[CodeType] = []
         """The code of functions that compare what they are called with."""
 
@@ -270,7 +280,7 @@ class ValueKeeper(Answerer):
         known = self._known.get(id(value))
         if known is not None and not writes and self._converting:
             return value
-        if self._compares and not writes:
+        if (self._compares or self.compares_elsewhere) and not writes:
             if known is None:
                 self._tell_from_arguments(source)
             elif self._is_compared(value):
@@ -292,9 +302,28 @@ class ValueKeeper(Answerer):
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call (see `StateKeeper.on_function_reached`)."""
         super().on_function_reached(function, code, names, owner)
-        if are_handed_over(function, code, owner):
+        is_first, self._has_begun = not self._has_begun, True
+        if not are_handed_over(function, code, owner):
+            return
+        if is_first:  # The program itself, which is called in any case, and by its own code.
             self._comparing.append(code)
             self._compares = True
+        elif not self.compares_elsewhere and (session := active.get()) is not None:
+            session.heard.add(id(function))  # Most of those that are in reach are never called.
+
+    def on_heard_call(self, function: FunctionType) -> None:
+        """Hear that the program calls a function that compares what it is called with.
+
+        Raises:
+            MissedComparisonError: What calls return was not compared so far.
+        """
+        if not self.paused:
+            error = MissedComparisonError(
+                f"Cannot trace: {function.__name__} compares by identity what it is called with{place_in_program()}.",
+                code="FXP-T043",
+            )
+            self.note_refusal(error)
+            raise error
 
     def _look_at_key(self, value: torch.Tensor) -> None:
         """Look at a tensor that the program uses as a key, or puts into a set: which object it is decides.
@@ -340,7 +369,7 @@ class ValueKeeper(Answerer):
         for _, values in comparisons_under_way(_is_value):
             if not values or any(value is tensor for value in values):
                 return True
-        return may_compare_elsewhere(self._comparing)
+        return self.compares_elsewhere or may_compare_elsewhere(self._comparing)
 
     def _tell_from_arguments(self, source: Node | Part) -> None:
         """Guard that what a call returned is none of its arguments, if it may be and the program may compare them."""
@@ -352,7 +381,7 @@ class ValueKeeper(Answerer):
             for node in nodes if values else inputs:
                 if node in inputs:
                     self._decide_identity(source, node, answer=False)
-        if may_compare_elsewhere(self._comparing):
+        if self.compares_elsewhere or may_compare_elsewhere(self._comparing):
             for node in inputs:
                 self._decide_identity(source, node, answer=False)
 

@@ -1,0 +1,378 @@
+"""Functions that a program calls by names that stand elsewhere than where it finds their objects."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+import fxplug
+from fxplug import TraceError
+
+count = 0
+
+
+def step() -> int:
+    global count  # noqa: PLW0603 - state that is in no module is what this is about
+    count += 1
+    return count
+
+
+def stepped(x: torch.Tensor) -> torch.Tensor:
+    return x * step()
+
+
+class Acting:
+    """Its objects keep state outside of all modules."""
+
+    def act(self, x):
+        return x * step()
+
+    @property
+    def value(self):
+        return step()
+
+
+class Inherited(Acting):
+    pass
+
+
+class Calling:
+    def __call__(self, x):
+        return x * step()
+
+
+class CallingToo(Calling):
+    pass
+
+
+class Counted:
+    def __init__(self):
+        self.number = step()
+
+
+class CountedToo(Counted):
+    def __init__(self):
+        super().__init__()
+        self.other = 1
+
+
+class CountedInNew:
+    def __new__(cls):
+        found = super().__new__(cls)
+        found.number = step()
+        return found
+
+
+class Kind(type):
+    def __call__(cls, *args: Any):
+        made = super().__call__(*args)
+        made.number = step()
+        return made
+
+
+class OfKind(metaclass=Kind):
+    number = 0
+
+
+class Pair(NamedTuple):
+    one: int
+
+    def act(self, x):
+        return x * step()
+
+
+class PairToo(Pair):
+    pass
+
+
+class Entered:
+    def __enter__(self):
+        return step()
+
+    def __exit__(self, *_: object):
+        return None
+
+
+class EnteredToo(Entered):
+    pass
+
+
+class Registry:
+    known: dict[str, Any] = {"stepped": stepped}  # noqa: RUF012 - it belongs to the class
+
+    @classmethod
+    def get(cls, name):
+        return cls.known[name]
+
+
+class Holder:
+    def __init__(self):
+        self.inner, self.function, self.table = Acting(), stepped, {"a": [stepped]}
+
+
+KINDS = {"acting": Inherited, "calling": CallingToo}
+HELD = Holder()
+MAKE = functools.partial(Acting)
+
+
+def inherited(x):
+    return Inherited().act(x)
+
+
+def inherited_call(x):
+    return CallingToo()(x)
+
+
+def inherited_maker(x):
+    return x * CountedToo().number
+
+
+def made_by_new(x):
+    return x * CountedInNew().number
+
+
+def made_by_its_class(x):
+    return x * OfKind().number
+
+
+def named_tuple(x):
+    return PairToo(1).act(x)
+
+
+def inherited_context(x):
+    with EnteredToo() as number:
+        return x * number
+
+
+def static(x):
+    return Registry.get("stepped")(x)
+
+
+def class_in_a_table(x):
+    return KINDS["acting"]().act(x)
+
+
+def called_class_in_a_table(x):
+    return KINDS["calling"]()(x)
+
+
+def class_in_a_partial(x):
+    return MAKE().act(x)
+
+
+def _make():
+    return Inherited()
+
+
+def made_elsewhere(x):
+    return _make().act(x)
+
+
+def _act_on(thing, x):
+    return thing.act(x)
+
+
+def handed_on(x):
+    return _act_on(HELD.inner, x)
+
+
+def _call_function_of(holder, x):
+    return holder.function(x)
+
+
+def function_of_what_is_handed_on(x):
+    return _call_function_of(HELD, x)
+
+
+def _call_in_table_of(holder, x):
+    return holder.table["a"][0](x)
+
+
+def table_of_what_is_handed_on(x):
+    return _call_in_table_of(HELD, x)
+
+
+def _value_of(thing):
+    return thing.value
+
+
+def property_of_what_is_handed_on(x):
+    return x * _value_of(Inherited())
+
+
+def class_in_a_closure():
+    class Local:
+        def act(self, x):
+            return x * step()
+
+    return lambda x: Local().act(x)
+
+
+class Block(nn.Module):
+    def act(self, x):
+        return x * step()
+
+    def forward(self, x):
+        return x
+
+
+class HandsOnAModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x):
+        return _act_on(self.block, x)
+
+
+class HandsOnModules(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = _act_on(block, x)
+        return x
+
+
+class PicksAModule(HandsOnModules):
+    def pick(self):
+        return self.blocks[0]
+
+    def forward(self, x):
+        return self.pick().act(x)
+
+
+class HandsOnAnObject(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.helper = Holder()
+
+    def forward(self, x):
+        return _call_function_of(self.helper, x)
+
+
+class HoldsAClass(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kind = Inherited
+
+    def forward(self, x):
+        return self.kind().act(x)
+
+
+class HasAClass(nn.Module):
+    kind = Inherited
+
+    def forward(self, x):
+        return self.kind().act(x)
+
+
+FUNCTIONS = [
+    *(
+        inherited,
+        inherited_call,
+        inherited_maker,
+        made_by_new,
+        made_by_its_class,
+        named_tuple,
+        inherited_context,
+    ),
+    *(static, class_in_a_table, called_class_in_a_table, class_in_a_partial, made_elsewhere, handed_on),
+    *(function_of_what_is_handed_on, table_of_what_is_handed_on, property_of_what_is_handed_on),
+]
+MODULES = [HandsOnAModule, HandsOnModules, PicksAModule, HandsOnAnObject, HoldsAClass, HasAClass]
+MAKERS = [
+    *(pytest.param(lambda function=function: function, id=function.__name__) for function in FUNCTIONS),
+    *(pytest.param(kind, id=kind.__name__) for kind in (*MODULES, class_in_a_closure)),
+]
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("make", MAKERS)
+def test_state_outside_of_modules_is_found_behind_any_name(make, mode):
+    with pytest.raises(TraceError) as refused:
+        fxplug.trace(make(), None if mode == "symbolic" else (torch.ones(2),), mode=mode, check=False)
+    assert refused.value.code == "FXP-T055"
+    assert "count" in str(refused.value)
+
+
+class AsksForTheClass(nn.Module):
+    def act(self, x):
+        return x * 2 if type(x) is torch.Tensor else x * 3
+
+    def forward(self, x):
+        return x
+
+
+class HandsOnOneThatAsks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = AsksForTheClass()
+
+    def forward(self, x):
+        return _act_on(self.block, x)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_question_for_a_class_behind_a_name_elsewhere_is_answered(mode):
+    captured = fxplug.trace(HandsOnOneThatAsks(), (torch.ones(2),), mode=mode, check=False)
+
+    assert captured(torch.ones(3)).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_a_question_for_a_class_behind_a_name_elsewhere_is_refused_without_examples():
+    with pytest.raises(TraceError) as refused:
+        fxplug.symbolic_trace(HandsOnOneThatAsks())
+    assert refused.value.code == "FXP-T040"
+
+
+class Resizing(nn.Module):
+    def shrink(self, x):
+        return x[: int(x.shape[0] * 0.5)]
+
+    def forward(self, x):
+        return x
+
+
+def test_conversions_behind_a_name_elsewhere_are_part_of_the_graph():
+    class HandsOn(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = Resizing()
+
+        def forward(self, x):
+            return _shrink_by(self.block, x)
+
+    captured = fxplug.symbolic_trace(HandsOn())
+
+    assert captured(torch.ones(6)).shape == (3,)
+    assert captured(torch.ones(9)).shape == (4,)
+
+
+def _shrink_by(block, x):
+    return block.shrink(x)
+
+
+def test_what_a_constructor_calls_by_name_is_no_method_of_the_root():
+    class Named:
+        def __init__(self):
+            super().__init__()
+            self.name = 2
+
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.number = 3 * step()
+
+        def forward(self, x):
+            return x * Named().name
+
+    captured = fxplug.trace(Root(), (torch.ones(2),))
+
+    assert captured(torch.ones(2)).tolist() == [2.0, 2.0]
