@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping
+from functools import partial
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,18 +52,24 @@ class _Forward:
     def __func__(self) -> Any:
         return _run_graph
 
+    @property
+    def __self__(self) -> Any:
+        return None  # Some versions of Dynamo ask any method what it is bound to.
+
     def __get__(self, instance: GraphModule | None, owner: type[GraphModule]) -> Any:
         if instance is None:
             # torch.fx traces what the class of its root has as forward; here that hangs on the instance.
             root = root_being_traced(owner)
             return self if root is None else _compiled(root).function
         if is_dynamo_compiling():
-            _refresh(instance)
+            instance._refresh_code()  # pyright: ignore[reportPrivateUsage] - as below
         state = instance.__dict__
         compiled: CompiledFunction | None = state["_compiled"]
         if compiled is None or compiled.version != state["_graph"].version:
             compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
-        bound = compiled.function.__get__(instance)
+        function: Any = compiled.function
+        # Not every Dynamo knows what it is to bind a function.
+        bound = partial(function, instance) if is_dynamo_compiling() else function.__get__(instance)
         guards: GuardSet | None = state.get("_guards")
         if guards is None and relies_on_state(state["_graph"]):
             guards = NO_GUARDS
@@ -88,13 +95,6 @@ def _compiled(module: nn.Module) -> CompiledFunction:
     if compiled is None or compiled.version != state["_graph"].version:
         compiled = cast("GraphModule", module)._compile()  # pyright: ignore[reportPrivateUsage] - as above
     return compiled
-
-
-@runs_outside_dynamo
-def _refresh(module: nn.Module) -> bool:
-    """Generate code that is out of date. Dynamo runs this when it meets it, instead of tracing the code generator."""
-    _compiled(module)
-    return True
 
 
 _GRAPH_FORWARD = _Forward()
@@ -249,6 +249,15 @@ class GraphModule(nn.Module):
             compiled = compile_code(code, name=state["_class_name"], version=graph.version)
         state["_compiled"] = compiled
         return compiled
+
+    @runs_outside_dynamo
+    def _refresh_code(self) -> bool:
+        """Generate code that is out of date. Dynamo runs this when it meets it, instead of tracing the code generator.
+
+        It is a method as Dynamo runs those for any module; to functions, some versions pass plain values alone.
+        """
+        _compiled(self)
+        return True
 
     def recompile(self) -> PythonCode:
         """Generate and compile code for the graph as it is now; calls do it by themselves after an edit."""
