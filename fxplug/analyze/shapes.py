@@ -14,7 +14,7 @@ from fxplug.execute.shadow import with_other_tensors
 from fxplug.ir import Node, iterate_leaves, map_aggregate
 from fxplug.semantics.internals import without_data
 from fxplug.semantics.random_state import kept_random_state
-from fxplug.semantics.symbols import SymbolicSizes, is_symbolic, size_text
+from fxplug.semantics.symbols import SymbolicSizes, is_symbolic, lies_as, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -137,7 +137,7 @@ def _fake(value: Any, mode: Any) -> Any:
 def _metadata(tensor: torch.Tensor) -> TensorMetadata:
     found: torch.memory_format | None = None
     for candidate in (torch.contiguous_format, torch.channels_last, torch.channels_last_3d):
-        if _fits(tensor, candidate) and tensor.is_contiguous(memory_format=candidate):
+        if lies_as(tensor, candidate):
             found = candidate
             break
     qparams: dict[str, Any] = {}
@@ -150,11 +150,6 @@ def _metadata(tensor: torch.Tensor) -> TensorMetadata:
     return TensorMetadata(
         tensor.shape, tensor.dtype, tensor.requires_grad, tensor.stride(), found, tensor.is_quantized, qparams
     )
-
-
-def _fits(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
-    ranks = {torch.channels_last: 4, torch.channels_last_3d: 5}
-    return memory_format not in ranks or tensor.dim() == ranks[memory_format]
 
 
 def shape_text(node: Node) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.semantics.internals import FUNCTIONAL_BATCH_NORM, RRELU, TRAINED_BATCH_NORM, USED_BATCH_NORM
+from fxplug.semantics.symbols import lies_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,9 +51,8 @@ def _copy(into: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
     if source.shape != into.shape:
         value = aten.expand.default(value, list(into.shape))
     formats = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
-    ranks = (into.dim(), 4, 5)
-    for memory_format, rank in zip(formats, ranks, strict=True):
-        if into.dim() == rank and into.is_contiguous(memory_format=memory_format):
+    for memory_format in formats:
+        if lies_as(into, memory_format):
             return aten.clone.default(value, memory_format=memory_format)
     return aten.clone.default(value)
 

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph
 
-__all__ = ["SymbolicSizes", "expression_of", "is_asked_about", "is_symbolic", "size_text", "write_expression"]
+__all__ = [
+    "SymbolicSizes",
+    "example_of",
+    "expression_of",
+    "is_asked_about",
+    "is_symbolic",
+    "lies_as",
+    "size_text",
+    "write_expression",
+]
+
+_INNER_FIRST = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
+"""Format -> the dimensions in the order of their strides, the smallest one first."""
 
 
 class SymbolicSizes:
@@ -188,6 +200,29 @@ def _strides(tensor: torch.Tensor, sizes: Sequence[Any]) -> list[Any]:
     return strides
 
 
+def lies_as(tensor: torch.Tensor, memory_format: torch.memory_format) -> bool:
+    """Return whether the elements of a tensor lie in memory as a format says, whatever its open sizes are.
+
+    Not every version of torch knows that of a tensor with open sizes which another one was computed from.
+    """
+    order = _INNER_FIRST.get(memory_format, tuple(reversed(range(tensor.dim()))))
+    if len(order) != tensor.dim():
+        return False
+    if tensor.is_contiguous(memory_format=memory_format):
+        return True
+    sizes, strides = tensor.shape, tensor.stride()
+    if not any(map(is_symbolic, (*sizes, *strides))):
+        return False
+    shapes: Any = importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    step: Any = 1
+    for at in order:
+        size: Any = sizes[at]
+        if (is_symbolic(size) or size != 1) and not shapes.statically_known_true(strides[at] == step):
+            return False
+        step = step * size
+    return True
+
+
 def is_symbolic(value: Any) -> bool:
     """Return whether a number is computed from open sizes."""
     return isinstance(value, (torch.SymInt, torch.SymBool, torch.SymFloat))
@@ -201,6 +236,11 @@ def is_asked_about(size: Any) -> bool:
 def expression_of(value: Any) -> Any:
     """Return the expression of a number that is computed from open sizes."""
     return value.node.expr
+
+
+def example_of(size: Any) -> Any:
+    """Return what a number is for the examples, where it may be computed from open sizes."""
+    return size.node.hint if is_symbolic(size) else size
 
 
 def size_text(value: Any) -> str:

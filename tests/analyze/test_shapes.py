@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from fxplug.analyze import ShapeProp, described_copy, propagate_shapes, shape_te
 from fxplug.api import ExampleError
 from fxplug.errors import AnalysisError, GraphError, InvalidArgumentError
 from fxplug.plugins import PluginManager
+from fxplug.semantics.symbols import SymbolicSizes, is_asked_about, lies_as
 
 NONE = PluginManager(candidates=[], environ={})
 IMAGES = torch.randn(2, 3, 8, 8)
@@ -106,6 +108,18 @@ def test_layouts_in_memory_stay():
     assert module.graph.output_node().meta["tensor_meta"].memory_format is torch.channels_last
     with pytest.raises(InvalidArgumentError, match=r"do not lie side by side. Pass tensor.contiguous\(\)"):
         propagate_shapes(module, torch.randn(4, 4)[:, ::2], dynamic={0: {0: "n"}})
+
+
+def test_layouts_are_known_where_torch_does_not_tell():
+    images = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    made = SymbolicSizes({0: {0: "n", 2: "h"}}, ["x"], [images]).converted(0, images)
+    parts = {"shape": made.shape, "stride": made.stride, "dim": made.dim}
+    silent = SimpleNamespace(**parts, is_contiguous=lambda memory_format: False)
+
+    assert lies_as(silent, torch.channels_last)
+    assert not lies_as(silent, torch.contiguous_format)
+    assert not lies_as(silent, torch.channels_last_3d)
+    assert not is_asked_about(made.shape[0])
 
 
 @pytest.mark.parametrize(
