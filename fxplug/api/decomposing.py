@@ -65,7 +65,8 @@ def decompose(
         InvalidArgumentError: `module` is no graph module, `decompositions` holds something else than records, or
             arguments do not go together.
         DecompositionError: A decomposition fails, or leads back to itself; or the program cannot be expressed by
-            operators of ATen, for example because it asks for values. The message names the node and its line.
+            operators of ATen, for example because it asks for values, or would have values of other sizes or dtypes
+            then (FXP-R002). The message names the node and its line.
 
     Example:
         ::

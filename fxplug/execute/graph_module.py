@@ -69,7 +69,7 @@ class _Forward:
             compiled = instance._compile()  # pyright: ignore[reportPrivateUsage] - one class in two parts
         function: Any = compiled.function
         # Not every Dynamo knows what it is to bind a function.
-        bound = partial(function, instance) if is_dynamo_compiling() else function.__get__(instance)
+        bound: Any = partial(function, instance) if is_dynamo_compiling() else function.__get__(instance)
         guards: GuardSet | None = state.get("_guards")
         if guards is None and relies_on_state(state["_graph"]):
             guards = NO_GUARDS

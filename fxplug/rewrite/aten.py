@@ -21,6 +21,13 @@ from fxplug.ir import Graph, MadeBy, Node, RegionEntry, effects, iterate_leaves,
 from fxplug.rewrite.aten_tables import take_along_dim
 from fxplug.rewrite.calls import is_of_torch
 from fxplug.rewrite.edits import notes_of
+from fxplug.rewrite.expected import (
+    Description,
+    as_fake,
+    difference,
+    expected_values,
+    is_kept,
+)
 from fxplug.rewrite.gradients import (
     GradientsInside,
     HasGradient,
@@ -140,11 +147,13 @@ class _AtenWriter(Interpreter):
         self.extra_traceback = False
         self.for_inference = False
         """Whether nobody needs gradients of the result."""
+        self.expected: dict[Node, Description] = {}
+        """What values are like in the program."""
 
     # -- what stands for what
 
     def _state_stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        fake = _as_fake(tensor, self.fake_mode)
+        fake = as_fake(tensor, self.fake_mode)
         path = self._paths[id(tensor)]
         self.recorder.paths[id(fake)] = path
         return self._new_state(fake, tensor, path)
@@ -172,7 +181,7 @@ class _AtenWriter(Interpreter):
         if not isinstance(leaf.value, torch.Tensor):
             return leaf.value
         if self.sizes is None:
-            fake = _as_fake(leaf.value, self.fake_mode)
+            fake = as_fake(leaf.value, self.fake_mode)
         else:
             fake = self.sizes.converted(position, leaf.value)
             for dimension in self.sizes.dynamic.get(position, ()):
@@ -194,6 +203,7 @@ class _AtenWriter(Interpreter):
         Raises:
             DecompositionError: A node cannot be expressed.
         """
+        self.expected = expected_values(self.source, self.inputs)
         values = dict(zip(self._placeholders, self._written_inputs(), strict=True))
         with (
             self.fake_mode,
@@ -210,7 +220,7 @@ class _AtenWriter(Interpreter):
         count = len(self.new_graph.nodes)
         try:
             self._check_writes(n)
-            value = self._kept(n) if n.op == "call_function" and _is_kept(n) else super().run_node(n)
+            value = self._kept(n) if is_kept(n) else super().run_node(n)
             value = self._with_gradient_as_said(n, value)
             if self.sizes is not None:
                 self.sizes.check_open("it")
@@ -219,6 +229,9 @@ class _AtenWriter(Interpreter):
                 self._annotate(n, value, count)
         except Exception as error:
             raise _failure(n, error) from error
+        wrong = difference(n, value, self.expected)
+        if wrong is not None:
+            raise _failure(*wrong)
         return value
 
     def _enter(self, node: Node, depth: int) -> Any:
@@ -595,18 +608,8 @@ def _rebuilt(value: Any, leaves: Iterator[Any]) -> Any:
     return next(leaves)
 
 
-def _as_fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    plain = tensor if tensor.is_leaf else tensor.detach().requires_grad_(tensor.requires_grad)
-    return mode.from_tensor(plain, static_shapes=True)
-
-
 def _newest(leaf: Any) -> Any:
     return from_functional(leaf) if is_functional(leaf) else leaf
-
-
-def _is_kept(node: Node) -> bool:
-    effect = effects.effect_of(node)
-    return node.target in CHECKS or effect.outside
 
 
 def _call_text(node: Node) -> str:
@@ -626,4 +629,5 @@ def _failure(node: Node, error: Exception) -> Exception:
             "Take it out of the program, or decompose the parts beside it."
         )
     text = error.message if isinstance(error, FxplugError) else f"{type(error).__name__}: {error}"
-    return DecompositionError(f"{what}{where}: {text.rstrip('.')}.")
+    code = error.code if isinstance(error, DecompositionError) else None
+    return DecompositionError(f"{what}{where}: {text.rstrip('.')}.", code=code)
