@@ -266,6 +266,7 @@ def test_what_is_noted_apart_and_helpers_are_read_too():
     torch.testing.assert_close(lowered.module(X - 1), Model()(X - 1))
 
 
+@pytest.mark.filterwarnings("ignore:While it was traced, the program:fxplug.errors.TraceWarning")
 @pytest.mark.parametrize(
     ("forward", "reason"),
     [
