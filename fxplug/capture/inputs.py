@@ -174,10 +174,12 @@ def call_with(
     )
     if not isinstance(plain, FunctionType) or hasattr(plain, "__wrapped__"):
         starred = first_unknown(inputs, values)
+        none = f"concrete_args={{{str(starred).lstrip('*')!r}: {'{}' if str(starred).startswith('**') else '()'}}}"
         raise TraceError(
             f"Cannot trace {name_of(function)!r}: how many values {starred} receives is unknown, and the function is "
-            f"not plain Python, so that a stand-in for all of them could be handed over. Trace it with example inputs, "
-            f"which say how many there are, or trace a function with a fixed number of parameters that calls it.",
+            "not plain Python, so that a stand-in for all of them could be handed over. Trace it on example inputs "
+            f"(mode='value' or 'shape'), which say how many there are, say that there are none ({none}), or trace a "
+            "function with a fixed number of parameters that calls it.",
             code="FXP-T008",
         )
     if receiver and not plain.__code__.co_argcount:
