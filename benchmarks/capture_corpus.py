@@ -1,7 +1,8 @@
 """How many small programs each way of capturing gets right: ``python -m benchmarks.capture_corpus``.
 
 The programs are those of ``tests/capture_corpus``; they run in processes of their own, which some of them end. With
-``--write`` the tables are kept in ``benchmarks/results`` and in the page of the documentation that quotes them.
+``--write`` the tables are kept in ``benchmarks/results`` and in the page of the documentation that quotes them. With
+``--device cuda`` the tensors of the programs are on a GPU; programs that eager cannot run there are left out.
 """
 
 from __future__ import annotations
@@ -58,12 +59,18 @@ def _import_corpus() -> tuple[Any, Any]:
     return corpus, importlib.import_module("capture_corpus.isolation")
 
 
-def measure() -> tuple[dict[str, Any], Verdicts]:
-    """Return the programs, and how each engine did with each of them."""
+def measure(device: str = "cpu") -> tuple[dict[str, Any], Verdicts]:
+    """Return the programs, and how each engine did with each of them.
+
+    Args:
+        device: Where the tensors of the programs are.
+    """
     corpus, isolation = _import_corpus()
     installed = {package for package in ("", "numpy") if not package or importlib.util.find_spec(package)}
     programs = {name: entry for name, entry in corpus.all_programs().items() if entry.needs in installed}
-    return programs, {engine: isolation.judge_elsewhere(engine, programs) for engine in _ENGINES}
+    verdicts = {engine: isolation.judge_elsewhere(engine, programs, device) for engine in _ENGINES}
+    absent = {name for name, verdict in verdicts["value"].items() if verdict.kind == "absent"}
+    return {name: entry for name, entry in programs.items() if name not in absent}, verdicts
 
 
 def tables(programs: Mapping[str, Any], verdicts: Verdicts) -> str:
@@ -138,14 +145,29 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _unlike_the_cpu(programs: Mapping[str, Any], verdicts: Verdicts) -> Iterable[str]:
+    """Yield a line for each verdict of fxplug that is not the one that the corpus expects."""
+    yield "\nNot as expected:\n"
+    for engine in list(_ENGINES)[1:]:
+        for name, program in programs.items():
+            verdict, expected = verdicts[engine][name], program.expected(engine)
+            found = verdict.kind if verdict.kind == "equal" else verdict.code
+            if found != (expected or "equal") and verdict.kind != "reported":
+                yield f"- {engine}, `{name}`: {verdict.kind} {verdict.code} {verdict.detail}\n"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Judge every program and print; keep the tables too when ``--write`` is among the arguments."""
     parser = argparse.ArgumentParser(description="Compare ways of capturing programs. Nothing is asserted.")
     parser.add_argument("--write", action="store_true", help="keep the tables in results and documentation")
+    parser.add_argument("--device", default="cpu", help="where the tensors of the programs are, e.g. cuda")
     options = parser.parse_args(arguments)
-    found = tables(*measure())
+    programs, verdicts = measure(options.device)
+    found = tables(programs, verdicts)
     sys.stdout.write(found)
-    if options.write:
+    if options.device != "cpu":
+        sys.stdout.writelines(_unlike_the_cpu(programs, verdicts))
+    elif options.write:
         facts = ", ".join(
             f"{name} {value}" for name, value in describe_surroundings().items() if name != "cpu_count"
         )

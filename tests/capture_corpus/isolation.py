@@ -20,15 +20,21 @@ _LIMIT = 60
 """Seconds for one program."""
 
 
-def judge_elsewhere(engine: str, names: Iterable[str]) -> dict[str, Verdict]:
-    """Return the verdict of each program. One that ends its process is killed; the others go on in a new one."""
+def judge_elsewhere(engine: str, names: Iterable[str], device: str = "cpu") -> dict[str, Verdict]:
+    """Return the verdict of each program. One that ends its process is killed; the others go on in a new one.
+
+    Args:
+        engine: Who captures them.
+        names: Of the programs.
+        device: Where their tensors are.
+    """
     left, verdicts = list(names), {}
     # That process starts elsewhere, and must find the same fxplug.
     home = str(Path(fxplug.__file__).parents[1])
     paths = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     while left:
         done = subprocess.run(
-            [sys.executable, str(_WORKER), engine, str(_LIMIT)],
+            [sys.executable, str(_WORKER), engine, str(_LIMIT), device],
             input="".join(f"{name}\n" for name in left),
             capture_output=True,
             text=True,

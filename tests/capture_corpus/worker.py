@@ -31,9 +31,10 @@ def main() -> None:
     sys.modules["capture_corpus"] = importlib.util.module_from_spec(spec)
     from capture_corpus.comparison import Verdict, judge
     from capture_corpus.corpus import all_programs
+    from capture_corpus.devices import on_device, why_not_there
     from capture_corpus.engines import ENGINES
 
-    engine, limit = sys.argv[1], int(sys.argv[2])
+    engine, limit, device = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # What programs print is no answer.
     programs = all_programs()
@@ -42,7 +43,12 @@ def main() -> None:
         name = line.strip()
         signal.alarm(limit)
         try:
-            verdict = judge(programs[name], ENGINES[engine])
+            if device == "cpu":
+                verdict = judge(programs[name], ENGINES[engine])
+            else:
+                program = on_device(programs[name], device)
+                reason = why_not_there(program)
+                verdict = Verdict("absent", "", reason) if reason else judge(program, ENGINES[engine])
         except _TooSlow:
             verdict = Verdict("failed", "", f"took longer than {limit} s")
         finally:
