@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import torch
 from torch import nn
 
-from fxplug.capture.containers import OWN_TABLES, Containers
-from fxplug.semantics.deep_copies import deep_copy, shallow_copy
+from fxplug.capture.containers import OWN_TABLES, Containers, copy_of, fill, is_unchanged
+from fxplug.semantics.deep_copies import deep_copy
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
 from fxplug.semantics.random_state import kept_random_state
@@ -225,7 +225,7 @@ class SavedState:
         for name, tensor in tensors_of(module):
             self._tensors.add(tensor, self.buffers[name])
         self._attributes: list[tuple[nn.Module, dict[str, Any]]] = []
-        self._contents: list[tuple[Any, Any]] = []
+        self._contents: list[tuple[Any, list[Any]]] = []
         self._containers = Containers()
         """Of attributes, with the containers in them."""
         kept = parts if buffers_only else (module,)
@@ -237,7 +237,7 @@ class SavedState:
             attributes = dict(vars(part))
             self._attributes.append((part, attributes))
             self._contents += [
-                (value, shallow_copy(value))
+                (value, copy_of(value))
                 for value in attributes.values()
                 if isinstance(value, (dict, list, set))
             ]
@@ -250,11 +250,8 @@ class SavedState:
         """Make the module what it was; objects that it held keep their identity."""
         for container, elements in self._contents:
             # In place: handles of hooks refer to the very dict that holds them.
-            if isinstance(container, list):
-                container[:] = elements
-            else:
-                container.clear()
-                container.update(elements)
+            if not is_unchanged(container, elements):
+                fill(container, elements)
         self._containers.restore(again=True)
         for part, attributes in self._attributes:
             current = vars(part)

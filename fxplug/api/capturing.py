@@ -382,6 +382,11 @@ def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
         ways["plain_numbers"] = ways.get("plain_numbers", frozenset()) | kept
         ways.setdefault("refusal", error)
         return True
+    hiding, known = ways.pop("hiding_functions", frozenset()), ways.get("looked_through", frozenset())
+    if not hiding <= known:
+        # A library keeps their calls for torch.fx, which cannot follow them. Examples can.
+        ways["looked_through"] = known | hiding
+        return True
     way = _WAYS_OF_KINDS.get(type(error), _OTHER_WAYS.get(error.code))
     if way is None or way in ways:
         return False
@@ -539,6 +544,7 @@ def _run_once(
     tracer.plain_numbers = ways.get("plain_numbers", frozenset())
     tracer.plain_conversions = "plain_conversions" in ways
     tracer.entered_modules = ways.get("entered", frozenset())
+    tracer.looked_through = ways.get("looked_through", frozenset())
     tracer.fills_caches = options.fills_caches
     tracer.keeps_what_is_held = "keeps_what_is_held" in ways
     tracer.keeps_structures = "keeps_structures" in ways
@@ -555,6 +561,7 @@ def _run_once(
             ways["needed_numbers"] = tracer.numbers_needed()
             ways["rehooked"] = tracer.modules_with_other_hooks()
             ways["assigns_what_is_held"] = tracer.assigns_what_is_held
+            ways["hiding_functions"] = tracer.hiding_functions
             ways["kept_numbers"] = tracer.numbers_left() if options.fills_caches else frozenset()
             raise
         captured = GraphModule(tracer.root, graph, name_of_root(program))

@@ -342,16 +342,31 @@ def fill(container: Any, before: list[Any]) -> None:
     if isinstance(container, CellType):
         _fill_cell(container, before)
         return
-    if isinstance(container, list):
-        cast("list[Any]", container)[:] = before
-        return
     if is_object(container):
         _set_fields(container, dict(before))
         return
-    container.clear()
-    if isinstance(container, deque):
-        cast("deque[Any]", container).extend(before)
+    _set_elements(container, before)
+
+
+def _set_elements(container: Any, before: list[Any]) -> None:
+    """Store elements past methods of the container's own class: it may refuse to be changed, or keep count of it."""
+    if isinstance(container, list):
+        list.__setitem__(cast("list[Any]", container), slice(None), before)
+    elif isinstance(container, deque):
+        deque.clear(cast("deque[Any]", container))
+        deque.extend(cast("deque[Any]", container), before)
+    elif isinstance(container, OrderedDict):
+        OrderedDict.clear(cast("OrderedDict[Any, Any]", container))
+        for key, value in before:
+            OrderedDict.__setitem__(cast("OrderedDict[Any, Any]", container), key, value)
+    elif isinstance(container, dict):
+        dict.clear(cast("dict[Any, Any]", container))
+        dict.update(cast("dict[Any, Any]", container), before)
+    elif isinstance(container, set):
+        set.clear(cast("set[Any]", container))
+        set.update(cast("set[Any]", container), before)
     else:
+        container.clear()
         container.update(before)
 
 

@@ -31,7 +31,6 @@ from fxplug.capture.containers import (
     KINDS,
     OWN_TABLES,
     PLAIN,
-    PLAIN_HOLDERS,
     copy_of,
     fill,
     is_array,
@@ -147,7 +146,8 @@ class OutsideState:
     What the modules below the root hold is known to `ModuleStates`; what others hold that a function finds is noted
     here.
 
-    Functions of installed libraries are not looked at: what they keep are caches.
+    Functions and classes of installed libraries are not looked at: what they keep are caches. Objects of theirs that a
+    function of the program finds are state like others: a scheduler counts its steps.
 
     Args:
         below: The ids of the modules below the root.
@@ -296,7 +296,7 @@ class OutsideState:
         elif isinstance(receiver, nn.Module):
             self.note_class(type(receiver))
             self._note_table(type(receiver).__qualname__, vars(receiver))
-        elif _is_own_object(receiver):
+        elif is_object(receiver):
             self._add(Known("attribute", type(receiver).__qualname__, "self"), receiver)
 
     def _note_module_of_python(
@@ -389,7 +389,7 @@ class OutsideState:
                 pending.extend((known, inner) for inner in _held_by(part))
             elif is_container(part):
                 pending.extend((known, inner) for inner in self._add_container(known, part))
-            elif _is_own_object(part):
+            elif is_object(part):
                 before = copy_of(part)
                 self._contents[id(part)] = (known, part, before)
                 self._objects.append((part, kind))
@@ -590,10 +590,6 @@ def _write(holder: Any, name: str, value: Any) -> None:
 def _is_namespace(value: Any) -> bool:
     """Return whether a value is the globals of a module, in which a trace puts things of its own."""
     return isinstance(value, dict) and "__builtins__" in value
-
-
-def _is_own_object(value: Any) -> bool:
-    return is_object(value) and (_is_own_class(type(value)) or isinstance(value, PLAIN_HOLDERS))
 
 
 _own: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()

@@ -65,7 +65,16 @@ if TYPE_CHECKING:
 
     from fxplug.capture.trampolines import Patch
 
-__all__ = ["body_of", "check_inputs", "hold_leaves", "hold_modes", "hold_wrapped", "look_through", "wrap"]
+__all__ = [
+    "body_of",
+    "check_inputs",
+    "hold_leaves",
+    "hold_modes",
+    "hold_wrapped",
+    "is_wrapped_for_torch_fx",
+    "look_through",
+    "wrap",
+]
 
 T = TypeVar("T")
 
@@ -142,6 +151,19 @@ def _why_not(value: Any) -> str | None:
     if not callable(value):
         return f"it is a {type(value).__name__}, which cannot be called. Pass a function, or the name of one."
     return None
+
+
+def is_wrapped_for_torch_fx(function: Any) -> bool:
+    """Return whether calls of a function stay calls because ``torch.fx.wrap`` was told of it, and for nothing else."""
+    if not isinstance(function, FunctionType) or function in _functions:
+        return False
+    session = active.get()
+    if session is not None and id(function) in session.leaves:
+        return False
+    named = [namespace.get(name) for (_, name), namespace in list(_names.items())]
+    return all(function is not value for value in named) and any(
+        original_of(namespace.get(name)) is function for name, namespace in torch_fx_wrapped_functions()
+    )
 
 
 # -- what is installed while any trace runs

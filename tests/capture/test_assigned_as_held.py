@@ -76,3 +76,61 @@ def test_what_need_not_be_guarded_is_not(mode):
     assert not [guard.text for guard in captured.guards if " is " in guard.text and "type(" not in guard.text]
     x = torch.rand(5, 2)
     torch.testing.assert_close(captured(x), Weighted()(x))
+
+
+class Rows(nn.Module):
+    def __init__(self, kind=list):
+        super().__init__()
+        self.rows = kind([torch.arange(3.0), torch.ones(3)])
+
+    def forward(self, x):
+        self.rows = type(self.rows)([row.to(x) for row in self.rows])
+        self.rows[0].add_(1)
+        return sum(row * x for row in self.rows)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("mode", MODES)
+def test_lists_of_what_an_attribute_holds_may_be_assigned_to_it(mode, kind):
+    model = Rows(kind)
+    captured = fxplug.trace(copy.deepcopy(model), (torch.rand(3),), mode=mode)
+    for made in (copy.deepcopy(captured), captured):
+        reference = copy.deepcopy(model)
+        for _ in range(3):
+            x = torch.rand(3)
+            torch.testing.assert_close(made(x), reference(x))
+    with pytest.raises(fxplug.GuardError, match=r"\.to\(x\) is "):
+        captured(torch.rand(3).double())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_lists_that_are_changed_once_they_are_assigned_are_refused(mode):
+    class ByVariable(Rows):
+        def forward(self, x):
+            rows = [row.to(x) for row in self.rows]
+            self.rows = rows
+            rows.append(x)
+            return sum(row * x for row in self.rows)
+
+    class ByAttribute(Rows):
+        def forward(self, x):
+            self.rows = [row.to(x) for row in self.rows]
+            self.rows.append(x)
+            return sum(row * x for row in self.rows)
+
+    class Shorter(Rows):
+        def forward(self, x):
+            self.rows = [row.to(x) for row in self.rows[:1]]
+            return sum(row * x for row in self.rows)
+
+    class Swapped(Rows):
+        def forward(self, x):
+            self.rows = [row.to(x) for row in reversed(self.rows)]
+            return self.rows[0] * x
+
+    for kind in (ByVariable, ByAttribute, Shorter, Swapped):
+        model = kind()
+        with pytest.raises(fxplug.TraceError) as caught:
+            fxplug.trace(model, (torch.rand(3),), mode=mode)
+        assert caught.value.code == "FXP-T055"
+        assert len(model.rows) == 2

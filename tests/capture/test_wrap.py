@@ -737,3 +737,66 @@ def test_stand_in_of_a_class_passes_assigned_attributes_on():
     assert (Counter.made, Counter.extra) == (1, 1)
     del shim.extra
     assert not hasattr(Counter, "extra")
+
+
+# -- functions of libraries that are kept for torch.fx, on example inputs
+
+LEVELS = """
+import torch.fx
+
+class Levels:
+    def __init__(self, top):
+        self.top = top
+
+    def clip(self, x):
+        return x.clamp(max=self.top)
+
+@torch.fx.wrap
+def levels(x):
+    return Levels(x.shape[0] + 1), x.shape[0]
+
+@torch.fx.wrap
+def clip(x, levels):
+    return levels.clip(x)
+
+@torch.fx.wrap
+def kept(x):
+    return x + 1
+
+def program(x):
+    found, count = levels(x)
+    return clip(kept(x), found) * count
+"""
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_functions_that_hide_objects_from_torch_fx_are_looked_through_on_examples(module, mode):
+    made = module(LEVELS)
+    captured = fxplug.trace(made.program, (torch.tensor([1.0, 5.0]),), mode=mode)
+
+    assert made.kept in calls(captured.graph)
+    assert not {made.levels, made.clip} & set(calls(captured.graph))
+    for x in (torch.tensor([1.0, 5.0]), torch.tensor([9.0, 2.0, 3.0, 4.0, 5.0])):
+        assert torch.equal(captured(x), made.program(x))
+
+
+@pytest.mark.parametrize(("mode", "code"), [("shape", "FXP-T066"), ("value", "FXP-T063")])
+def test_what_stands_against_looking_through_a_function_for_torch_fx_is_said(module, mode, code):
+    made = module(LEVELS.replace("return Levels(x.shape[0] + 1)", "return Levels(x.numpy().max())"))
+    with pytest.raises(TraceError, match="numpy") as caught:
+        fxplug.trace(made.program, (torch.tensor([1.0, 5.0]),), mode=mode)
+
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_functions_that_a_user_keeps_are_not_looked_through(module, mode):
+    made = module(LEVELS)
+    fxplug.wrap(made.levels)
+    try:
+        with pytest.raises(TraceError) as caught:
+            fxplug.trace(made.program, (torch.tensor([1.0, 5.0]),), mode=mode)
+    finally:
+        fxplug.capture.wrapping._functions.discard(made.levels)
+
+    assert caught.value.code == "FXP-T062"

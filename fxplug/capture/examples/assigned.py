@@ -1,15 +1,20 @@
-"""Buffers that a program assigns: what it has read of one before must not change when it is updated in the end."""
+"""What a program assigns: what it has read of a buffer before must not change when that is updated in the end.
+
+A list of what an attribute holds already, ``self.rows = [row.to(x) for row in self.rows]``, is not assigned at all.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from fxplug.ir import Node
 
-__all__ = ["is_kept_for_gradients"]
+__all__ = ["AssignedLists", "is_kept_for_gradients", "parts_assigned"]
 
 _KEEPING_NOTHING = frozenset(
     ["add", "eq", "ge", "gt", "iadd", "isub", "le", "lt", "ne", "neg", "rsub", "sub"]
@@ -17,6 +22,42 @@ _KEEPING_NOTHING = frozenset(
 """Names of calls that keep none of what they are given for the computation of gradients."""
 _KEEPING_FACTORS = frozenset(["div", "imul", "itruediv", "mul", "truediv"])
 """Those that keep what is multiplied with something that hangs on the inputs."""
+
+
+class AssignedLists:
+    """Remembers the lists that stand for those which attributes hold: as long as they hold the same."""
+
+    def __init__(self) -> None:
+        self._lists: list[tuple[str, list[Any], list[Any]]] = []
+
+    def add(self, path: str, value: Any) -> None:
+        """Take note of what is assigned to the attribute at `path`, if that can be changed."""
+        if isinstance(value, list):
+            self._lists.append((path, cast("list[Any]", value), list(cast("list[Any]", value))))
+
+    def refuse_changed(self) -> None:
+        """Refuse what the program has done to a list since.
+
+        Raises:
+            TraceError: One of the lists holds something else.
+        """
+        for path, value, before in self._lists:
+            if len(value) != len(before) or any(
+                one is not other for one, other in zip(value, before, strict=True)
+            ):
+                raise TraceError(
+                    f"Cannot trace: the program assigns a list to the attribute {path!r} and changes it afterwards, "
+                    "so that its next call would find another one. Change it first, or pass the state as an input "
+                    "and return the new one.",
+                    code="FXP-T055",
+                )
+
+
+def parts_assigned(value: Any, held: Any) -> list[tuple[Any, Any]]:
+    """Return pairs of what is assigned and what is held instead; those of their elements for lists of one length."""
+    if type(value) not in {list, tuple} or type(held) is not type(value) or not 0 < len(value) == len(held):
+        return [(value, held)]
+    return list(zip(value, held, strict=True))
 
 
 def is_kept_for_gradients(read: Node, results: Collection[Node]) -> bool:

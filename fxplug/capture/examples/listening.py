@@ -24,6 +24,7 @@ from fxplug.capture.opaque import OpaqueCall, check_functions, is_no_module, wit
 from fxplug.capture.randomness import ASKING_FOR_SEEDS
 from fxplug.capture.root_views import only_assigns
 from fxplug.capture.sources import passes_calls_on, place_in_program
+from fxplug.capture.wrapping import is_wrapped_for_torch_fx
 from fxplug.errors import TraceError
 from fxplug.ir import Argument, Node
 from fxplug.semantics.internals import (
@@ -82,8 +83,13 @@ class CallListener(CallRecorder):
     _is_noting = False
     """Whether a hook is being recorded that notes what it sees in the root, wherever the captured module is then."""
 
+    looked_through: frozenset[Any] = frozenset()
+    """Functions whose calls are not kept, although ``torch.fx.wrap`` has been told of them."""
+
     def _reset(self) -> None:
         super()._reset()
+        self.hiding_functions = frozenset[Any]()
+        """Those whose calls could not be recorded."""
         self._sizes: dict[Node | Part, SizeProxy] = {}
 
     def on_torch_call(
@@ -308,11 +314,16 @@ class CallListener(CallRecorder):
             return Transformed(
                 plain, partial(self._call_transformed, target, plain, function, others, kwargs)
             )
-        if not (self._holds_traced(args) or self._holds_traced(kwargs)):
+        if target in self.looked_through or not (self._holds_traced(args) or self._holds_traced(kwargs)):
             return original(*args, **kwargs)
         if target is nn.Parameter.__new__ and args[0] is nn.Parameter:
             target, args, original = nn.Parameter, args[1:], partial(original, nn.Parameter)
-        return self._call_kept(target, original, args, kwargs)
+        try:
+            return self._call_kept(target, original, args, kwargs)
+        except TraceError:
+            if is_wrapped_for_torch_fx(target):
+                self.hiding_functions |= frozenset([target])
+            raise
 
     def _call_kept(self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record and make a call of a function that stays a call; refuse it if it changes a list of the program."""

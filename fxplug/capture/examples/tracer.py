@@ -11,7 +11,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from fxplug.capture.examples.assigned import is_kept_for_gradients
+from fxplug.capture.examples.assigned import AssignedLists, is_kept_for_gradients, parts_assigned
 from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import GuardCollector, expression
 from fxplug.capture.examples.kinds import names_reached
@@ -150,6 +150,7 @@ class ExampleTracer(LayerCaller):
         self._operators = _Operators(self) if self.mode == "value" else None
         self._numbers_left: frozenset[str] = frozenset()
         self.assigns_what_is_held = False
+        self._lists = AssignedLists()
         """Whether the program has made such an assignment."""
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
 
@@ -189,6 +190,7 @@ class ExampleTracer(LayerCaller):
                 with _as_written(), self.around, self._operators or nullcontext():
                     result = run(*values)
                 self._settle_reads("")
+                self._lists.refuse_changed()
                 self._refuse_changed_arrays()
                 self._refuse_lost_data()
                 self._record_assigned_buffers(result)
@@ -322,17 +324,20 @@ class ExampleTracer(LayerCaller):
             return False
         if name == "__class__":
             self.refuse_class(prefix, module, value)
-        if self.has_returned(value, vars(module).get(name)):
+        path = f"{prefix}.{name}" if prefix else name
+        pairs = parts_assigned(value, vars(module).get(name))
+        if all(self.has_returned(part, held) for part, held in pairs):
             self.assigns_what_is_held = True
             if self.keeps_what_is_held:
-                self.decide_returned(value, vars(module)[name])
+                for part, held in pairs:
+                    self.decide_returned(part, held)
+                self._lists.add(path, value)
                 return True
         self.note_held(value)
         self._states.note_assignment(module, prefix)
         if name == "training":
             self._record_mode(module, prefix, mode=value)
         buffers = buffers_of(module)
-        path = f"{prefix}.{name}" if prefix else name
         former = buffers.get(name)
         if former is not None and isinstance(value, torch.Tensor) and path not in self._assigned:
             self._path_of_tensor(former)  # Where each tensor is, before they are exchanged.
