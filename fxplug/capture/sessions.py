@@ -54,6 +54,10 @@ class ModuleInterceptor(Protocol):
         """Return what ``int(value)`` or ``float(value)`` gives, or what stands for it."""
         ...
 
+    def on_cached_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a call of a function gives whose results are kept, or what stands for it."""
+        ...
+
     def on_function_call(
         self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

@@ -16,6 +16,7 @@ from torch import nn
 
 from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
+from fxplug.capture.caches import CACHED
 from fxplug.capture.comparisons import check_result
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.handed import hand_over
@@ -69,6 +70,19 @@ def call_leaf(
         return original(*args, **kwargs)
     if target in _CONVERSIONS and len(args) == 1 and not kwargs:
         return interceptor.on_number_made(target, args[0])
+    return _hear(interceptor, target, original, args, kwargs)
+
+
+def _hear(
+    interceptor: ModuleInterceptor,
+    target: Any,
+    original: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Make a call of which the trace is to hear, whatever it is given."""
+    if isinstance(target, CACHED):
+        return interceptor.on_cached_call(target, args, kwargs)
     name = mode_asked(target)
     if name is not None:
         return hear_of_mode(interceptor, name, args, kwargs, original(*args, **kwargs))
@@ -162,6 +176,9 @@ def _function_shim(original: Callable[..., Any], *, always: bool) -> FunctionTyp
 
     update_wrapper(shim, original)
     setattr(shim, DYNAMO_INLINE, original)
+    if isinstance(original, CACHED):
+        for name in ("cache_clear", "cache_info", "cache_parameters"):
+            setattr(shim, name, getattr(original, name))
     return shim
 
 

@@ -1042,6 +1042,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             else kind(value)
         )
 
+    def on_cached_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Hear of a call of a function whose results are kept (``functools.lru_cache``)."""
+        return function(*args, **kwargs)
+
     def on_function_call(
         self, target: Any, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
+from fxplug.capture.caches import CACHED
 from fxplug.capture.comparisons import check_comparisons
 from fxplug.capture.conversions import (
     CONVERSIONS,
@@ -454,10 +455,14 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             code = body_of(patches, found).__code__
             session.interceptor.on_function_reached(found, code, scan.names, owner)
         # Examples answer all questions but those for the class of a number, which stands for one, and for a length.
-        for name in scan.asks & _ASKED_OF_EXAMPLES if runs_on_examples else scan.asks & ASKED_BY_NAME:
-            value = getattr(builtins, name)
-            if original_of(namespace.get(name, value)) is value:
-                _hold_name(patches, session, namespace, name, value)
+        _hear_of_asked(
+            patches,
+            session,
+            namespace,
+            scan.asks & (_ASKED_OF_EXAMPLES if runs_on_examples else ASKED_BY_NAME),
+        )
+        if runs_on_examples:
+            _hear_of_cached(patches, session, namespace, scan.globals)
         # A function without an object of its own may be given this one.
         if not scan.names.isdisjoint(CONVERSIONS):
             _hear_of_conversions(patches, session, namespace, body_of(patches, found).__code__)
@@ -468,6 +473,26 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             _hold_function(patches, session, found)
         elif id(found) in session.heard:
             _hold_function(patches, session, found)
+
+
+def _hear_of_asked(
+    patches: Patches, session: Session, namespace: dict[str, Any], names: frozenset[str]
+) -> None:
+    """Hear of questions that functions of Python answer."""
+    for name in names:
+        value = getattr(builtins, name)
+        if original_of(namespace.get(name, value)) is value:
+            _hold_name(patches, session, namespace, name, value)
+
+
+def _hear_of_cached(
+    patches: Patches, session: Session, namespace: dict[str, Any], names: frozenset[str]
+) -> None:
+    """Hear of calls of functions whose results are kept (``functools.lru_cache``), where they are called by name."""
+    for name in names:
+        value = original_of(namespace.get(name))
+        if isinstance(value, CACHED):
+            _hold_name(patches, session, namespace, name, value)
 
 
 _ASKED_OF_EXAMPLES = frozenset({"len", "type"})

@@ -150,3 +150,125 @@ def test_optimize_captures_a_program_that_has_run():
     result = fxplug.optimize(model, (X,), measure=False)
 
     assert torch.equal(result.module(X), model(X))
+
+
+# -- functions that compute numbers of numbers
+
+
+@functools.lru_cache(maxsize=8)
+def tiles(sizes, count, *, rest=0):
+    batch, rows = sizes
+    if rows % count != 0:
+        raise ValueError("rows do not divide")
+    return [batch, count, rows // count + rest], {"rows": rows}, (None, "tiles")
+
+
+def by_tiles(x):
+    sizes, held, _ = tiles(x.shape, 2)
+    return x.reshape(sizes) * held["rows"]
+
+
+def by_tiles_with_a_name(x):
+    sizes, _, (_, name) = tiles(count=2, sizes=tuple(x.shape))
+    return x.reshape(sizes) + len(name)
+
+
+@pytest.mark.parametrize("program", [by_tiles, by_tiles_with_a_name])
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_what_is_computed_of_sizes_alone_is_captured_for_all(mode, program):
+    captured = fxplug.trace(program, (torch.rand(3, 4),), mode=mode)
+    again = fxplug.trace(captured, (torch.rand(3, 4),), mode=mode)
+    for shape in ((3, 4), (1, 8), (5, 2)):
+        x = torch.rand(shape)
+        for made in (captured, again):
+            assert torch.equal(made(x), program(x))
+    with pytest.raises(fxplug.GuardError, match="% 2"):
+        captured(torch.rand(3, 5))
+    tiles.cache_clear()
+    assert all(type(size) is int for size in tiles((3, 4), 2)[0])
+
+
+def test_caches_can_be_looked_at_while_a_trace_runs():
+    found = []
+
+    def program(x):
+        y = by_tiles(x)
+        found.append(tiles.cache_info().maxsize)
+        tiles.cache_clear()
+        return y
+
+    fxplug.trace(program, (torch.rand(3, 4),), check=False)
+    assert set(found) == {8}
+
+
+SCALES = {"scale": 2}
+
+
+@functools.cache
+def scaled_by_setting(count):
+    return count * SCALES["scale"]
+
+
+@functools.cache
+def table_of_numbers(count):
+    return torch.arange(count).tolist()
+
+
+@functools.cache
+def listed(count):
+    return [count]
+
+
+@functools.cache
+def unhashable(counts):
+    return counts[0]
+
+
+def test_what_was_kept_under_other_settings_stays(monkeypatch):
+    scaled_by_setting.cache_clear()
+    assert scaled_by_setting(3) == 6
+    monkeypatch.setitem(SCALES, "scale", 5)
+    captured = fxplug.trace(lambda x: x * scaled_by_setting(x.shape[0]), (X,))
+
+    assert torch.equal(captured(X), X * 6)
+    with pytest.raises(fxplug.GuardError, match=r"x.shape\[0\] == 3"):
+        captured(torch.ones(4))
+
+
+def test_what_needs_torch_is_computed_for_one_number():
+    captured = fxplug.trace(lambda x: x + sum(table_of_numbers(x.shape[0])), (X,))
+
+    assert torch.equal(captured(X), X + 3)
+    with pytest.raises(fxplug.GuardError, match=r"x.shape\[0\] == 3"):
+        captured(torch.ones(4))
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_what_is_kept_and_changed_is_refused(mode):
+    def program(x):
+        counts = listed(x.shape[0])
+        counts.append(1)
+        return x * sum(counts)
+
+    with pytest.raises(fxplug.TraceError, match="listed") as caught:
+        fxplug.trace(program, (X,), mode=mode, check=False)
+    assert caught.value.code == "FXP-T055"
+    assert listed(3) == [3]
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_arguments_by_which_nothing_is_kept_raise_their_error(mode):
+    def program(x):
+        try:
+            return x * unhashable([x.shape[0]])
+        except TypeError:
+            return x + 1
+
+    captured = fxplug.trace(program, (X,), mode=mode)
+    assert torch.equal(captured(X), X + 1)
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_an_error_of_a_function_whose_results_are_kept_is_its_own(mode):
+    with pytest.raises(ValueError, match="do not divide"):
+        fxplug.trace(by_tiles, (torch.rand(3, 5),), mode=mode)

@@ -5,8 +5,9 @@ A list of what an attribute holds already, ``self.rows = [row.to(x) for row in s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.containers import copy_of, is_unchanged
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["AssignedLists", "is_kept_for_gradients", "parts_assigned"]
+__all__ = ["SharedContainers", "is_kept_for_gradients", "parts_assigned"]
 
 _KEEPING_NOTHING = frozenset(
     ["add", "eq", "ge", "gt", "iadd", "isub", "le", "lt", "ne", "neg", "rsub", "sub"]
@@ -24,31 +25,29 @@ _KEEPING_FACTORS = frozenset(["div", "imul", "itruediv", "mul", "truediv"])
 """Those that keep what is multiplied with something that hangs on the inputs."""
 
 
-class AssignedLists:
-    """Remembers the lists that stand for those which attributes hold: as long as they hold the same."""
+class SharedContainers:
+    """Remembers the lists and dicts that stand for others which outlive the call: as long as they hold the same."""
 
     def __init__(self) -> None:
-        self._lists: list[tuple[str, list[Any], list[Any]]] = []
+        self._held: list[tuple[str, Any, list[Any]]] = []
 
-    def add(self, path: str, value: Any) -> None:
-        """Take note of what is assigned to the attribute at `path`, if that can be changed."""
-        if isinstance(value, list):
-            self._lists.append((path, cast("list[Any]", value), list(cast("list[Any]", value))))
+    def add(self, name: str, value: Any) -> None:
+        """Take note of a value, if it is a list or dict; `name` is how messages call it."""
+        if isinstance(value, (list, dict)):
+            self._held.append((name, value, copy_of(value)))
 
     def refuse_changed(self) -> None:
-        """Refuse what the program has done to a list since.
+        """Refuse what the program has done to one of them since.
 
         Raises:
-            TraceError: One of the lists holds something else.
+            TraceError: It holds something else.
         """
-        for path, value, before in self._lists:
-            if len(value) != len(before) or any(
-                one is not other for one, other in zip(value, before, strict=True)
-            ):
+        for name, value, before in self._held:
+            if not is_unchanged(value, before):
                 raise TraceError(
-                    f"Cannot trace: the program assigns a list to the attribute {path!r} and changes it afterwards, "
-                    "so that its next call would find another one. Change it first, or pass the state as an input "
-                    "and return the new one.",
+                    f"Cannot trace: {name} is a {type(value).__name__}, and is changed afterwards, so that the next "
+                    "call would find another one. Change a copy of it, or pass the state as an input and return the "
+                    "new one.",
                     code="FXP-T055",
                 )
 

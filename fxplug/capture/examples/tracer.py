@@ -11,14 +11,15 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from fxplug.capture.examples.assigned import AssignedLists, is_kept_for_gradients, parts_assigned
+from fxplug.capture.examples.assigned import SharedContainers, is_kept_for_gradients, parts_assigned
+from fxplug.capture.examples.cached import NOTHING, computed_of_numbers, containers_in, exact_of, is_as_kept
 from fxplug.capture.examples.earlier import EarlierValues
 from fxplug.capture.examples.guarding import GuardCollector, expression
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
 from fxplug.capture.examples.listening import KEPT
 from fxplug.capture.examples.numbers import NumberProxy, SizeProxy
-from fxplug.capture.examples.parts import tensors_in
+from fxplug.capture.examples.parts import numbers_in, tensors_in
 from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
@@ -150,7 +151,7 @@ class ExampleTracer(LayerCaller):
         self._operators = _Operators(self) if self.mode == "value" else None
         self._numbers_left: frozenset[str] = frozenset()
         self.assigns_what_is_held = False
-        self._lists = AssignedLists()
+        self._shared = SharedContainers()
         """Whether the program has made such an assignment."""
         self._assigned: dict[str, tuple[dict[str, Any], str, torch.Tensor]] = {}
 
@@ -190,7 +191,7 @@ class ExampleTracer(LayerCaller):
                 with _as_written(), self.around, self._operators or nullcontext():
                     result = run(*values)
                 self._settle_reads("")
-                self._lists.refuse_changed()
+                self._shared.refuse_changed()
                 self._refuse_changed_arrays()
                 self._refuse_lost_data()
                 self._record_assigned_buffers(result)
@@ -308,6 +309,19 @@ class ExampleTracer(LayerCaller):
         else:
             super()._take_over(mode)
 
+    def on_cached_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function whose results are kept, for any numbers that hang on the inputs where it can be."""
+        found = NOTHING if self.paused or self._ended else computed_of_numbers(function, args, kwargs)
+        if found is NOTHING:
+            return function(*args, **kwargs)
+        if not is_as_kept(self.run_unheard, function, (args, kwargs), found):
+            for number in numbers_in((args, kwargs)):
+                self.fix(number)
+            return function(*exact_of(args), **exact_of(kwargs))
+        for value in containers_in(found):
+            self._shared.add(f"the result of {function.__qualname__}(), which is kept,", value)
+        return found
+
     def on_module_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
         """Hear that a parameter or buffer was read: it is known by its identity."""
         return value
@@ -331,7 +345,7 @@ class ExampleTracer(LayerCaller):
             if self.keeps_what_is_held:
                 for part, held in pairs:
                     self.decide_returned(part, held)
-                self._lists.add(path, value)
+                self._shared.add(f"what the program assigns to the attribute {path!r}", value)
                 return True
         self.note_held(value)
         self._states.note_assignment(module, prefix)
