@@ -165,7 +165,7 @@ class Made:
 
 def _contents(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [*cast("dict[Any, Any]", value), *cast("dict[Any, Any]", value).values()]
+        return [*dict.keys(cast("dict[Any, Any]", value)), *dict.values(cast("dict[Any, Any]", value))]
     return list(value)
 
 

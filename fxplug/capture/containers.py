@@ -20,6 +20,7 @@ from types import (
     BuiltinMethodType,
     CellType,
     FunctionType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -37,7 +38,7 @@ from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 __all__ = [
     "KINDS",
@@ -48,6 +49,7 @@ __all__ = [
     "Containers",
     "attributes_and_slots",
     "copy_of",
+    "elements_of",
     "fill",
     "is_array",
     "is_container",
@@ -288,6 +290,13 @@ def copy_of(container: Any) -> list[Any]:
     if isinstance(container, CellType):
         return [] if container == CellType() else [container.cell_contents]
     return list(cast("list[Any]", container))
+
+
+def elements_of(container: Any) -> Collection[Any]:
+    """Return what a container holds, the values of a dict as Python itself reads it."""
+    if isinstance(container, dict):
+        return dict.values(cast("dict[Any, Any]", container))
+    return container.values() if isinstance(container, MappingProxyType) else container
 
 
 def _items_of(container: Any) -> list[tuple[Any, Any]]:

@@ -146,7 +146,7 @@ def _containers_in(value: Any, steps: int = _STEPS) -> Iterator[Any]:
 
 
 def _elements(value: Any) -> Iterator[Any]:
-    held: Any = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value
+    held: Any = dict.values(cast("dict[Any, Any]", value)) if isinstance(value, dict) else value
     return islice(held, _MOST)
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.bytecode import globals_read
 from fxplug.capture.caches import CACHED
-from fxplug.capture.containers import PLAIN, attributes_and_slots, is_object
+from fxplug.capture.containers import PLAIN, attributes_and_slots, elements_of, is_object
 from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
 from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_standard, passes_calls_on
@@ -337,8 +337,7 @@ def _parts_of(container: Any) -> Collection[Any]:
     if isinstance(container, nn.Module):
         parts: Collection[Any] = modules_of(container).values()
     else:
-        is_mapping = isinstance(container, (dict, MappingProxyType))
-        parts = cast("dict[Any, Any]", container).values() if is_mapping else container
+        parts = elements_of(container)
     return parts if len(parts) <= _MOST else ()
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 from types import FunctionType, MappingProxyType, MethodType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.capture.containers import OWN_TABLES, PLAIN, attributes_and_slots
+from fxplug.capture.containers import OWN_TABLES, PLAIN, attributes_and_slots, elements_of
 from fxplug.semantics.internals import hooks_around_forward, modules_of
 
 if TYPE_CHECKING:
@@ -110,11 +110,7 @@ class Likenesses:
         if isinstance(value, partial):
             return self._elements((value.func, *value.args, *value.keywords.values()), steps)
         if isinstance(value, _CONTAINERS):
-            held = (
-                cast("dict[Any, Any]", value).values()
-                if isinstance(value, (dict, MappingProxyType))
-                else value
-            )
+            held = elements_of(value)
             return self._elements(held, steps) if len(held) <= _MOST else []
         if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
             return self._attributes(attributes_and_slots(value), steps)

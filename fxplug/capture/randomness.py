@@ -257,7 +257,7 @@ def _is_own(kind: Any) -> bool:
 def _inside(value: Any) -> Iterator[Any]:
     """Yield what may be, or may hold, a generator."""
     if isinstance(value, dict):
-        found = list(cast("dict[Any, Any]", value).values())
+        found = list(dict.values(cast("dict[Any, Any]", value)))
     elif isinstance(value, _CONTAINERS):
         found = list(cast("list[Any]", value))
     elif _is_own(value):

@@ -23,7 +23,7 @@ def told_text(message: Any, values: Any) -> str | None:
     Returns:
         None where no value is traced, or the conversions take widths from the values.
     """
-    held = cast("dict[Any, Any]", values).values() if isinstance(values, dict) else values
+    held = dict.values(cast("dict[Any, Any]", values)) if isinstance(values, dict) else values
     if not isinstance(held, (tuple, type({}.values()))) or not any(isinstance(one, Proxy) for one in held):
         return None
     text = str(message)

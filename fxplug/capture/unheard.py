@@ -213,7 +213,7 @@ def _tensors_in(value: Any, steps: int = 3) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
-        value = list(cast("dict[Any, Any]", value).values())
+        value = list(dict.values(cast("dict[Any, Any]", value)))
     parts = value if steps and isinstance(value, (list, tuple)) else ()
     return [one for part in cast("list[Any]", parts) for one in _tensors_in(part, steps - 1)]
 
@@ -223,7 +223,7 @@ def _is_heard_of(value: Any, steps: int = 3) -> bool:
     if isinstance(value, torch.Tensor):
         return True
     if isinstance(value, dict):
-        value = list(cast("dict[Any, Any]", value).values())
+        value = list(dict.values(cast("dict[Any, Any]", value)))
     if isinstance(value, tuple) and len(value) == _PAIR and isinstance(value[0], str):
         value = value[1:]  # A key with what is behind it.
     return bool(steps) and is_container(value) and all(_is_heard_of(part, steps - 1) for part in value)
@@ -234,7 +234,7 @@ def _holds_number(value: Any, steps: int = 3) -> bool:
     if isinstance(value, (bool, int, float, complex)):
         return True
     if isinstance(value, dict):
-        value = list(cast("dict[Any, Any]", value).values())
+        value = list(dict.values(cast("dict[Any, Any]", value)))
     return bool(steps) and is_container(value) and any(_holds_number(part, steps - 1) for part in value)
 
 

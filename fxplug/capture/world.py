@@ -330,7 +330,7 @@ def _attributes(owner: Any, names: frozenset[str]) -> Iterable[Any]:
 
 def _parts(value: Any, names: frozenset[str]) -> Iterable[Any]:
     if isinstance(value, _CONTAINERS):
-        found = list(cast("dict[Any, Any]", value).values() if isinstance(value, dict) else value)
+        found = list(dict.values(cast("dict[Any, Any]", value)) if isinstance(value, dict) else value)
         return found if len(found) <= _MOST else ()
     if isinstance(value, partial):
         return (value.func, *value.args, *value.keywords.values())

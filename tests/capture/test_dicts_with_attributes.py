@@ -211,3 +211,37 @@ def test_other_values_are_copied_as_ever():
     assert shallow_copy(plain)["a"] is plain["a"]
     assert shallow_copy([1, 2]) == [1, 2]
     assert deep_copy(plain, {})["a"][0] is not X
+
+
+class Lazy(OrderedDict):
+    """A dict that loads what is asked of it, as registries of classes do."""
+
+    def _load(self):
+        raise ImportError("no such module")
+
+    def values(self):
+        return self._load()
+
+    def items(self):
+        return self._load()
+
+    def __iter__(self):
+        self._load()
+
+
+REGISTRY = Lazy()
+OrderedDict.__setitem__(REGISTRY, "doubled", "a module to be loaded")
+
+
+class Registered(nn.Module):
+    registry = REGISTRY
+
+    def forward(self, x):
+        return x * len(REGISTRY) + (2 if "doubled" in self.registry else 3)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_dicts_that_load_what_they_are_asked_for_are_not_asked_for_all(mode):
+    captured = fxplug.trace(Registered(), None if mode == "symbolic" else (X,), mode=mode)
+
+    assert torch.equal(captured(X), X + 2)

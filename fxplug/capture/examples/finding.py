@@ -67,7 +67,7 @@ def _parts_of(value: Any, steps: int = _DEEPEST) -> Iterator[Any]:
     if not isinstance(value, (list, tuple, dict)):
         yield value
         return
-    held = cast("dict[Any, Any]", value).values() if isinstance(value, dict) else cast("list[Any]", value)
+    held = dict.values(cast("dict[Any, Any]", value)) if isinstance(value, dict) else cast("list[Any]", value)
     if steps > 0 and len(held) <= _MOST:
         for part in held:
             yield from _parts_of(part, steps - 1)

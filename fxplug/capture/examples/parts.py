@@ -48,7 +48,7 @@ def numbers_in(value: Any) -> Iterable[NumberProxy]:
         elif isinstance(part, (tuple, list)):
             stack.extend(cast("Iterable[Any]", part))
         elif isinstance(part, dict):
-            stack.extend(cast("dict[Any, Any]", part).values())
+            stack.extend(dict.values(cast("dict[Any, Any]", part)))
 
 
 def nodes_in(value: Any) -> set[Node]:
@@ -120,7 +120,7 @@ def _inside(value: Any) -> list[Any]:
     if isinstance(value, (list, tuple, set, frozenset, deque)):
         return list(islice(cast("list[Any]", value), _MOST))
     if isinstance(value, dict):
-        return list(cast("dict[Any, Any]", value).values())[:_MOST]
+        return list(dict.values(cast("dict[Any, Any]", value)))[:_MOST]
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
         given = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
