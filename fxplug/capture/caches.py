@@ -34,6 +34,14 @@ class Caches:
             self._known.setdefault(id(function), (function, function.cache_info().misses))
         return inner
 
+    def filled(self) -> list[tuple[Any, list[Any]]]:
+        """Return the functions into whose caches something was put since, with all that is in these."""
+        return [
+            (function, results_of(function))
+            for function, misses in self._known.values()
+            if function.cache_info().misses != misses
+        ]
+
     def restore(self) -> None:
         """Empty the caches into which something was put since."""
         for function, misses in self._known.values():

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
+from torch import nn
 
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.callforms import written_arguments
@@ -32,12 +33,14 @@ from fxplug.capture.repeated import (
     values_in,
     with_all_before,
 )
+from fxplug.capture.sessions import active
 from fxplug.capture.shared_arrays import shared_memory_refusal
 from fxplug.capture.state import (
     ModuleChange,
     carried_over_error,
     is_read_by_call,
     is_update,
+    kept_draws_error,
     report_changes,
     report_outside,
 )
@@ -49,8 +52,6 @@ from fxplug.semantics.random_state import kept_random_state, set_random_states
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextvars import ContextVar
-
-    from torch import nn
 
     from fxplug.capture.gradients import Gradients
     from fxplug.capture.outside import OutsideState, Step
@@ -131,6 +132,8 @@ class StateSettler(StateKeeper):
     _is_repeated: bool
     _arrays: list[Any]
     """The arrays of NumPy that the program holds, once it has run."""
+    _results_kept: list[tuple[Any, list[Any]]]
+    """Functions that have kept results while the program ran (`functools.lru_cache`), with these."""
     _left: _Left | None
     """What an earlier trace has left; None for the first one."""
     _random: dict[torch.Generator, torch.Tensor] | None = None
@@ -176,6 +179,28 @@ class StateSettler(StateKeeper):
             error = shared_memory_refusal(self.graph, self.root, arrays, changed, written)
             if error is not None:
                 raise error
+
+    def _note_results_kept(self) -> None:
+        """Take note, while the trace still runs, of what functions have kept (`functools.lru_cache`)."""
+        session = active.get()
+        self._results_kept = [] if session is None else session.caches.filled()
+
+    def refuse_kept_draws(self) -> None:
+        """Refuse a program that draws random numbers once and keeps them (`functools.lru_cache`).
+
+        Raises:
+            TraceError: It does: the graph would draw them in every call.
+        """
+        kept, self._results_kept = self._results_kept, []
+        for function, results in kept:
+            nodes = with_all_before(filter(None, map(self._node_kept, values_in(results))))
+            if nodes and _is_drawn(nodes, self.graph, self.root):
+                raise kept_draws_error(function)
+
+    def _node_kept(self, value: Any) -> Node | None:
+        """Return the node of a traced value that a function has kept."""
+        is_own = isinstance(value, Proxy) and cast("Any", value.tracer) is self
+        return value.node if is_own else self.node_of(value)
 
     def putting_back_outside(self) -> Callable[[], None]:
         """Return what puts back what is outside of the modules once more, after the program has run on its own."""
@@ -357,6 +382,23 @@ class StateSettler(StateKeeper):
     def _asks_as(self, other: Any) -> bool:
         """Return whether two traces have asked alike, as far as no node says."""
         return self.graph.captured_training == other.graph.captured_training
+
+
+def _is_drawn(nodes: set[Node], graph: Graph, root: nn.Module) -> bool:
+    """Return whether one of the nodes draws random numbers, or one of their values is filled with such."""
+    for node in graph.nodes:
+        is_drawing, is_filling = _draws(node, root)
+        if is_drawing and (node in nodes or (is_filling and not nodes.isdisjoint(node.all_input_nodes))):
+            return True
+    return False
+
+
+def _draws(node: Node, root: nn.Module) -> tuple[bool, bool]:
+    """Return whether a node may draw random numbers, and whether it fills something with them."""
+    if getattr(node.target, "__module__", None) == nn.init.__name__:
+        return True, True
+    effect = effects.effect_of(node, root)
+    return effect.random, bool(effect.writes)
 
 
 def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:

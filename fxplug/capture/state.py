@@ -49,6 +49,7 @@ __all__ = [
     "class_error",
     "is_read_by_call",
     "is_update",
+    "kept_draws_error",
     "may_assign",
     "report_changes",
     "report_outside",
@@ -668,6 +669,21 @@ def carried_over_error(change: ModuleChange, codes: Sequence[CodeType]) -> Trace
         f"Cannot trace: {kept} {verb}. The graph has no place for it, and would answer every call as the first one. "
         "Keep tensors in buffers that are updated in place, pass the state as an input and return the new one, or make "
         "the enclosing module a leaf. If it is only filled once, like a cache, call the program before you capture it.",
+        code="FXP-T055",
+    )
+
+
+def kept_draws_error(function: Any) -> TraceError:
+    """Return the error for random numbers that a function draws once and keeps for its next calls.
+
+    Args:
+        function: One made by `functools.lru_cache`.
+    """
+    code = function.__wrapped__.__code__
+    return TraceError(
+        f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) draws random numbers once and keeps "
+        "them for its next calls (functools.lru_cache). The graph has no place for them, and would draw others in "
+        "every call. Keep them in a buffer that is made before the program is captured.",
         code="FXP-T055",
     )
 

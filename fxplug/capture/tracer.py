@@ -333,6 +333,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         kept = (*self.autowrap_functions, *(ask() if ask is not None else ()))
         with intercept(self, self.autowrap_modules, kept), paused_collection():
             result = self._run(run, values)
+            self._note_results_kept()
         is_nested = isinstance(run, NestedCall)
         if isinstance(run, RootCall) and not isinstance(result, (Proxy, torch.Tensor)):
             whole, result = result, NestedCall.taken_apart(run, result, self.graph)
@@ -367,6 +368,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         if missed is not None:
             raise missed
         self.refuse_shared_arrays()
+        self.refuse_kept_draws()
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         if isinstance(root, nn.Module) and not self._is_repeated:

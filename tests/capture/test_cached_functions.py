@@ -272,3 +272,42 @@ def test_arguments_by_which_nothing_is_kept_raise_their_error(mode):
 def test_an_error_of_a_function_whose_results_are_kept_is_its_own(mode):
     with pytest.raises(ValueError, match="do not divide"):
         fxplug.trace(by_tiles, (torch.rand(3, 5),), mode=mode)
+
+
+@functools.cache
+def noise(count):
+    return torch.randn(count)
+
+
+@functools.cache
+def filled(count):
+    values = torch.zeros(count)
+    nn.init.normal_(values)
+    return {"values": values.tanh()}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kept", [lambda: noise(3), lambda: filled(3)["values"]], ids=["drawn", "filled"])
+def test_random_numbers_that_are_kept_are_refused(mode, kept):
+    noise.cache_clear()
+    filled.cache_clear()
+
+    with pytest.raises(fxplug.TraceError, match=r"draws random numbers once and keeps them .*FXP-T055"):
+        captured_in(mode, lambda x: x + kept())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_numbers_beside_what_is_kept_are_drawn_in_each_call(mode):
+    captured = captured_in(mode, lambda x: torch.rand_like(x) + tripled(3))
+
+    assert not torch.equal(captured(X), captured(X))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_numbers_that_were_kept_before_are_constants(mode):
+    noise.cache_clear()
+    before = noise(3)
+    captured = captured_in(mode, lambda x: x + noise(3))
+
+    assert noise(3) is before
+    assert torch.equal(captured(X), X + before)
