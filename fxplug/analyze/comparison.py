@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections import UserDict, UserList, deque
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -172,11 +173,13 @@ def compare(
         reason = f"it is a {describe(actual)} and should be a {describe(expected)}"
         yield Comparison(path, describe(expected), describe(actual), math.inf, math.inf, reason=reason)
         return
-    parts = _parts(expected)
+    parts, others = _parts(expected), _parts(actual) or {}
+    if parts is None and not _say_equal(expected, actual):
+        # What is equal to itself alone, or cannot be compared, is looked into all the same.
+        parts, others = _attributes_alone(expected) or None, _attributes_alone(actual) or {}
     if parts is None:
         yield _compare_plain(expected, actual, tolerance, path)
         return
-    others = _parts(actual) or {}
     if parts.keys() != others.keys():
         reason = f"it has {_elements(others)} and should have {_elements(parts)}"
         yield Comparison(path, describe(expected), describe(actual), math.inf, math.inf, reason=reason)
@@ -218,8 +221,35 @@ def _parts(value: Any) -> dict[str, Any] | None:
         return {f".{entry.name}": getattr(value, entry.name) for entry in dataclasses.fields(value)}
     if is_registered(value):  # What it has beside that, such as a cache, is its own affair.
         return dict(flatten_tree_with_paths(value)[0])
+    if type(value) is weakref.ref:
+        return {"()": value()}
     if type(value).__eq__ is not object.__eq__ and not isinstance(value, SimpleNamespace):
         return None  # It says itself what it is equal to.
+    return _attributes(value)
+
+
+def _say_equal(expected: Any, actual: Any) -> bool:
+    """Return whether two objects say that they are equal."""
+    try:
+        return expected is actual or bool(expected == actual)
+    except Exception:  # What `==` of a foreign type does is not known.
+        return False
+
+
+def _attributes_alone(value: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object that is nothing but them, though its class says what it is equal to."""
+    kind = type(value)
+    builtin = next(base for base in kind.__mro__ if not base.__flags__ & _MADE_BY_PYTHON)
+    is_plain = builtin is object and isinstance(kind.__eq__, FunctionType)
+    return _attributes(value) if is_plain else None
+
+
+_MADE_BY_PYTHON = 1 << 9
+"""The flag of classes that are no static ones of C, as `copyreg` tells them apart."""
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """Return suffix of the path -> attribute of an object whose class keeps all of them in a dict; None for others."""
     fields = fields_of(value)
     return None if fields is None else {f".{name}": part for name, part in fields.items()}
 

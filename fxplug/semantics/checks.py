@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ __all__ = [
     "class_of",
     "guard_failed",
     "is_check",
+    "refers_to",
     "same_value",
     "share_memory",
     "the_same",
@@ -78,6 +80,11 @@ def class_of(value: Any) -> type:
     That of a tensor without data, on which a captured program is captured again, is the class that it stands for.
     """
     return Tensor if is_fake(value) else type(value)
+
+
+def refers_to(reference: Any, value: Any) -> bool:
+    """Return whether something is a weak reference to a value."""
+    return type(reference) is weakref.ref and reference() is value
 
 
 def same_value(value: Any, expected: Any) -> bool:
@@ -257,6 +264,7 @@ def is_check(node: Node) -> bool:
 
 effects.register_target(are_distinct, PURE)
 effects.register_target(class_of, PURE)
+effects.register_target(refers_to, PURE)
 effects.register_target(same_value, PURE)
 effects.register_target(share_memory, PURE)
 # Not pure: what is the same twice must not become one list, nor a constant.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+import weakref
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
-from fxplug.semantics.checks import are_distinct, class_of, same_value
+from fxplug.semantics.checks import are_distinct, class_of, refers_to, same_value
 from fxplug.semantics.internals import MARKS_OF_COMPILER, can_be_rebuilt, own_tables
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class InputReceiver(ValueKeeper):
         self._compared_inputs: set[Node] = set()
         self._around: list[tuple[Callable[..., Any], tuple[Any, ...], Any]] = []
         """What the program may ask for by name: who tells, of what, and what was told before it ran."""
-        self._wholes: list[tuple[Node, Any, Any]] = []
+        self._wholes: list[tuple[Node, Any, Any, dict[int, Any]]] = []
         self._defaults: dict[Node, str] = {}
         """The inputs that no example was given for, and the names of their parameters."""
         self._constant_defaults: dict[int, str] = {}
@@ -175,8 +176,9 @@ class InputReceiver(ValueKeeper):
             self._other_inputs.append((node, value))
             self._receive_fields(value, node, entry.path, set())
             if holds_parts(value):
-                original, value = value, copied(value, {})
-                self._wholes.append((node, original, value))
+                copies: dict[int, Any] = {}
+                original, value = value, copied(value, copies)
+                self._wholes.append((node, original, value, copies))
                 if original is entry.input.default:
                     self._defaults[node] = entry.input.name
         return value, proxy
@@ -234,8 +236,8 @@ class InputReceiver(ValueKeeper):
     def _record_changes(self) -> None:
         """Record what the program has done to inputs that hold others."""
         calls: list[tuple[Any, Node, Any]] = []
-        for node, before, after in self._wholes:
-            for change in changes_of(before, after):
+        for node, before, after, copies in self._wholes:
+            for change in changes_of(before, after, copies):
                 self._check_default(node)
                 source: Node | Part = node
                 for key in change.path:
@@ -314,7 +316,7 @@ class InputReceiver(ValueKeeper):
         """Guard inputs that are neither tensors nor numbers, and the number of dimensions if it was asked."""
         with self.graph.inserting_before(self.graph.output_node()):
             for node, value in self._other_inputs:
-                self._guard_value(node, value, set())
+                self._guard_value(node, value, {})
             for node in self._optional_inputs:
                 # Nobody hears of the question `x is None`, and what x is given to may take None as well.
                 self._add_entry_guard(operator.is_not, (node, None))
@@ -448,11 +450,11 @@ class InputReceiver(ValueKeeper):
             self._guards.hear(node, nothing_written=True)
         return node
 
-    def _guard_value(self, source: Node | Part, value: Any, seen: set[int]) -> None:
+    def _guard_value(self, source: Node | Part, value: Any, seen: dict[int, Node | Part]) -> None:
         """Guard that an input, or a part of one, is what it was."""
         if isinstance(value, torch.Tensor) or (id(value) in seen and holds_parts(value)):
             return
-        seen.add(id(value))
+        seen[id(value)] = source
         parts = parts_of(value)
         if parts is not None:
             self._guard_structure(self._entry_node(source), value)
@@ -460,6 +462,10 @@ class InputReceiver(ValueKeeper):
                 self._guard_value(Part(source, key), part, seen)
             return
         node = self._entry_node(source)
+        if type(value) is weakref.ref and id(value()) in seen:
+            # Which whole it is a part of, and not which object that was.
+            self._add_entry_guard(refers_to, (node, self._entry_node(seen[id(value())])))
+            return
         is_same = value is None or value is True or value is False or callable(value)
         self._add_entry_guard(operator.is_ if is_same else same_value, (node, self.create_arg(value)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
 from fxplug.capture.attributes import attribute_of
+from fxplug.capture.containers import is_foreign
 from fxplug.semantics.deep_copies import shallow_copy
 from fxplug.semantics.internals import buffers_of, is_fake, modules_of, parameters_of
 
@@ -48,7 +50,12 @@ def fields_of(value: Any) -> dict[str, Any] | None:
         return {
             name: part for name, part in held.items() if part is not None and name not in _OF_EVERY_MODULE
         }
-    if isinstance(value, (torch.Tensor, type)) or is_constant(value) or is_plain_subclass(value):
+    if isinstance(value, (torch.Tensor, type)) or is_plain_subclass(value):
+        return None
+    # An object that can be called is one like others, if its class is none of Python, torch and the like.
+    if is_constant(value) and (
+        not callable(value) or all(is_foreign(base.__module__) for base in kind.__mro__)
+    ):
         return None
     if kind.__module__ == "builtins" or attribute_of(value, "__dict__") is None:
         return None
@@ -94,6 +101,9 @@ def copied(value: Any, memo: dict[int, Any]) -> Any:
         if all(map(operator.is_, parts, value)):
             return value
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if type(value) is weakref.ref:  # A part of a whole may know the whole, or another part.
+        _, other = memo.get(id(cast("Any", value)()), (None, None))
+        return value if other is None else weakref.ref(other)
     if not holds_parts(value) or isinstance(value, nn.Module):
         return value
     other = shallow_copy(value)
@@ -156,19 +166,22 @@ def _other_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return other
 
 
-def changes_of(before: Any, after: Any, path: tuple[Any, ...] = ()) -> Iterator[Change]:
+def changes_of(
+    before: Any, after: Any, copies: dict[int, Any], path: tuple[Any, ...] = ()
+) -> Iterator[Change]:
     """Yield what turns a copy that nobody has touched into one that a program has changed, inner parts first.
 
     Args:
         before: The input, with the parts that it had.
         after: The copy that the program was given.
+        copies: What `copied` has noted when it made the copy.
         path: Keys by which it is found.
     """
     old, new = dict(parts_of(before) or ()), dict(parts_of(after) or ())
     for key in old.keys() & new.keys():
         if holds_parts(old[key]) and type(old[key]) is type(new[key]):
-            yield from changes_of(old[key], new[key], (*path, key))
-    same = list(old) == list(new) and all(_stays(old[key], new[key]) for key in old)
+            yield from changes_of(old[key], new[key], copies, (*path, key))
+    same = list(old) == list(new) and all(_stays(old[key], new[key], copies) for key in old)
     if same or isinstance(after, tuple):
         return
     if isinstance(after, dict):
@@ -180,9 +193,12 @@ def changes_of(before: Any, after: Any, path: tuple[Any, ...] = ()) -> Iterator[
         for key in old.keys() - new.keys():
             yield Change(path, delattr, (key[1:],))
         for key, part in new.items():
-            if key not in old or not _stays(old[key], part):
+            if key not in old or not _stays(old[key], part, copies):
                 yield Change(path, setattr, (key[1:], part))
 
 
-def _stays(old: Any, new: Any) -> bool:
+def _stays(old: Any, new: Any, copies: dict[int, Any]) -> bool:
+    if type(old) is type(new) is weakref.ref and old is not new:
+        _, copy = copies.get(id(old()), (None, None))
+        return copy is not None and copy is new()
     return old is new or (holds_parts(old) and type(old) is type(new) and not isinstance(old, tuple))
