@@ -17,6 +17,7 @@ __all__ = [
     "is_array",
     "is_exact_number",
     "is_number",
+    "is_number_of_python",
 ]
 
 
@@ -36,6 +37,11 @@ def is_exact_number(value: Any) -> bool:
     With one of fewer bits, the result has as few.
     """
     return type(value).__module__ == "numpy" and type(value).__name__ in {"bool", "bool_", "int64"}
+
+
+def is_number_of_python(value: Any) -> bool:
+    """Return whether a value is a number of NumPy that numbers of Python give with an exact one, and as they do."""
+    return is_exact_number(value) or (type(value).__module__ == "numpy" and type(value).__name__ == "float64")
 
 
 def holds_array(value: Any) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.arguments import iterate_parts
-from fxplug.capture.arrays import is_number
+from fxplug.capture.arrays import is_number, is_number_of_python
 from fxplug.capture.closures import ClosureCall, Transformed
 from fxplug.capture.compared import (
     MissedComparisonError,
@@ -246,6 +246,10 @@ class ValueKeeper(Answerer):
             value, (str, bytes, complex, torch.dtype, torch.device, torch.layout, torch.memory_format)
         ):
             self._fix_value(node, value)
+            return value
+        if is_number_of_python(value):
+            # In the graph it is a number of Python. What the program does with this one is not heard.
+            self._fix_value(node, value.item())
             return value
         if callable(value) and node.target is getattr:
             self.decide(self._aside_of("call_function", operator.is_not, (node, None)), answer=True)
