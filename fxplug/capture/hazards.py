@@ -450,7 +450,7 @@ def _methods_held(
 ) -> Iterator[tuple[Any, Any]]:
     """Yield the same of what an object holds in attributes that have one of the names."""
     own = attributes_and_slots(owner)
-    modules: Mapping[str, Any] = own.get("_modules", {})
+    modules: Mapping[str, Any] = modules_of(owner) if isinstance(owner, nn.Module) else {}
     kinds: dict[type, bool] = {}  # Many attributes are of few classes.
     for name in {*(own.keys() & names), *(modules.keys() & names)}:
         value = own.get(name, modules.get(name))

@@ -359,6 +359,30 @@ def _shrink_by(block, x):
     return block.shrink(x)
 
 
+class HoldsTablesOfItsOwn:
+    """Its attributes are called as those of modules are."""
+
+    def __init__(self):
+        self._modules, self._parameters, self._buffers = {"one", "two"}, 3, None
+
+    def act(self, x):
+        return x * len(self._modules)
+
+
+TABLES = HoldsTablesOfItsOwn()
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_an_object_may_have_attributes_called_like_the_tables_of_modules(mode):
+    captured = fxplug.trace(_act_on_tables, None if mode == "symbolic" else (torch.ones(2),), mode=mode)
+
+    assert captured(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def _act_on_tables(x):
+    return TABLES.act(x)
+
+
 def test_what_a_constructor_calls_by_name_is_no_method_of_the_root():
     class Named:
         def __init__(self):
