@@ -425,6 +425,17 @@ _OTHERS = (*KINDS, tuple, nn.Module, torch.Tensor, type, FunctionType, MethodTyp
 _is_object: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
+_LIBRARIES = ("builtins.", "fxplug", "numpy.", "torch.", "sympy.", "mpmath.")
+
+
+def is_of_library(module: str) -> bool:
+    """Return whether a module, by its name, is one of a library whose code is not looked at.
+
+    These are Python's own, fxplug with its plugins, torch, and what comes with it.
+    """
+    return f"{module}.".startswith(_LIBRARIES)
+
+
 def is_foreign(module: str) -> bool:
     """Return whether a module, by its name, is one of Python, torch, NumPy or fxplug."""
     return module.partition(".")[0] in _FOREIGN

@@ -24,7 +24,14 @@ from torch import nn
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.bytecode import globals_read
 from fxplug.capture.caches import CACHED
-from fxplug.capture.containers import PLAIN, attributes_and_slots, elements_of, is_object
+from fxplug.capture.containers import (
+    PLAIN,
+    attributes_and_slots,
+    elements_of,
+    is_foreign,
+    is_object,
+    is_of_library,
+)
 from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pairs_in, tests_in
 from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_standard, passes_calls_on
@@ -160,6 +167,8 @@ def reachable(
             continue
         seen[key] = current
         code = body_of(current).__code__
+        if f"{current.__module__}.".startswith(_BESIDE_TORCH):
+            continue
         if _is_foreign(code.co_filename):
             # One that only passes calls on: ``contextlib.contextmanager`` keeps what it is about in a closure.
             waiting.extend((value, owner) for value in _closed_over(current))
@@ -273,9 +282,8 @@ def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterato
     if isinstance(value, _FUNCTIONS):
         yield value, None
     elif isinstance(value, ModuleType):
-        if not str(value.__name__).startswith(_LIBRARIES):
-            held = vars(value)
-            yield from ((held.get(name), None) for name in held.keys() & names)
+        if not is_of_library(str(value.__name__)):
+            yield from _called_in_module(value, names, alike, frozenset())
         elif not names.isdisjoint(_OF_SEQUENCES):
             yield from ((_OF_SEQUENCES[name], None) for name in _OF_SEQUENCES.keys() & names)
     elif isinstance(value, type):
@@ -284,10 +292,28 @@ def _called_through(value: Any, names: frozenset[str], alike: _Alike) -> Iterato
         yield from _called_through_object(value, names, alike)
 
 
+def _called_in_module(
+    module: ModuleType, names: frozenset[str], alike: _Alike, around: frozenset[int]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield what is called through the values that a module of Python, or one in it, has under some names."""
+    held, is_pythons = vars(module), is_foreign(str(module.__name__))
+    around |= {id(module)}
+    for name in held.keys() & names:
+        value = held.get(name)  # Another trace may take its stand-in away meanwhile.
+        if is_pythons:
+            yield value, None
+        elif isinstance(value, ModuleType):
+            if id(value) not in around and not is_of_library(str(value.__name__)):
+                yield from _called_in_module(value, names, alike, around)
+        elif type(value) not in PLAIN:
+            alike(value)
+            yield from _called_through(value, names, alike)
+
+
 def _called_through_class(kind: type, names: frozenset[str]) -> Iterator[tuple[Any, Any]]:
     """Yield the functions that make an object of a class, and those that are called where it is used as objects are."""
     for base in kind.__mro__:
-        if base.__module__.startswith(_LIBRARIES):
+        if is_of_library(base.__module__):
             continue
         for _, value in _named_in(base, names | _RUN_BY_CLASSES):
             yield from _behind(value, None)
@@ -328,7 +354,7 @@ def _called_in(
             yield from _called_through_class(part, names)
         elif isinstance(part, _CONTAINERS) and steps:
             yield from _called_in(part, names, alike, steps - 1, seen)
-        elif not type(part).__module__.startswith(_LIBRARIES) and (number := alike(part)) not in kinds:
+        elif not is_of_library(type(part).__module__) and (number := alike(part)) not in kinds:
             kinds.add(number)
             yield from _methods_of(part, names, alike, steps, seen)
 
@@ -362,6 +388,8 @@ def _methods_of(
     yield from _methods(value, names, alike, steps, seen)
 
 
+_BESIDE_TORCH = ("sympy.", "mpmath.")
+"""Libraries that come with torch, which computes with sizes by them: thousands of functions that call one another."""
 _FUNCTIONS = (FunctionType, CACHED)
 _CONTAINERS = (
     *(dict, list, tuple, set, frozenset, deque, MappingProxyType),
@@ -377,7 +405,6 @@ _MAKING = frozenset({"__init__", "__init_subclass__", "__new__", "__post_init__"
 _RUN_BY_CLASSES = frozenset({"__init__", "__new__", "forward"})
 """Methods that run where a class is called, or soon behind."""
 _NEVER_ASKED_FOR = frozenset({"__init__", "__new__", "__del__", "__repr__", "extra_repr"})
-_LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
 _Alike: TypeAlias = "Callable[[Any], int]"
 """Returns one number for objects through which code finds the same functions."""
 _OFTEN_IN_CLASSES = frozenset({FunctionType, type, *PLAIN, tuple, list, dict})
@@ -401,7 +428,7 @@ def _named_in(base: type, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Yield what a class holds under some names, or under those of methods that are called without being named."""
     held = vars(base)
     wanted = held.keys() & names
-    if not base.__module__.startswith(_LIBRARIES):
+    if not is_of_library(base.__module__):
         wanted.update(_implied_in(base))
     return ((name, held[name]) for name in wanted)
 
@@ -457,7 +484,7 @@ def _methods_held(
         kind = type(value)
         is_foreign = kinds.get(kind)
         if is_foreign is None:
-            is_foreign = kinds[kind] = value is None or kind.__module__.startswith(_LIBRARIES)
+            is_foreign = kinds[kind] = value is None or is_of_library(kind.__module__)
         if isinstance(value, (FunctionType, MethodType)):
             yield function_behind(value), getattr(value, "__self__", None)
             continue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.capture.containers import OWN_TABLES, PLAIN, attributes_and_slots, elements_of
+from fxplug.capture.containers import OWN_TABLES, PLAIN, attributes_and_slots, elements_of, is_of_library
 from fxplug.semantics.internals import hooks_around_forward, modules_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ _MOST = 100
 _DEEPEST = 20
 _LIMIT = 20_000
 """How deep objects in objects are told apart, and how many; modules are all."""
-_FOREIGN = ("builtins", "fxplug", "numpy", "torch")
 
 
 def _is_layer(kind: type) -> bool:
@@ -112,7 +111,7 @@ class Likenesses:
         if isinstance(value, _CONTAINERS):
             held = elements_of(value)
             return self._elements(held, steps) if len(held) <= _MOST else []
-        if not type(value).__module__.startswith(_FOREIGN) and not isinstance(value, type):
+        if not is_of_library(type(value).__module__) and not isinstance(value, type):
             return self._attributes(attributes_and_slots(value), steps)
         if isinstance(value, type):
             self.classes.append((value, None))

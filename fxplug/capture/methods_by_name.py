@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.capture.containers import PLAIN
+from fxplug.capture.containers import PLAIN, is_of_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 __all__ = ["MethodsByName"]
-
-_LIBRARIES = ("builtins", "fxplug", "numpy", "torch")
 
 
 class MethodsByName:
@@ -44,7 +42,7 @@ class MethodsByName:
         for base in kind.__mro__:
             if base is nn.Module or base is object:
                 break
-            if base.__module__.startswith(_LIBRARIES):
+            if is_of_library(base.__module__):
                 continue
             for name, value in vars(base).items():
                 if type(value) not in PLAIN and not name[:2] == "__" == name[-2:]:

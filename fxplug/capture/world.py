@@ -26,7 +26,7 @@ import torch
 from torch.autograd.graph import Node, register_multi_grad_hook
 
 from fxplug.capture.attributes import attribute_of
-from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object
+from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object, is_of_library
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
@@ -176,8 +176,6 @@ def functions_in(module: ModuleType) -> dict[str, Any]:
 _MOST = 100
 """Containers are looked into if they hold at most so many elements."""
 _DEEPEST = 4
-_LIBRARIES = ("fxplug", "numpy", "torch")
-"""Most names of a program are found in these, which have no clocks for it."""
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _IMPORTING = frozenset({"__import__", "import_module"})
 _IMPORTED = frozenset({"datetime", "os", "time", "timeit", "uuid"})
@@ -338,7 +336,8 @@ def _parts(value: Any, names: frozenset[str]) -> Iterable[Any]:
         return (cast("Any", value).__func__,)
     if isinstance(value, ModuleType):
         # Those that have a stand-in are lent.
-        is_passed = id(original_of(value)) in _MODULES or value.__name__.startswith(_LIBRARIES)
+        # Most names of a program are found in libraries that have no clocks for it.
+        is_passed = id(original_of(value)) in _MODULES or is_of_library(value.__name__)
         return () if is_passed else [vars(value)[name] for name in vars(value).keys() & names]
     if isinstance(value, type):
         return (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
 from typing import Any, NamedTuple
 
 import pytest
@@ -357,6 +359,42 @@ def test_conversions_behind_a_name_elsewhere_are_part_of_the_graph():
 
 def _shrink_by(block, x):
     return block.shrink(x)
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("name", ["torch_tools", "numpy_like", "fx"])
+def test_packages_whose_names_begin_like_those_of_libraries_are_looked_at(name, mode, monkeypatch):
+    source = """
+count = 0
+
+class Helper:
+    def act(self, x):
+        global count
+        count += 1
+        return x * count
+
+HELPER = Helper()
+"""
+    tools = types.ModuleType(name)
+    exec(compile(source, f"{name}.py", "exec"), vars(tools))
+    monkeypatch.setitem(sys.modules, name, tools)
+    monkeypatch.setitem(globals(), "tools", tools)
+
+    tools.inner = types.ModuleType(f"{name}.inner")
+    tools.inner.around, tools.inner.call = tools, tools.HELPER.act
+
+    for program in (_by_tools, _by_inner_tools):
+        with pytest.raises(TraceError) as refused:
+            fxplug.trace(program, None if mode == "symbolic" else (torch.ones(2),), mode=mode, check=False)
+        assert refused.value.code == "FXP-T055"
+
+
+def _by_tools(x):
+    return _act_on(tools.HELPER, x)  # noqa: F821 - the test puts it there
+
+
+def _by_inner_tools(x):
+    return tools.inner.around.inner.call(x)  # noqa: F821 - as above
 
 
 class HoldsTablesOfItsOwn:
