@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from fxplug.capture.containers import KINDS, OWN_TABLES, PLAIN, copy_of, is_foreign, is_object, parts_of
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.sources import is_installed
-from fxplug.semantics.internals import every_module
+from fxplug.semantics.internals import every_module, is_real_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,7 +51,7 @@ def tensors_elsewhere(root: Any) -> list[torch.Tensor]:
         if id(value) in seen or id(value) in known or kind in _PLAIN:
             continue
         seen.add(id(value))
-        if isinstance(value, torch.Tensor):
+        if is_real_tensor(value):
             size = 0 if is_lazy(value) else value.numel() * value.element_size()
             if size <= room:
                 found.append(value)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from fxplug.analyze.isolation import forked_random_state
 from fxplug.execute import GraphModule, Interpreter
 from fxplug.execute.guards import check_guards
 from fxplug.execute.shadow import with_other_tensors
 from fxplug.ir import Node, iterate_leaves, map_aggregate
 from fxplug.semantics.internals import without_data
-from fxplug.semantics.random_state import kept_random_state
 from fxplug.semantics.symbols import SymbolicSizes, is_symbolic, lies_as, size_text
 
 if TYPE_CHECKING:
@@ -219,6 +219,7 @@ class _OpenShapeProp(ShapeProp):
         return value
 
 
+@forked_random_state()  # A program may seed, and its hooks draw, also where nothing is computed.
 def described_copy(
     module: GraphModule,
     *args: Any,
@@ -256,6 +257,6 @@ def described_copy(
             interpreter(shadow).run(*inputs)
     except Exception:  # Whatever it is: running the program tells, or raises the error that the user knows.
         shadow = copy.deepcopy(module)
-        with kept_random_state(), torch.no_grad():
+        with torch.no_grad():
             interpreter(shadow).run(*copy.deepcopy(args))
     return shadow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fxplug.analyze.isolation import forked_random_state
 from fxplug.api.capturing import as_args
 from fxplug.errors import InvalidArgumentError, did_you_mean
 from fxplug.execute import GraphModule
@@ -89,9 +90,10 @@ def decompose(
         return simpler
     core = to == "core-aten"
     known = core_decompositions() if core else aten_decompositions()
-    return decompose_to_aten(
-        simpler, as_args(example_inputs), {**known, **(table or {})}, core=core, dynamic=dynamic
-    )
+    with forked_random_state():  # A program may seed, and its hooks draw, also where nothing is computed.
+        return decompose_to_aten(
+            simpler, as_args(example_inputs), {**known, **(table or {})}, core=core, dynamic=dynamic
+        )
 
 
 def _check_arguments(to: Any, example_inputs: Any, table: Any, dynamic: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import enum
 import inspect
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +19,17 @@ from fxplug.semantics.internals import buffers_of, modules_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-    from types import CodeType, FrameType
+    from types import FrameType
 
     from fxplug.capture.identity import Comparison
 
-__all__ = ["MissedComparisonError", "are_handed_over", "comparisons_under_way", "may_compare_elsewhere"]
+__all__ = [
+    "MissedComparisonError",
+    "are_handed_over",
+    "comparisons_under_way",
+    "made_to_compare",
+    "may_compare_elsewhere",
+]
 
 _UNKNOWN: Any = object()
 _STRUCTURAL = (
@@ -87,7 +93,7 @@ def are_handed_over(function: FunctionType, code: CodeType, owner: Any) -> bool:
         code: Its own code.
         owner: The object whose method it is; None for a function.
     """
-    if names_operators(code):
+    if names_operators(code) or made_to_compare(code):
         return True
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     own = parameters[:1] if isinstance(owner, nn.Module) else ()
@@ -109,6 +115,13 @@ def are_handed_over(function: FunctionType, code: CodeType, owner: Any) -> bool:
         if any(side[0] == parameters[0] for side in held):
             return True
     return "id" in scan_of(code).asks and len(parameters) > len(own)
+
+
+def made_to_compare(code: CodeType) -> list[CodeType]:
+    """Return the code of functions that a function makes when it runs, and that compare what they are called with."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    found = [part for part in inner if any(pair.one and pair.other for pair in scan_of(part).pairs)]
+    return found + [deeper for part in inner for deeper in made_to_compare(part)]
 
 
 def _names_no_value(function: FunctionType, path: tuple[str, ...]) -> bool:

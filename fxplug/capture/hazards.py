@@ -191,6 +191,7 @@ def _named_elsewhere(found: list[Any], session: Session, names: frozenset[str]) 
     for value in found:
         likenesses.of(value)
     new = [methods.name(names)]
+    seen: dict[int, int] = {}
     while new:
         new += [methods.add_class(kind, owner) for kind, owner in likenesses.classes]
         new += [methods.add(name, value, None) for name, value in likenesses.held]
@@ -198,9 +199,11 @@ def _named_elsewhere(found: list[Any], session: Session, names: frozenset[str]) 
         likenesses.held.clear()
         for value, owner in new.pop(0):
             if isinstance(value, _CONTAINERS):
-                yield from _called_in(value, names, likenesses.of, _DEEPEST, {})
+                yield from _called_in(value, names, likenesses.of, _DEEPEST, seen)
             elif isinstance(value, (MethodType, partial)):
                 yield from _called_through_object(value, names, likenesses.of)
+            elif is_object(value):
+                yield from methods.implied(type(value), value, _implied_by)
             else:
                 yield from _behind(value, owner)
 
@@ -348,8 +351,10 @@ def _called_in(
     for part in _parts_of(container):
         if type(part) in PLAIN:
             continue
-        if isinstance(part, (*_FUNCTIONS, MethodType)):
-            yield function_behind(part), getattr(part, "__self__", None)
+        if isinstance(part, _FUNCTIONS):
+            yield part, None
+        elif isinstance(part, (MethodType, partial)):
+            yield from _called_through_object(part, names, alike)
         elif isinstance(part, type):
             yield from _called_through_class(part, names)
         elif isinstance(part, _CONTAINERS) and steps:
@@ -422,6 +427,16 @@ def _implied_in(base: type) -> list[str]:
         names = [name for name in held if name[:2] == "__" == name[-2:] and name not in _NEVER_ASKED_FOR]
         known = _implied[base] = len(held), names
     return known[1]
+
+
+def _implied_by(kind: type, owner: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the methods of an object that are called without being named."""
+    for base in kind.__mro__:
+        if base is object:
+            break
+        for name, value in _named_in(base, frozenset()):
+            if name not in _MAKING:
+                yield from _behind(value, owner)
 
 
 def _named_in(base: type, names: frozenset[str]) -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from fxplug.capture.containers import OWN_TABLES, PLAIN, attributes_and_slots, elements_of, is_of_library
+from fxplug.capture.containers import (
+    OWN_TABLES,
+    PLAIN,
+    attributes_and_slots,
+    elements_of,
+    is_object,
+    is_of_library,
+)
 from fxplug.semantics.internals import hooks_around_forward, modules_of
 
 if TYPE_CHECKING:
@@ -126,6 +133,6 @@ class Likenesses:
             kind = type(value)
             if kind not in PLAIN and name not in OWN_TABLES:
                 parts += (name, self.of(value, steps))
-                if kind in _LEADING:
+                if kind in _LEADING or is_object(value):
                     self.held.append((name, value))
         return parts

@@ -13,7 +13,7 @@ from torch import nn
 from fxplug.capture.containers import PLAIN, is_of_library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["MethodsByName"]
 
@@ -23,6 +23,7 @@ class MethodsByName:
 
     def __init__(self) -> None:
         self._classes: set[type] = set()
+        self._implied: set[type] = set()
         self._named: set[str] = {"__init__", "__new__"}  # They are looked at where a class is called.
         self._waiting: dict[str, list[tuple[Any, Any]]] = {}
 
@@ -47,6 +48,14 @@ class MethodsByName:
             for name, value in vars(base).items():
                 if type(value) not in PLAIN and not name[:2] == "__" == name[-2:]:
                     yield from self.add(name, value, owner)
+
+    def implied(
+        self, kind: type, owner: Any, find: Callable[[type, Any], Iterator[tuple[Any, Any]]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Yield, once for a class, what `find` yields of one of its objects that code has a name for."""
+        if kind not in self._implied:
+            self._implied.add(kind)
+            yield from find(kind, owner)
 
     def add(self, name: str, value: Any, owner: Any) -> Iterator[tuple[Any, Any]]:
         """Take in what is held under a name; yield it, with the object whose method it is, if that has been named."""

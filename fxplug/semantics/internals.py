@@ -11,7 +11,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from operator import attrgetter, itemgetter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import torch
 import torch.utils.checkpoint
@@ -128,6 +128,7 @@ __all__ = [
     "is_functional",
     "is_implicit",
     "is_listening",
+    "is_real_tensor",
     "is_registered",
     "is_transient",
     "is_under_modes",
@@ -816,8 +817,18 @@ def computes_by_itself(function: Any) -> bool:
 _storage_id: Callable[[torch.Tensor], int] = torch._C._storage_id  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def is_real_tensor(value: object) -> TypeGuard[torch.Tensor]:
+    """Return whether a value is a tensor, and does not only say so (``__class__``), as a mock does.
+
+    Of others, torch would read memory where there is none.
+    """
+    return issubclass(type(value), torch.Tensor)
+
+
 def storage_of(tensor: torch.Tensor) -> Any:
     """Return what identifies the memory of a tensor, None when it has none of its own; no mode hears of it."""
+    if not is_real_tensor(tensor):
+        return None
     try:
         return _storage_id(tensor)
     except (NotImplementedError, RuntimeError):  # Sparse, or without storage.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections import OrderedDict, UserDict, UserList, deque
 
+import pytest
 import torch
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+import fxplug
 from fxplug.analyze.isolation import SavedState, copy_module, copy_values, forked_random_state, tensors_in
 
 
@@ -193,3 +195,40 @@ def test_parts_are_saved_although_parameters_are_left_out():
     assert model[0].history == []
     torch.testing.assert_close(dict(model.named_parameters())["0.weight"], before["0.weight"])
     assert not model[1].weight.any()
+
+
+class Seeds(nn.Module):
+    """Seeds torch, and draws from Python in a hook."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.layer.register_forward_hook(lambda *_: random.random() and None)
+
+    def forward(self, x):
+        torch.manual_seed(7)
+        return self.layer(x)
+
+
+def seeds(x):
+    torch.manual_seed(7)
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    ("program", "use"),
+    [
+        (Seeds(), fxplug.cost),
+        (Seeds(), fxplug.shapes),
+        (seeds, lambda captured, inputs: fxplug.decompose(captured, inputs, to="aten")),
+    ],
+    ids=["cost", "shapes", "decompose"],
+)
+def test_programs_that_are_looked_at_leave_random_numbers_as_they_were(program, use):
+    captured = fxplug.trace(program, (torch.ones(1, 2),), check=False)
+    torch.manual_seed(3)
+    before = torch.get_rng_state(), torch.initial_seed(), random.getstate()
+    use(captured, (torch.ones(1, 2),))
+
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (torch.initial_seed(), random.getstate()) == before[1:]

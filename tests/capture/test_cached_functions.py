@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import pytest
 import torch
@@ -311,3 +312,18 @@ def test_random_numbers_that_were_kept_before_are_constants(mode):
 
     assert noise(3) is before
     assert torch.equal(captured(X), X + before)
+
+
+@functools.lru_cache
+def root_of(count):
+    return math.ceil(math.sqrt(count))
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_functions_of_math_are_part_of_what_is_computed(mode):
+    captured = fxplug.trace(lambda x: x * root_of(x.shape[0] * 4), (torch.ones(4, 2),), mode=mode)
+
+    for rows in (4, 9, 5):
+        assert torch.equal(
+            captured(torch.ones(rows, 2)), torch.ones(rows, 2) * math.ceil(math.sqrt(rows * 4))
+        )

@@ -889,3 +889,35 @@ def test_functions_that_compare_and_are_not_called_need_no_guards(mode):
     other = torch.arange(6.0).reshape(3, 2).t()
     assert torch.equal(captured(other), other * 2)
     assert not [guard for guard in captured.guards if " is " in str(guard) and "contiguous" in str(guard)]
+
+
+def _make_comparison():
+    return lambda one, other: one is other
+
+
+def compares_by_a_function_made_when_it_runs(x):
+    return x * 2 if _make_comparison()(x, x.contiguous()) else x * 3
+
+
+def compares_by_a_class_made_when_it_runs(x):
+    y = x.contiguous()
+
+    class Comparison:
+        def is_same(self, one, other):
+            return one is other
+
+    return x * 2 if Comparison().is_same(x, y) else x * 3
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize(
+    "program", [compares_by_a_function_made_when_it_runs, compares_by_a_class_made_when_it_runs]
+)
+def test_what_functions_that_are_made_when_the_program_runs_compare_is_guarded(program, is_same, mode):
+    examples = torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2).t()
+    captured = fxplug.trace(program, (examples[not is_same],), mode=mode, check=False)
+
+    assert torch.equal(captured(examples[not is_same]), program(examples[not is_same]))
+    with pytest.raises(GuardError, match=r" is \S"):
+        captured(examples[is_same])

@@ -6,6 +6,7 @@ import functools
 import sys
 import types
 from typing import Any, NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -206,6 +207,42 @@ def property_of_what_is_handed_on(x):
     return x * _value_of(Inherited())
 
 
+PARTS = {"a": functools.partial(stepped), "b": [functools.partial(HELD.inner.act)]}
+
+
+def partial_in_a_table(x):
+    return PARTS["a"](x)
+
+
+def partial_of_a_method_in_a_list(x):
+    return PARTS["b"][0](x)
+
+
+class Settings:
+    def __init__(self):
+        self.calling, self.entered = CallingToo(), EnteredToo()
+
+
+SETTINGS = Settings()
+
+
+def _call_setting_of(settings, x):
+    return settings.calling(x)
+
+
+def called_object_of_what_is_handed_on(x):
+    return _call_setting_of(SETTINGS, x)
+
+
+def _enter_setting_of(settings, x):
+    with settings.entered as number:
+        return x * number
+
+
+def context_of_what_is_handed_on(x):
+    return _enter_setting_of(SETTINGS, x)
+
+
 def class_in_a_closure():
     class Local:
         def act(self, x):
@@ -287,6 +324,8 @@ FUNCTIONS = [
     ),
     *(static, class_in_a_table, called_class_in_a_table, class_in_a_partial, made_elsewhere, handed_on),
     *(function_of_what_is_handed_on, table_of_what_is_handed_on, property_of_what_is_handed_on),
+    *(partial_in_a_table, partial_of_a_method_in_a_list, called_object_of_what_is_handed_on),
+    context_of_what_is_handed_on,
 ]
 MODULES = [HandsOnAModule, HandsOnModules, PicksAModule, HandsOnAnObject, HoldsAClass, HasAClass]
 MAKERS = [
@@ -419,6 +458,36 @@ def test_an_object_may_have_attributes_called_like_the_tables_of_modules(mode):
 
 def _act_on_tables(x):
     return TABLES.act(x)
+
+
+class Linked:
+    """One of many objects that all lead to one another."""
+
+    value = 2
+
+
+def test_many_objects_that_lead_to_one_another_are_looked_at_once():
+    objects = [Linked() for _ in range(3000)]
+    for number, one in enumerate(objects):
+        one.next = objects[(number * 7 + 1) % len(objects)]
+        one.others = [objects[(number * step) % len(objects)] for step in range(1, 10)]
+    first = objects[0]
+
+    captured = fxplug.trace(lambda x: _through_links(first, x), (torch.ones(2),))
+
+    assert captured(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+def _through_links(thing, x):
+    return x * thing.next.others[0].next.value
+
+
+def test_objects_that_say_to_be_tensors_end_no_process():
+    lying = mock.Mock(spec=torch.Tensor)
+
+    captured = fxplug.trace(lambda x: x * 2 if lying is not None else x, (torch.ones(2),))
+
+    assert captured(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
 def test_what_a_constructor_calls_by_name_is_no_method_of_the_root():

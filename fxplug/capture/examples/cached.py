@@ -33,20 +33,32 @@ class _NotOfNumbersError(BaseException):
 
 
 class _NoCalls(TorchFunctionMode):
-    """Lets no function of torch be called."""
+    """Lets no function of torch be called but by the tracer itself.
+
+    Args:
+        is_of_tracer: Whether the tracer calls.
+    """
+
+    def __init__(self, is_of_tracer: Callable[[], bool]) -> None:
+        self._is_of_tracer = is_of_tracer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """End the function that calls."""
-        raise _NotOfNumbersError
+        if not self._is_of_tracer():
+            raise _NotOfNumbersError
+        return func(*args, **(kwargs or {}))
 
 
-def computed_of_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def computed_of_numbers(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_of_tracer: Callable[[], bool]
+) -> Any:
     """Return what a function computes whose results are kept, with numbers that hang on the inputs.
 
     Args:
         function: What `functools.lru_cache` has made.
         args: Of the call.
         kwargs: Of the call.
+        is_of_tracer: Whether a call of torch, at the moment, is one of the tracer.
 
     Returns:
         Numbers, texts, and tuples, lists and dicts of them; `NOTHING` where no such number is among the arguments, and
@@ -55,7 +67,7 @@ def computed_of_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, 
     inner: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
     if inner is None or not any(True for _ in numbers_in((args, kwargs))) or not _is_key((args, kwargs)):
         return NOTHING
-    mode = _NoCalls()
+    mode = _NoCalls(is_of_tracer)
     put_on_calls(mode)
     try:
         result = inner(*args, **kwargs)

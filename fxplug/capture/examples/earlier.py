@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
-from fxplug.semantics.internals import storage_of
+from fxplug.semantics.internals import is_real_tensor, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -43,9 +43,7 @@ class EarlierValues:
                 waiting += parts
                 found += parts
         self._modules = {id(value): value for value in found if isinstance(value, nn.Module)}
-        self._tensors = {
-            id(value): (value, storage_of(value)) for value in found if isinstance(value, torch.Tensor)
-        }
+        self._tensors = {id(value): (value, storage_of(value)) for value in found if is_real_tensor(value)}
 
     def __contains__(self, value: torch.Tensor | nn.Module) -> bool:
         return id(value) in (self._modules if isinstance(value, nn.Module) else self._tensors)

@@ -311,7 +311,9 @@ class ExampleTracer(LayerCaller):
 
     def on_cached_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function whose results are kept, for any numbers that hang on the inputs where it can be."""
-        found = NOTHING if self.paused or self._ended else computed_of_numbers(function, args, kwargs)
+        found = NOTHING
+        if not self.paused and not self._ended:
+            found = computed_of_numbers(function, args, kwargs, lambda: bool(self.paused))
         if found is NOTHING:
             return function(*args, **kwargs)
         if not is_as_kept(self.run_unheard, function, (args, kwargs), found):

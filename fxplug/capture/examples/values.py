@@ -18,6 +18,7 @@ from fxplug.capture.compared import (
     MissedComparisonError,
     are_handed_over,
     comparisons_under_way,
+    made_to_compare,
     may_compare_elsewhere,
 )
 from fxplug.capture.examples.asking import Answerer
@@ -310,7 +311,7 @@ class ValueKeeper(Answerer):
         if not are_handed_over(function, code, owner):
             return
         if is_first:  # The program itself, which is called in any case, and by its own code.
-            self._comparing.append(code)
+            self._comparing += [code, *made_to_compare(code)]
             self._compares = True
         elif not self.compares_elsewhere and (session := active.get()) is not None:
             session.heard.add(id(function))  # Most of those that are in reach are never called.
