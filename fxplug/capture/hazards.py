@@ -167,7 +167,7 @@ def reachable(
             continue
         seen[key] = current
         code = body_of(current).__code__
-        if f"{current.__module__}.".startswith(_BESIDE_TORCH):
+        if f"{current.__module__}.".startswith(_NOT_OF_PROGRAMS):
             continue
         if _is_foreign(code.co_filename):
             # One that only passes calls on: ``contextlib.contextmanager`` keeps what it is about in a closure.
@@ -393,8 +393,9 @@ def _methods_of(
     yield from _methods(value, names, alike, steps, seen)
 
 
-_BESIDE_TORCH = ("sympy.", "mpmath.")
-"""Libraries that come with torch, which computes with sizes by them: thousands of functions that call one another."""
+_NOT_OF_PROGRAMS = ("sympy.", "mpmath.", "_pytest.")
+"""Libraries of thousands of functions that call one another: with the first ones, which come with it, torch computes
+with sizes; the last one is what pytest makes of an ``assert``, and leads to all tests."""
 _FUNCTIONS = (FunctionType, CACHED)
 _CONTAINERS = (
     *(dict, list, tuple, set, frozenset, deque, MappingProxyType),

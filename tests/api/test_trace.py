@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import json
 import operator
 import pickle
 import random
@@ -891,7 +892,7 @@ class Opaque:
         self.content = content
 
 
-def test_where_only_a_number_is_taken_the_number_of_the_example_is_given() -> None:
+def test_a_class_that_asks_for_the_class_of_a_number_is_answered() -> None:
     class Wants:
         def __init__(self, number: Any) -> None:
             if type(number) is not int:
@@ -901,6 +902,13 @@ def test_where_only_a_number_is_taken_the_number_of_the_example_is_given() -> No
     captured = fxplug.trace(lambda x: x * Wants(x.shape[0]).number, (ROWS,))
 
     assert torch.equal(captured(ROWS), ROWS * 2)
+    assert torch.equal(captured(torch.ones(3, 4)), torch.full((3, 4), 3.0))
+
+
+def test_where_only_a_number_is_taken_the_number_of_the_example_is_given() -> None:
+    captured = fxplug.trace(lambda x: x * len(json.dumps([0] * int(json.dumps(x.shape[0])))), (ROWS,))
+
+    assert torch.equal(captured(ROWS), ROWS * 6)
     with pytest.raises(GuardError, match="shape"):
         captured(torch.rand(3, 4))
 

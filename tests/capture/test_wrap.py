@@ -782,6 +782,7 @@ def test_functions_that_hide_objects_from_torch_fx_are_looked_through_on_example
 
 @pytest.mark.parametrize(("mode", "code"), [("shape", "FXP-T066"), ("value", "FXP-T063")])
 def test_what_stands_against_looking_through_a_function_for_torch_fx_is_said(module, mode, code):
+    pytest.importorskip("numpy")
     made = module(LEVELS.replace("return Levels(x.shape[0] + 1)", "return Levels(x.numpy().max())"))
     with pytest.raises(TraceError, match="numpy") as caught:
         fxplug.trace(made.program, (torch.tensor([1.0, 5.0]),), mode=mode)
