@@ -190,14 +190,14 @@ def _named_elsewhere(found: list[Any], session: Session, names: frozenset[str]) 
     likenesses, methods = session.likenesses, session.methods
     for value in found:
         likenesses.of(value)
-    new = [methods.name(names)]
+    new = deque([methods.name(names)])  # A graph of objects may bring thousands.
     seen: dict[int, int] = {}
     while new:
         new += [methods.add_class(kind, owner) for kind, owner in likenesses.classes]
         new += [methods.add(name, value, None) for name, value in likenesses.held]
         likenesses.classes.clear()
         likenesses.held.clear()
-        for value, owner in new.pop(0):
+        for value, owner in new.popleft():
             if isinstance(value, _CONTAINERS):
                 yield from _called_in(value, names, likenesses.of, _DEEPEST, seen)
             elif isinstance(value, (MethodType, partial)):

@@ -15,6 +15,7 @@ from torch._higher_order_ops import map as mapped
 
 import fxplug
 from fxplug.errors import TraceError
+from fxplug.semantics import internals
 
 # What torch itself says of how it compiles.
 pytestmark = [
@@ -234,3 +235,19 @@ def test_choices_work_behind_a_capture_that_was_the_first_to_make_one():
         assert torch.equal(torch.compile(other, backend="eager", fullgraph=True)(x), x)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(source)], check=True, timeout=300)
+
+
+def test_what_torch_compiles_in_another_way_is_not_compiled_under_a_trace(monkeypatch):
+    compiled = []
+
+    def backend(module, inputs):
+        compiled.append(module)
+        return module.forward
+
+    function = torch.compile(lambda x: x + 1, backend=backend)
+    monkeypatch.setattr(internals, "COMPILES_CHOICES", None)  # As in older releases.
+
+    assert internals.without_compiling(function)(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert not compiled
+    function(torch.ones(2))
+    assert compiled

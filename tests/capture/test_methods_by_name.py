@@ -14,6 +14,7 @@ from torch import nn
 
 import fxplug
 from fxplug import TraceError
+from fxplug.capture.examples.tracer import ExampleTracer
 
 count = 0
 
@@ -490,7 +491,15 @@ def test_objects_that_say_to_be_tensors_end_no_process():
     assert captured(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
-def test_what_a_constructor_calls_by_name_is_no_method_of_the_root():
+def test_what_a_constructor_calls_by_name_is_no_method_of_the_root(monkeypatch):
+    reached = []
+    hear = ExampleTracer.on_function_reached
+    monkeypatch.setattr(
+        ExampleTracer,
+        "on_function_reached",
+        lambda self, function, *rest: (reached.append(function), hear(self, function, *rest))[1],
+    )
+
     class Named:
         def __init__(self):
             super().__init__()
@@ -507,3 +516,5 @@ def test_what_a_constructor_calls_by_name_is_no_method_of_the_root():
     captured = fxplug.trace(Root(), (torch.ones(2),))
 
     assert captured(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert Named.__init__ in reached
+    assert Root.__init__ not in reached

@@ -18,15 +18,6 @@ MODES = ["symbolic", "shape", "value"]
 WITH_EXAMPLES = ["shape", "value"]
 
 
-@pytest.fixture(autouse=True)
-def _exact():
-    # Eager and captured programs call the same kernels; other sizes may choose others.
-    kept = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = kept
-
-
 def capture(root, *args, mode="value", **options):
     if mode == "symbolic":
         return fxplug.symbolic_trace(root)

@@ -15,14 +15,6 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 DEVICE = "cuda"
 
 
-@pytest.fixture(autouse=True)
-def _exact():
-    kept = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = kept
-
-
 def network():
     torch.manual_seed(0)
     model = nn.Sequential(
