@@ -31,7 +31,7 @@ from fxplug.capture.reading import RootReader
 from fxplug.capture.sources import place_in_program
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node, effects
-from fxplug.semantics.internals import SET_GRAD_ENABLED, storage_of
+from fxplug.semantics.internals import SET_GRAD_ENABLED, storage_of, version_of
 from fxplug.semantics.random_state import random_states, same_random_states, set_random_states
 
 if TYPE_CHECKING:
@@ -252,6 +252,10 @@ class ConstantKeeper(RootReader):
     def leave_constant(self, tensor: torch.Tensor) -> None:
         """Let a tensor of the root be a constant, because the program was given the tensor itself."""
         self._constants.left[id(tensor)] = tensor
+
+    def writes_to(self, tensor: torch.Tensor) -> Any:
+        """Return something that is another one when a tensor was written to, or is to be, by the graph."""
+        return version_of(tensor), storage_of(tensor) in self._constants.written
 
     def _is_made(self, tensor: torch.Tensor) -> bool:
         """Return whether the program has made a tensor; torch does not tell of all, such as ``nn.Parameter(...)``."""

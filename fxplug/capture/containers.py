@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import io
 import os
 import sys
@@ -33,7 +34,7 @@ import torch
 from torch import nn
 
 from fxplug.capture.attributes import attribute_of
-from fxplug.capture.iterators import is_iterator, position_of
+from fxplug.capture.iterators import goes_on, position_of
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to
 
@@ -61,12 +62,17 @@ __all__ = [
 ]
 
 _PAIRS = (dict, weakref.WeakKeyDictionary, weakref.WeakValueDictionary)
-KINDS = (list, set, deque, bytearray, array, *_PAIRS)
+KINDS = (list, set, deque, bytearray, array, weakref.WeakSet, *_PAIRS)
 """The containers whose contents can be put back; so can those of arrays of NumPy (see `is_array`)."""
 OWN_TABLES = frozenset(vars(nn.Module()))
 """The tables that every module has."""
 _STREAMS = (io.StringIO, io.BytesIO)
 """Files in memory: what they hold is a text, or bytes, and a position."""
+_FIXED = (tuple, MappingProxyType)
+"""What holds the same as long as it lives."""
+_CONTAINERS = (*KINDS, *_FIXED, CellType, *_STREAMS)
+_OF_CLASSES = frozenset({"__module__", "__doc__"})
+"""What the table of every class has."""
 _MOST = 1000
 """Containers in containers are looked at in those that have at most so many elements."""
 _MOST_BYTES = 1 << 20
@@ -131,7 +137,7 @@ class Containers:
                 continue
             if self._holds_others(value):
                 pending.extend(self._add_container(path, name, value))
-            elif is_iterator(value):
+            elif goes_on(value):
                 self._iterators.append((path, name, value, position_of(value)))
             elif not self._objects:
                 continue
@@ -210,7 +216,13 @@ def is_array(value: Any) -> bool:
 
 def is_container(value: Any) -> bool:
     """Return whether a value holds others, and is no object: a list, dict, tuple, array, variable of a closure."""
-    return isinstance(value, (*KINDS, tuple, CellType, *_STREAMS)) or value is os.environ or is_array(value)
+    return isinstance(value, _CONTAINERS) or value is os.environ or is_array(value)
+
+
+def _behind(view: MappingProxyType[Any, Any]) -> list[Any]:
+    """Return the dict that can only be read through a view; nothing for the table of a class."""
+    held: list[Any] = gc.get_referents(view)
+    return [part for part in held if not (isinstance(part, dict) and dict.keys(part) >= _OF_CLASSES)]
 
 
 _CALLABLES = (FunctionType, MethodType, BuiltinMethodType, MethodWrapperType, partial)
@@ -289,6 +301,8 @@ def copy_of(container: Any) -> list[Any]:
         return [_flat_copy_of(container)]
     if isinstance(container, CellType):
         return [] if container == CellType() else [container.cell_contents]
+    if isinstance(container, MappingProxyType):
+        return _behind(cast("MappingProxyType[Any, Any]", container))
     return list(cast("list[Any]", container))
 
 
@@ -308,7 +322,7 @@ def _items_of(container: Any) -> list[tuple[Any, Any]]:
 
 def is_unchanged(container: Any, before: list[Any]) -> bool:
     """Return whether a container or object holds what it held when `copy_of` returned `before`."""
-    if isinstance(container, tuple):
+    if isinstance(container, _FIXED):
         return True
     if _is_flat(container):
         return _is_same_flat(container, before[0])
@@ -343,7 +357,7 @@ def is_same_array(one: Any, other: Any) -> bool:
 
 def fill(container: Any, before: list[Any]) -> None:
     """Let a container or object hold what it held when `copy_of` returned `before`."""
-    if isinstance(container, tuple):
+    if isinstance(container, _FIXED):
         return
     if _is_flat(container):
         _fill_flat(container, before[0])
@@ -419,9 +433,11 @@ def _fill_stream(stream: Any, before: Any) -> None:
 
 PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local)
 """Classes of Python whose instances hold what a program gives them."""
+_HOLDERS_BY_NAME = frozenset({("configparser", "RawConfigParser"), ("configparser", "SectionProxy")})
+"""Further ones, whose modules are not imported for this."""
 _FOREIGN = frozenset({*sys.stdlib_module_names, "fxplug", "numpy", "torch"}) - {"__main__"}
 """Top-level modules whose objects are their own affair."""
-_OTHERS = (*KINDS, tuple, nn.Module, torch.Tensor, type, FunctionType, MethodType, BaseException)
+_OTHERS = (*KINDS, *_FIXED, nn.Module, torch.Tensor, type, FunctionType, MethodType, BaseException)
 _is_object: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
@@ -450,8 +466,12 @@ def is_object(value: Any) -> bool:
     if known is None:
         is_other = issubclass(kind, _OTHERS) or _is_class_of_arrays(kind)
         is_own = not is_foreign(str(kind.__module__)) and not is_other
-        known = _is_object[kind] = is_own or issubclass(kind, PLAIN_HOLDERS)
+        known = _is_object[kind] = is_own or issubclass(kind, PLAIN_HOLDERS) or _is_known_holder(kind)
     return known
+
+
+def _is_known_holder(kind: type) -> bool:
+    return not _HOLDERS_BY_NAME.isdisjoint((base.__module__, base.__name__) for base in kind.__mro__)
 
 
 def _slots_of(kind: type) -> Iterator[tuple[str, MemberDescriptorType]]:

@@ -501,7 +501,7 @@ def _methods_held(
         is_foreign = kinds.get(kind)
         if is_foreign is None:
             is_foreign = kinds[kind] = value is None or is_of_library(kind.__module__)
-        if isinstance(value, (FunctionType, MethodType)):
+        if isinstance(value, (*_FUNCTIONS, MethodType)):
             yield function_behind(value), getattr(value, "__self__", None)
             continue
         if isinstance(value, (ModuleType, type)):

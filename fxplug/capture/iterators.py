@@ -1,14 +1,23 @@
-"""Where an iterator stands, so that it shows whether a program has taken something from it."""
+"""Where an iterator stands, so that it shows whether a program has taken something from it; so for queues.
+
+Queues are shared with other threads, which may wait for them: nothing is put back there. By events, semaphores and
+locks threads wait for one another, and few programs compute anything of them: they are not looked at.
+"""
 
 from __future__ import annotations
 
 import itertools
+import queue
 import sys
 import warnings
+from operator import is_
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-__all__ = ["is_iterator", "position_of"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["goes_on", "is_iterator", "position_of"]
 
 _DEEPEST = 8
 """Iterators are made of iterators; how far down they are looked at."""
@@ -23,13 +32,35 @@ def is_iterator(value: Any) -> bool:
     return hasattr(type(value), "__next__")
 
 
+def goes_on(value: Any) -> bool:
+    """Return whether a value stands somewhere and goes on from there, as an iterator or a queue does."""
+    return is_iterator(value) or isinstance(value, queue.Queue)
+
+
 def position_of(iterator: Any) -> Any:
-    """Return something that is another one when an iterator has gone on; None where there is no such thing."""
+    """Return something that is another one when a value has gone on; None where there is no such thing."""
+    if isinstance(iterator, queue.Queue):
+        return _Elements(cast("queue.Queue[Any]", iterator).queue)
     if isinstance(iterator, itertools.count):
         return repr(iterator)
     if isinstance(iterator, GeneratorType):
         return _of_generator(iterator)
     return _of_builtin(iterator, 0)
+
+
+class _Elements:
+    """What a queue holds: by identity, values may define any == of their own."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        self._values = list(values)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether another one has the same elements in the same order."""
+        if not isinstance(other, _Elements) or len(self._values) != len(other._values):
+            return False
+        return all(map(is_, self._values, other._values))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 def _of_generator(iterator: GeneratorType[Any, Any, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import (
     OWN_TABLES,
     PLAIN,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Likenesses"]
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque, MappingProxyType)
-_LEADING = frozenset({*_CONTAINERS, FunctionType, MethodType, partial})
+_LEADING = frozenset({*_CONTAINERS, FunctionType, MethodType, partial, CACHED})
 _MOST = 100
 """Containers of more elements are all alike."""
 _DEEPEST = 20

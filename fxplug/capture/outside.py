@@ -40,7 +40,7 @@ from fxplug.capture.containers import (
     parts_of,
 )
 from fxplug.capture.imports import imported_by
-from fxplug.capture.iterators import is_iterator, position_of
+from fxplug.capture.iterators import goes_on, position_of
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import belongs_to_program, is_installed
 from fxplug.capture.writes import is_read, only_adds_to, place_of_write, with_inner, writes_of
@@ -212,6 +212,7 @@ class OutsideState:
             self._note_closure(function, code, writes, names)
         if function.__defaults__ or function.__kwdefaults__:
             self._note_defaults(function, code)
+        self._note_attributes_of(function, writes.attributes)
 
     def _note_imports(
         self, code: CodeType, package: Any, names: frozenset[str], assigned: frozenset[str]
@@ -416,7 +417,7 @@ class OutsideState:
         elif isinstance(value, ContextVar):
             variable = cast("ContextVar[Any]", value)
             self._variables.setdefault(id(value), (known, variable, variable.get(ABSENT)))
-        elif is_iterator(value) and (position := position_of(value)) is not None:
+        elif goes_on(value) and (position := position_of(value)) is not None:
             self._iterators.setdefault(id(value), (known, value, position))
 
     def held(self) -> Iterator[Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from contextvars import ContextVar
     from types import CodeType, FunctionType
 
+    import torch
     from torch import nn
 
     from fxplug.errors import TraceError
@@ -56,6 +57,10 @@ class ModuleInterceptor(Protocol):
 
     def on_cached_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a call of a function gives whose results are kept, or what stands for it."""
+        ...
+
+    def writes_to(self, tensor: torch.Tensor) -> Any:
+        """Return something that is another one when a tensor was written to, or is to be, by the graph."""
         ...
 
     def on_function_call(

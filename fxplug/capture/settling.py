@@ -38,6 +38,7 @@ from fxplug.capture.shared_arrays import shared_memory_refusal
 from fxplug.capture.state import (
     ModuleChange,
     carried_over_error,
+    changed_result_error,
     is_read_by_call,
     is_update,
     kept_draws_error,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextvars import ContextVar
 
+    from fxplug.capture.caches import Result
     from fxplug.capture.gradients import Gradients
     from fxplug.capture.outside import OutsideState, Step
     from fxplug.capture.policy import TracePolicy
@@ -134,6 +136,8 @@ class StateSettler(StateKeeper):
     """The arrays of NumPy that the program holds, once it has run."""
     _results_kept: list[tuple[Any, list[Any]]]
     """Functions that have kept results while the program ran (`functools.lru_cache`), with these."""
+    _results_returned: list[Result]
+    """What such functions have returned, and had kept before."""
     _left: _Left | None
     """What an earlier trace has left; None for the first one."""
     _random: dict[torch.Generator, torch.Tensor] | None = None
@@ -175,7 +179,7 @@ class StateSettler(StateKeeper):
         arrays, self._arrays = self._arrays, []
         if arrays:
             changed = self._states.changed() | cast("OutsideState", self._outside).changed()
-            written = _with_shared_memory(_written_nodes(self.graph, self.root)[0], self.root)
+            written = _with_shared_memory(_written_nodes(self.graph.nodes, self.root)[0], self.root)
             error = shared_memory_refusal(self.graph, self.root, arrays, changed, written)
             if error is not None:
                 raise error
@@ -184,6 +188,7 @@ class StateSettler(StateKeeper):
         """Take note, while the trace still runs, of what functions have kept (`functools.lru_cache`)."""
         session = active.get()
         self._results_kept = [] if session is None else session.caches.filled()
+        self._results_returned = [] if session is None else session.caches.returned()
 
     def refuse_kept_draws(self) -> None:
         """Refuse a program that draws random numbers once and keeps them (`functools.lru_cache`).
@@ -196,6 +201,25 @@ class StateSettler(StateKeeper):
             nodes = with_all_before(filter(None, map(self._node_kept, values_in(results))))
             if nodes and _is_drawn(nodes, self.graph, self.root):
                 raise kept_draws_error(function)
+
+    def refuse_changed_results(self) -> None:
+        """Refuse a program that changes what a function returns to all of its callers (`functools.lru_cache`).
+
+        Raises:
+            TraceError: It does: its next call would be given what it has changed.
+        """
+        returned, self._results_returned = self._results_returned, []
+        changed = [result for result in returned if result.is_changed(cast("Any", self).writes_to)]
+        # A traced value knows nothing of what is written to it.
+        traced = [
+            (result, {one.node for one in values_in([result.value]) if isinstance(one, Proxy)})
+            for result in returned
+        ]
+        changed += _written_later(
+            [(result, nodes) for result, nodes in traced if nodes], self.graph, self.root
+        )
+        if changed:
+            raise changed_result_error(changed[0].function)
 
     def _node_kept(self, value: Any) -> Node | None:
         """Return the node of a traced value that a function has kept."""
@@ -403,7 +427,7 @@ def _draws(node: Node, root: nn.Module) -> tuple[bool, bool]:
 
 def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
     """Return the nodes that may have other values in another call: by its inputs, by chance, or by what is written."""
-    written, owners = _written_nodes(graph, root)
+    written, owners = _written_nodes(graph.nodes, root)
     written = _with_shared_memory(written, root)
     targets = {node.target for node in written if node.op == "get_attr"}
     changing: set[Node] = set()
@@ -424,8 +448,13 @@ def _with_shared_memory(written: dict[Node, bool], root: nn.Module) -> set[Node]
         written: The nodes -> whether each is a tensor for certain; a sum may be one of lists.
         root: What paths refer to.
     """
-    pending = list(written.items())
-    seen = set(pending)
+    seen = set(written.items())
+    _spread(list(seen), seen, root)
+    return {node for node, _ in seen}
+
+
+def _spread(pending: list[tuple[Node, bool]], seen: set[tuple[Node, bool]], root: nn.Module) -> None:
+    """Add to `seen` all whose memory those that are pending may share; they are in it already."""
     while pending:
         node, is_tensor = pending.pop()
         is_joined = node.target in _JOINING and not is_tensor
@@ -436,7 +465,33 @@ def _with_shared_memory(written: dict[Node, bool], root: nn.Module) -> set[Node]
             if entry not in seen:
                 seen.add(entry)
                 pending.append(entry)
-    return {node for node, _ in seen}
+
+
+def _written_later(returned: list[tuple[Result, set[Node]]], graph: Graph, root: nn.Module) -> list[Result]:
+    """Return the results that are written to after a function has returned them.
+
+    Args:
+        returned: The results, each with the nodes of its tensors.
+        graph: What was recorded.
+        root: What the paths of the graph refer to.
+    """
+    if not returned:
+        return []
+    nodes = list(graph.nodes)
+    places: dict[Node | None, int] = {node: place for place, node in enumerate(nodes, 1)}
+    places[None], end = 0, len(nodes)
+    seen: set[tuple[Node, bool]] = set()
+    found: list[Result] = []
+    # From the last one to the first, so that each node is looked at once.
+    for result, own in sorted(returned, key=lambda one: places[one[0].last], reverse=True):
+        start = places[result.last]
+        new = _written_nodes(nodes[start:end], root)[0].items() - seen
+        seen |= new
+        _spread(list(new), seen, root)
+        end = start
+        if any((node, is_tensor) in seen for node in own for is_tensor in (True, False)):
+            found.append(result)
+    return found[::-1]
 
 
 _JOINING = (operator.add, operator.mul)
@@ -466,14 +521,14 @@ def _wants_tensor(node: Node, used: Node) -> bool:
     return hasattr(torch.Tensor, node.target) and not any(hasattr(kind, node.target) for kind in _CONTAINERS)
 
 
-def _written_nodes(graph: Graph, root: nn.Module) -> tuple[dict[Node, bool], tuple[str, ...]]:
-    """Return the nodes whose values a graph may write to, and the paths of the modules whose tensors it may.
+def _written_nodes(nodes: Iterable[Node], root: nn.Module) -> tuple[dict[Node, bool], tuple[str, ...]]:
+    """Return the nodes whose values others may write to, and the paths of the modules whose tensors they may.
 
     Each node has with it whether it is a tensor for certain.
     """
     written: dict[Node, bool] = {}
     owners: list[str] = []
-    for node in graph.nodes:
+    for node in nodes:
         effect = effects.effect_of(node, root)
         if effect.unknown:
             written.update(dict.fromkeys(node.all_input_nodes, False))

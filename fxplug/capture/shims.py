@@ -7,8 +7,9 @@ trace, in this thread or any other, a stand-in does what the original does.
 
 from __future__ import annotations
 
+import sys
 from functools import update_wrapper
-from types import FunctionType, new_class
+from types import FrameType, FunctionType, new_class
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,8 @@ def call_leaf(
         found = _class_stood_for(args[0])
         if found is not None:
             return found
+    if target is type and len(args) == 3 and isinstance(args[2], dict):
+        args = (*args[:2], _in_module_of_caller(args[2]))
     if target is len and len(args) == 1 and not kwargs and _is_example(interceptor, args[0]):
         return args[0].size(0)
     answer = ANSWERS.get(id(target))
@@ -93,6 +96,16 @@ def _hear(
 
 
 _CONVERSIONS = frozenset(CONVERSIONS.values())
+
+
+def _in_module_of_caller(namespace: dict[str, Any]) -> dict[str, Any]:
+    """Return the names of a class that is made, with the module that Python would find it to be made in."""
+    if "__module__" in namespace:
+        return namespace
+    frame: FrameType = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("fxplug.capture."):
+        frame = frame.f_back
+    return {"__module__": frame.f_globals.get("__name__"), **namespace}
 
 
 def _class_stood_for(value: Any) -> type | None:

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from fxplug.capture.containers import OWN_TABLES, PLAIN, Containers, fill, is_object
 from fxplug.capture.gradients import Gradients
+from fxplug.capture.iterators import is_iterator
 from fxplug.capture.outside import ABSENT, Step
 from fxplug.capture.reached import codes_of, function_behind
 from fxplug.capture.sources import caller_level, user_line
@@ -688,6 +689,21 @@ def kept_draws_error(function: Any) -> TraceError:
     )
 
 
+def changed_result_error(function: Any) -> TraceError:
+    """Return the error for a change of what a function has computed once and returns to its next callers, too.
+
+    Args:
+        function: One made by `functools.lru_cache`.
+    """
+    code = function.__wrapped__.__code__
+    return TraceError(
+        f"Cannot trace: the program changes what {code.co_name} ({code.co_filename}:{code.co_firstlineno}) has "
+        "returned, which is kept for its next calls (functools.lru_cache). The graph has no place for it, and would "
+        "answer every call as the first one. Change a copy, or keep the state in a buffer that is updated in place.",
+        code="FXP-T055",
+    )
+
+
 def _who_writes(change: ModuleChange, codes: Sequence[CodeType]) -> str:
     """Return who assigns an attribute, and the line; the place of the forward, where the line is not known."""
     module, name = change.module, change.name
@@ -745,10 +761,13 @@ def speak_of(said: str, verb: str, remedy: str, *, warns: bool) -> None:
 
 
 def _changing(change: OutsideChange, state: OutsideState) -> str:
-    verb = {"assigned": "assigns", "contents": "changes what is in", "iterator": "takes from the iterator in"}
     line = state.place_of(change.known)
     place = "" if line is None else f" at {line} ({line.text!r})"
-    return f"{verb[change.how]} {change.known}{place}"
+    if change.how != "iterator":
+        verb = "assigns" if change.how == "assigned" else "changes what is in"
+    else:
+        verb = "takes from the iterator in" if is_iterator(change.found) else "moves on what is in"
+    return f"{verb} {change.known}{place}"
 
 
 def class_error(path: str, module: nn.Module, kind: Any) -> TraceError:

@@ -369,6 +369,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise missed
         self.refuse_shared_arrays()
         self.refuse_kept_draws()
+        self.refuse_changed_results()
         if (self._module_changes or self._outside_changes) and not self._is_repeated:
             self.settle(root, concrete_args)
         if isinstance(root, nn.Module) and not self._is_repeated:

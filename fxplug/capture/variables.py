@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fxplug.capture.containers import Containers
-from fxplug.capture.iterators import is_iterator, position_of
+from fxplug.capture.iterators import goes_on, position_of
 from fxplug.errors import TraceError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Variables:
             except ValueError:  # Not filled yet.
                 continue
         self._iterators = [
-            (name, value, position_of(value)) for name, _, value in self._cells if is_iterator(value)
+            (name, value, position_of(value)) for name, _, value in self._cells if goes_on(value)
         ]
         held = {**vars(self._function), **{name: value for name, _, value in self._cells}}
         if not held:

@@ -319,7 +319,10 @@ def _call(
     is_kept = function in _kept
     if id(function) in session.watched and not is_kept and id(function) not in session.leaves:
         check_comparisons(session, original, args, kwargs)
-    return call_leaf(session, function, original, args, kwargs, always=is_kept)
+    result = call_leaf(session, function, original, args, kwargs, always=is_kept)
+    if id(function) in session.caches.computing and session.interceptor is not None:
+        session.caches.note_result(function, result, session.interceptor)
+    return result
 
 
 def _hold_function(patches: Patches, holder: object, function: FunctionType) -> None:
@@ -471,7 +474,7 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         if (scan.tests or scan.pairs) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
-        elif id(found) in session.heard:
+        elif id(found) in session.heard or id(found) in session.caches.computing:
             _hold_function(patches, session, found)
 
 

@@ -327,3 +327,134 @@ def test_functions_of_math_are_part_of_what_is_computed(mode):
         assert torch.equal(
             captured(torch.ones(rows, 2)), torch.ones(rows, 2) * math.ceil(math.sqrt(rows * 4))
         )
+
+
+# -- what is changed after it was returned
+
+
+class Step:
+    def __init__(self):
+        self.number = 1
+
+
+@functools.lru_cache(maxsize=8)
+def kept(kind):
+    if kind == "tensor":
+        made = torch.zeros(3)
+        made[0] = 1
+        return made.add_(1)
+    return {
+        "view": lambda: torch.ones(6)[::2],
+        "list": lambda: [1],
+        "dict": lambda: {"number": 1},
+        "object": Step,
+        "iterator": lambda: iter([1, 2, 3, 4, 5, 6]),
+        "nested": lambda: ([torch.ones(3)], {"inner": [1]}),
+    }[kind]()
+
+
+def writes(x, kept):
+    scale = kept("tensor")
+    result = x * scale
+    scale.add_(1)
+    return result
+
+
+def writes_to_a_view_of_it(x, kept):
+    scale = kept("view")
+    result = x * scale
+    scale[1:].mul_(2)
+    return result
+
+
+def adds_to_a_list(x, kept):
+    numbers = kept("list")
+    numbers.append(1)
+    return x * len(numbers)
+
+
+def counts_in_a_dict(x, kept):
+    numbers = kept("dict")
+    numbers["number"] += 1
+    return x * numbers["number"]
+
+
+def counts_in_an_object(x, kept):
+    step = kept("object")
+    step.number += 1
+    return x * step.number
+
+
+def takes_from_an_iterator(x, kept):
+    return x * next(kept("iterator"))
+
+
+def writes_in_a_list(x, kept):
+    (scale,), _ = kept("nested")
+    result = x * scale
+    scale.zero_()
+    return result
+
+
+def adds_to_an_inner_list(x, kept):
+    _, table = kept("nested")
+    table["inner"].append(1)
+    return x * len(table["inner"])
+
+
+CHANGES = [
+    *(writes, writes_to_a_view_of_it, adds_to_a_list, counts_in_a_dict, counts_in_an_object),
+    *(takes_from_an_iterator, writes_in_a_list, adds_to_an_inner_list),
+]
+
+
+class Holding(nn.Module):
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+        self.kept = functools.cache(kept.__wrapped__)
+
+    def forward(self, x):
+        return self.change(x, self.kept)
+
+
+@pytest.mark.parametrize("make", [lambda change: lambda x: change(x, kept), Holding], ids=["found", "held"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("change", CHANGES)
+def test_results_that_are_kept_and_changed_are_refused(change, mode, make):
+    kept.cache_clear()
+
+    with pytest.raises(fxplug.TraceError, match=r"changes what kept .*has returned") as caught:
+        fxplug.trace(make(change), None if mode == "symbolic" else (X,), mode=mode, check=False)
+
+    assert caught.value.code == "FXP-T055"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("cache", [functools.cache, functools.lru_cache(maxsize=8)])
+@pytest.mark.parametrize(
+    "change", [adds_to_a_list, counts_in_a_dict, counts_in_an_object, adds_to_an_inner_list]
+)
+def test_results_that_were_kept_before_are_put_back(change, mode, cache):
+    own = cache(kept.__wrapped__)
+    change(X, own)
+
+    with pytest.raises(fxplug.TraceError, match="changes what kept") as caught:
+        fxplug.trace(lambda x: change(x, own), None if mode == "symbolic" else (X,), mode=mode, check=False)
+
+    assert caught.value.code == "FXP-T055"
+    assert torch.equal(change(X, own), X * 3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_results_that_are_kept_and_only_read_or_copied_are_captured(mode):
+    def program(x):
+        scale = kept("tensor").clone()
+        scale.add_(1)
+        numbers = [*kept("list"), 2]
+        return x * scale * kept("tensor") * sum(numbers) * kept("object").number + kept("nested")[0][0]
+
+    kept.cache_clear()
+    captured = captured_in(mode, program)
+    for _ in range(2):
+        assert torch.equal(captured(X), program(X))

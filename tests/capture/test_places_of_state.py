@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import configparser
 import contextvars
 import io
 import os
+import queue
 import threading
 import types
+import weakref
 from functools import partial
 
 import pytest
@@ -82,9 +85,60 @@ def variable_of_a_module(_):
     return module, module.inner.calls.get
 
 
+def behind_a_view(_):
+    table = {"calls": [1]}
+    view = types.MappingProxyType(table)
+
+    def program(x):
+        view["calls"][0] += 1
+        return x * view["calls"][0]
+
+    return program, lambda: [*table["calls"]]
+
+
+def settings(_):
+    parser = configparser.ConfigParser()
+    parser["run"] = {"calls": "1"}
+
+    def program(x):
+        parser["run"]["calls"] = str(int(parser["run"]["calls"]) + 1)
+        return x * int(parser["run"]["calls"])
+
+    return program, lambda: parser["run"]["calls"]
+
+
+def weak_set(_):
+    parts = [Counter(), Counter()]
+    seen = weakref.WeakSet(parts[:1])
+
+    def program(x):
+        seen.add(parts[1])
+        return x * len(seen)
+
+    return program, lambda: [part in seen for part in parts]
+
+
+def attributes_of_a_method(_):
+    class Root(nn.Module):
+        def scale(self):
+            self.scale.__func__.calls = getattr(self.scale, "calls", 0) + 1
+            return self.scale.calls
+
+        def forward(self, x):
+            return x * self.scale()
+
+    return Root(), lambda: dict(vars(Root.scale))
+
+
+PLACES = [
+    *(environment, this_thread, text, data, variable_of_a_module),
+    *(behind_a_view, settings, weak_set, attributes_of_a_method),
+]
+
+
 @pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", [environment, this_thread, text, data, variable_of_a_module])
+@pytest.mark.parametrize("place", PLACES)
 def test_what_the_next_call_answers_by_is_refused_and_put_back(monkeypatch, place, mode, check):
     program, look = place(monkeypatch)
     before = look()
@@ -94,6 +148,70 @@ def test_what_the_next_call_answers_by_is_refused_and_put_back(monkeypatch, plac
 
     assert caught.value.code == "FXP-T055"
     assert look() == before
+
+
+def turning(jobs):
+    def program(x):
+        factor = jobs.get()
+        jobs.put(factor + 1)
+        return x * factor
+
+    return program
+
+
+def filled(jobs):
+    jobs.put(1)
+    return jobs
+
+
+class Turning(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.inner = nn.Identity()
+        self.inner.jobs = filled(make())
+
+    def forward(self, x):
+        return turning(self.inner.jobs)(x)
+
+
+SHARED = {
+    "queue": lambda: turning(filled(queue.Queue())),
+    "sorted queue": lambda: turning(filled(queue.PriorityQueue())),
+    "queue of a module": lambda: Turning(queue.LifoQueue),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shared", SHARED)
+def test_what_threads_share_is_refused_and_left_to_them(shared, mode):
+    with pytest.raises(TraceError) as caught:
+        capture(SHARED[shared](), mode, check=False)
+
+    assert caught.value.code == "FXP-T055"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_threads_share_and_the_program_leaves_as_it_was_is_a_constant(mode):
+    permits, jobs = threading.Semaphore(2), filled(queue.Queue())
+
+    def program(x):
+        with permits:
+            return x * jobs.qsize()
+
+    assert torch.equal(capture(program, mode)(X), X)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_class_that_a_program_makes_is_of_its_module(mode):
+    modules = []
+
+    def program(x: torch.Tensor):
+        made = type("Made", (), {"factor": 2})
+        modules.append((made.__module__, type("Other", (made,), {"__module__": "elsewhere"}).__module__))
+        return x * made.factor if type(x) is not made else x
+
+    assert torch.equal(capture(program, mode)(X), X * 2)
+    assert set(modules) == {(__name__, "elsewhere")}
 
 
 @pytest.mark.parametrize("mode", MODES)
