@@ -6,6 +6,7 @@ would naturally catch a builtin (`ValueError`, `LookupError`, ...), the class in
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ __all__ = [
     "VerificationError",
     "did_you_mean",
     "shown",
+    "trace_errors",
 ]
 
 
@@ -109,6 +111,10 @@ def _restore(kind: type[FxplugError], args: tuple[Any, ...], state: dict[str, An
     return error
 
 
+trace_errors: ContextVar[list[TraceError] | None] = ContextVar("fxplug_trace_errors", default=None)
+"""Those that were made since a trace began that runs in this thread or task."""
+
+
 class TraceError(FxplugError, ValueError):
     """A program could not be captured faithfully.
 
@@ -120,6 +126,12 @@ class TraceError(FxplugError, ValueError):
     code = "FXP-T000"
     stands_on_examples: bool = False
     problems: tuple[TraceError, ...] = ()
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        made = trace_errors.get()
+        if made is not None:
+            made.append(self)
 
 
 class TraceWarning(UserWarning):

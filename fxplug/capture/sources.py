@@ -29,6 +29,7 @@ __all__ = [
     "frames_of_program",
     "is_asked_by_program",
     "is_installed",
+    "is_own",
     "is_standard",
     "line_of_program",
     "passes_calls_on",
@@ -59,6 +60,11 @@ def passes_calls_on(filename: str) -> bool:
         inside_torch = filename.startswith(_TORCH) and not filename.startswith(_TORCH_MODULES)
         known = _is_carrier[filename] = filename.startswith(_OURS) or inside_torch or filename == _MODULE_BASE
     return known
+
+
+def is_own(filename: str) -> bool:
+    """Return whether code in `filename` is of fxplug itself."""
+    return filename.startswith(_OURS)
 
 
 _is_standard: dict[str, bool] = {}

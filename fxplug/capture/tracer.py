@@ -21,6 +21,7 @@ from fxplug.capture.arrays import as_index
 from fxplug.capture.attempts import keep_attempts
 from fxplug.capture.callforms import tells_sizes_apart
 from fxplug.capture.calls import TracedCalls
+from fxplug.capture.caught import errors_made_in, was_caught
 from fxplug.capture.closures import ClosureCall, held_by
 from fxplug.capture.comparisons import check_result, check_returned
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check, record_default
@@ -386,6 +387,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         context = outside.context = copy_context()
         for variable, value in () if self._left is None else self._left.variables:
             context.run(variable.set, value)
+        made = errors_made_in(context)
         states = self._states = ModuleStates(runs_leaves=self.runs_leaves)
         try:
             outside.note_root(self.context.root)
@@ -399,15 +401,13 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             self.check_regions()
         except BaseException:
             self.leave_regions()
-            variables.restore()
-            states.restore()
-            outside.restore()
-            draws.restore()
-            settings.restore()
+            for held in (variables, states, outside, draws, settings):
+                held.restore()
             raise
         finally:
             self._draws = None
             self._place.session = None
+            self._refusals += filter(was_caught, made)
         self._arrays = [*states.arrays(), *outside.arrays()]
         kept = variables.restore()
         self._outside_changes = outside.restore()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -189,3 +190,76 @@ def test_the_nodes_that_nothing_uses():
     graph = fxplug.symbolic_trace(lambda x, y: (x.sin(), x.cos(), x * 2)[2]).graph
 
     assert [node.name for node in graph.nodes.without_users()] == ["y", "sin", "cos", "output"]
+
+
+# -- refusals of the trace itself
+
+
+def picks(x):
+    try:
+        return [x, x * 2][x.shape[0] % 2]
+    except (IndexError, ValueError):
+        return x * 5
+
+
+def picks_in_a_method(x):
+    try:
+        return [x, x * 2].pop(x.shape[0] % 2)
+    except Exception:
+        return x * 5
+
+
+def picks_and_raises_another(x):
+    try:
+        return "ab"[x.shape[0] % 2]
+    except ValueError as error:
+        raise KeyError("no such letter") from error
+
+
+class Assigning(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(()))
+
+    def forward(self, x):
+        with contextlib.suppress(Exception):
+            self.mean = self.mean + x.mean()
+            return x * self.mean
+        return x * 5
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (picks, "FXP-T002"),
+        (picks_in_a_method, "FXP-T002"),
+        (picks_and_raises_another, "FXP-T002"),
+        (Assigning(), "FXP-T009"),
+    ],
+    ids=["subscript", "method", "another error", "buffer"],
+)
+def test_a_refusal_that_the_program_catches_is_one_all_the_same(program, code):
+    with pytest.raises(fxplug.TraceError, match=r"caught this error") as caught:
+        fxplug.symbolic_trace(program)
+    assert caught.value.code == code
+
+
+def test_an_error_of_a_trace_within_the_program_may_be_caught():
+    def asks_for_a_number(x):
+        return range(x.shape[0])
+
+    def program(x):
+        try:
+            fxplug.symbolic_trace(asks_for_a_number)
+        except fxplug.TraceError:
+            return x * 2
+        return x
+
+    assert torch.equal(fxplug.symbolic_trace(program)(FOUR), FOUR * 2)
+
+
+def test_what_torch_finds_out_by_trying_is_no_refusal():
+    def program(x):
+        return torch.zeros(4).expand(x.shape[0], -1) + torch.full((x.shape[0], 1), 2.0)
+
+    assert torch.equal(fxplug.symbolic_trace(program)(torch.ones(3, 2)), torch.full((3, 4), 2.0))

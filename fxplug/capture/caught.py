@@ -1,0 +1,32 @@
+"""Which errors of a trace reached the program, so that it could catch them and go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fxplug.capture.sources import is_own
+from fxplug.errors import trace_errors
+
+if TYPE_CHECKING:
+    from contextvars import Context
+
+    from fxplug.errors import TraceError
+
+__all__ = ["errors_made_in", "was_caught"]
+
+
+def errors_made_in(context: Context) -> list[TraceError]:
+    """Return a list to which all errors of the kind are added that are made in a context from now on."""
+    made: list[TraceError] = []
+    context.run(trace_errors.set, made)
+    return made
+
+
+def was_caught(error: TraceError) -> bool:
+    """Return whether an error, which did not end the trace, was raised and went as far as code of the program.
+
+    Torch finds out what it was given by trying, in C: such an error ends where it was raised. What fxplug catches
+    itself ends in its own code.
+    """
+    traceback = error.__traceback__
+    return traceback is not None and not is_own(traceback.tb_frame.f_code.co_filename)
