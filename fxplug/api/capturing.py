@@ -369,7 +369,10 @@ def _goes_on_after(program: Any, error: Exception, ways: dict[str, Any], options
 
 def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
     """Let a program be captured in the way that avoids an error; return whether there is one that was not gone."""
-    kept = ways.pop("kept_numbers", frozenset())
+    made_of = {
+        "plain_numbers": ways.pop("kept_numbers", frozenset()),
+        "fixed_likes": ways.pop("kept_likes", frozenset()),
+    }
     if (
         error.code == "FXP-T055"
         and ways.pop("assigns_what_is_held", False)
@@ -378,8 +381,7 @@ def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
         ways["keeps_what_is_held"] = True
         ways.setdefault("refusal", error)
         return True
-    if error.code == "FXP-T055" and not kept <= ways.get("plain_numbers", frozenset()):
-        ways["plain_numbers"] = ways.get("plain_numbers", frozenset()) | kept
+    if error.code == "FXP-T055" and _fixes_what_is_kept(made_of, ways):
         ways.setdefault("refusal", error)
         return True
     hiding, known = ways.pop("hiding_functions", frozenset()), ways.get("looked_through", frozenset())
@@ -392,6 +394,19 @@ def _goes_another_way(error: TraceError, ways: dict[str, Any]) -> bool:
         return False
     if way != "fixes_numbers" or not _fixes_more_numbers(ways):
         ways[way] = True
+    return True
+
+
+_MADE_OF = {"numbers": "plain_numbers", "likes": "fixed_likes"}
+"""Of what a program has made what it keeps -> the way in which that is fixed."""
+
+
+def _fixes_what_is_kept(made_of: dict[str, frozenset[str]], ways: dict[str, Any]) -> bool:
+    """Let that be fixed of which all is made that a program keeps; return whether some of it was not."""
+    known = {way: ways.get(way, frozenset[str]()) for way in made_of}
+    if all(found <= known[way] for way, found in made_of.items()):
+        return False
+    ways.update({way: known[way] | found for way, found in made_of.items()})
     return True
 
 
@@ -542,6 +557,7 @@ def _run_once(
     tracer.values = {} if keeps_values else None
     tracer.fixes_numbers = "fixes_numbers" in ways
     tracer.plain_numbers = ways.get("plain_numbers", frozenset())
+    tracer.fixed_likes = ways.get("fixed_likes", frozenset())
     tracer.plain_conversions = "plain_conversions" in ways
     tracer.entered_modules = ways.get("entered", frozenset())
     tracer.looked_through = ways.get("looked_through", frozenset())
@@ -563,6 +579,7 @@ def _run_once(
             ways["assigns_what_is_held"] = tracer.assigns_what_is_held
             ways["hiding_functions"] = tracer.hiding_functions
             ways["kept_numbers"] = tracer.numbers_left() if options.fills_caches else frozenset()
+            ways["kept_likes"] = tracer.likes_left() if options.fills_caches else frozenset()
             raise
         captured = GraphModule(tracer.root, graph, name_of_root(program))
         if tracer.guards:

@@ -33,6 +33,22 @@ __all__ = ["Recording", "StateComparison", "same_recordings", "values_in", "with
 
 _DEEPEST = 6
 """Values that are made anew by each call are compared to this depth."""
+_TRAITS = frozenset(
+    {
+        "device",
+        "dim",
+        "dtype",
+        "is_complex",
+        "is_floating_point",
+        "layout",
+        "ndim",
+        "ndimension",
+        "nelement",
+        "numel",
+    }
+    | {"shape", "size"}
+)
+"""What is asked of tensors, and answered without a look at their values."""
 _MOST = 20_000
 """So many values are looked at, at most."""
 
@@ -87,22 +103,29 @@ class Recording:
         own = set[Node]() if left is None else set(left.own)
         varying = set[Node]() if left is None else {*left.own, *left.shared}
         given = frozenset(varying)
-        self.asked = asked
-        """The nodes that answer what the inputs are asked."""
+        self.asked = [*asked]
+        """The nodes that answer what the inputs are asked, and those that check what other values are."""
+        self._traits = set[Node]()
+        """What hangs on the traits alone of tensors that every call computes again, and on constants."""
         self._kept = kept = set[Node]()
         for node in graph.nodes:
             if node.op == "get_attr":
                 self._note_attribute(node, root)
                 continue
+            if self._is_trait(node):
+                self._traits.add(node)
             if not self._state.isdisjoint(node.all_input_nodes):
                 self._state.add(node)
             is_kept = node.op != "placeholder" and _is_kept(node, root, own)
             if node.op == "placeholder" or is_kept or not varying.isdisjoint(node.all_input_nodes):
                 varying.add(node)
-            if is_kept or (node.op == "placeholder" and node not in given):
+            if is_kept and node.target in CHECKS:
+                if not self._traits.issuperset(node.all_input_nodes):
+                    self.asked.append(node)
+            elif is_kept or (node.op == "placeholder" and node not in given):
                 kept.add(node)
         self._varying = varying
-        self.select(asked)
+        self.select(self.asked)
 
     def select(self, asked: Iterable[Node]) -> None:
         """Let the nodes be those that have a say in what is computed, and in what the inputs are asked.
@@ -121,6 +144,17 @@ class Recording:
             value = self._held[node] = _found_at(root, cast("str", node.target))
             if id(value) not in self._fixed:
                 self._state.add(node)
+
+    def _is_trait(self, node: Node) -> bool:
+        """Return whether the value of a node hangs on the traits of tensors that every call computes again."""
+        inputs = node.all_input_nodes
+        if not inputs or node.op == "call_module":
+            return False
+        if self._traits.issuperset(inputs):
+            return True
+        name = node.args[1] if node.target is getattr and len(node.args) == 2 else node.target
+        (used, *others) = inputs
+        return not others and name in _TRAITS and id(self._held.get(used)) in self._fixed
 
     def constant(self, node: Node) -> Any:
         """Return what a node that is a constant stands for, None where that is not known."""

@@ -122,7 +122,9 @@ def _form_of(function: Callable[..., Any]) -> tuple[str, Any]:
         attribute: Any = function.__self__
         return {"__get__": "get", "__set__": "set"}.get(function.__name__, "delete"), attribute.__name__
     name = _SPOKEN.get(function) or getattr(function, "__name__", "")
-    if not _is_method(function) and function not in _SPOKEN:
+    # Torch leaves some methods out of those that it lists: the ones that make new tensors.
+    is_method = _is_method(function) or getattr(torch.Tensor, name, None) is function
+    if not is_method and function not in _SPOKEN:
         return "function", function
     if name in _REFLECTED:
         return "reflected", _REFLECTED[name]

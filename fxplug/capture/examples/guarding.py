@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Origin
 
-__all__ = ["GuardCollector", "expression", "fails_for_none", "guard_at", "guard_of"]
+__all__ = ["GuardCollector", "expression", "fails_for_none", "guard_at", "guard_of", "size_text"]
 
 _METADATA = frozenset(
     [
@@ -218,6 +218,11 @@ def expression(node: Any, depth: int = 0) -> str:
     if node.op == "call_method":
         return f"{_operand(args[0], depth)}.{node.target}({_arguments(args[1:], node.kwargs, depth)})"
     return _function_text(node, args, depth)
+
+
+def size_text(node: Node, place: int) -> str:
+    """Return one of the sizes of a tensor as an expression, as `expression` writes what gives it."""
+    return f"{_operand(node, 2)}.shape[{place}]"
 
 
 _DEEPEST = 12

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from functools import lru_cache, partial
+from operator import getitem
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,8 @@ from fxplug.capture.arrays import as_index, holds_array, index_by_numbers
 from fxplug.capture.callsites import is_told_only
 from fxplug.capture.closures import Closure, ClosureCall, Transformed, opened, plain_function
 from fxplug.capture.examples.canonical import canonical_call
+from fxplug.capture.examples.guarding import expression
+from fxplug.capture.examples.made_like import MAKES_LIKE, empty_like, is_like_for, place_of_like, traits_of
 from fxplug.capture.examples.numbers import NumberProxy, Part, SizeProxy
 from fxplug.capture.examples.parts import numbers_in
 from fxplug.capture.examples.recording import CallRecorder
@@ -72,7 +75,7 @@ _FRAMES_OF_A_CALL = 5
 """How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
 _TEXTS = frozenset({"__format__", "__repr__"})
 """What makes a text of the values of a tensor."""
-_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | {"new_tensor"}
+_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | MAKES_LIKE
 _OPERATOR = "an operator that is given functions"
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
@@ -83,6 +86,9 @@ class CallListener(CallRecorder):
     _is_noting = False
     """Whether a hook is being recorded that notes what it sees in the root, wherever the captured module is then."""
 
+    fixed_likes: frozenset[str] = frozenset()
+    """Expressions for tensors of which the dtype, or the sizes, are those of the examples where others are made like
+    them."""
     looked_through: frozenset[Any] = frozenset()
     """Functions whose calls are not kept, although ``torch.fx.wrap`` has been told of them."""
 
@@ -105,6 +111,8 @@ class CallListener(CallRecorder):
                     return foreign.__torch_function__(function, types, args, kwargs)
         name = _special_name(function)
         if name:
+            if self.fixed_likes and name in MAKES_LIKE:
+                args, kwargs = self._with_empty_like(name, args, kwargs)
             answer = (
                 self._call_operator(function, args, kwargs)
                 if name == _OPERATOR
@@ -136,6 +144,40 @@ class CallListener(CallRecorder):
         if type(result) is SizeProxy and len(args) == 1:
             self._sizes[self._known[id(args[0])][1]] = result
         return result
+
+    def _with_empty_like(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call that makes a tensor like another one, with an empty one in the place of that.
+
+        The traits that it takes of the other one are guarded, where they are to be fixed; then no input has a say in
+        what is made.
+        """
+        place = place_of_like(name, args, kwargs, torch.Tensor)
+        if place is None:
+            return args, kwargs
+        like: torch.Tensor = args[place] if isinstance(place, int) else kwargs[place]
+        source = self._known.get(id(like), (None, None))[1]
+        if source is None or not self._aloof(is_like_for, like):
+            return args, kwargs
+        node = self.node_of_part(source) if isinstance(source, Part) else source
+        if node in self._constant or expression(node) not in self.fixed_likes:
+            return args, kwargs
+        traits = self._aloof(traits_of, name, like)
+        for trait, found in traits.items():
+            is_method = trait == "stride"
+            read = ("call_method", trait, (node,)) if is_method else ("call_function", getattr, (node, trait))
+            asked = self._aside_of(*read)
+            if trait == "shape":  # Each by itself, as programs ask for them.
+                self._ask_rank(source, len(found))
+                for index, size in enumerate(found):
+                    self._fix_value(self._aside_of("call_function", getitem, (asked, index)), size)
+            else:
+                self._fix_value(asked, found)
+        empty = self._call_aside(*empty_like(traits))
+        if isinstance(place, int):
+            return (*args[:place], empty, *args[place + 1 :]), kwargs
+        return args, {**kwargs, place: empty}
 
     def _index_by_arrays(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record and make an indexing with constants of the graph in place of the arrays in the index."""

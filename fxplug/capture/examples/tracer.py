@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,21 +15,23 @@ from torch.overrides import TorchFunctionMode
 from fxplug.capture.examples.assigned import SharedContainers, is_kept_for_gradients, parts_assigned
 from fxplug.capture.examples.cached import NOTHING, computed_of_numbers, containers_in, exact_of, is_as_kept
 from fxplug.capture.examples.earlier import EarlierValues
-from fxplug.capture.examples.guarding import GuardCollector, expression
+from fxplug.capture.examples.guarding import GuardCollector, expression, size_text
 from fxplug.capture.examples.kinds import names_reached
 from fxplug.capture.examples.layers import LayerCaller
 from fxplug.capture.examples.listening import KEPT
+from fxplug.capture.examples.made_like import nodes_besides
 from fxplug.capture.examples.numbers import NumberProxy, SizeProxy
 from fxplug.capture.examples.parts import numbers_in, tensors_in
 from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
+from fxplug.capture.repeated import with_all_before
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
 from fxplug.capture.state import speak_of, training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node
-from fxplug.semantics.checks import check_like
+from fxplug.semantics.checks import CHECKS, check_like
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
@@ -150,6 +153,7 @@ class ExampleTracer(LayerCaller):
         # Without data there is another mode that takes operators for its own.
         self._operators = _Operators(self) if self.mode == "value" else None
         self._numbers_left: frozenset[str] = frozenset()
+        self._likes_left: frozenset[str] = frozenset()
         self.assigns_what_is_held = False
         self._shared = SharedContainers()
         """Whether the program has made such an assignment."""
@@ -262,8 +266,14 @@ class ExampleTracer(LayerCaller):
         """Return those of the questions of a trace that a second one has asked, too, as far as their texts tell."""
         if not self.fills_caches:
             return first
-        again = set(map(expression, second))
-        return [node for node in first if expression(node) in again]
+        again = Counter(map(_text_of_question, second))
+        found: list[Node] = []
+        for node in first:
+            text = _text_of_question(node)
+            if again[text] > 0:
+                again[text] -= 1
+                found.append(node)
+        return found
 
     def _note_left(self, values: Iterable[Any]) -> None:
         """Hear what a program has left by which its next call would answer: of which numbers is it made?"""
@@ -271,6 +281,7 @@ class ExampleTracer(LayerCaller):
         stack = [self.node_of(value) for value in values if isinstance(value, torch.Tensor)]
         stack += [value.node for value in values if isinstance(value, NumberProxy)]
         found: set[Node] = set()
+        likes: dict[Node, bool] = {}
         while stack:
             node = stack.pop()
             if node is None or node in found:
@@ -280,12 +291,31 @@ class ExampleTracer(LayerCaller):
                 return
             found.add(node)
             is_asked = node.target in _SIZES or (node.target is getattr and node.args[1] in _SIZES)
-            stack += () if is_asked else node.all_input_nodes
+            if not is_asked:
+                inputs, like, takes_sizes = nodes_besides(node)
+                stack += inputs
+                if like is not None:
+                    likes[like] = takes_sizes or likes.get(like, False)
         self._numbers_left = frozenset(map(expression, found))
+        self._note_likes(likes)
+
+    def _note_likes(self, likes: dict[Node, bool]) -> None:
+        """Hear like what tensors is made what a program has left, and whether it has the sizes of these."""
+        inputs = set(self._inputs)
+        hanging = [node for node in likes if not inputs.isdisjoint(with_all_before({node}))]
+        self._likes_left = frozenset(map(expression, hanging))
+        ranks = {node_behind(source): torch.Tensor.dim(tensor) for tensor, source in self._known.living()}
+        for node in hanging:
+            sizes = range(ranks.get(node, 0)) if likes[node] else ()
+            self._numbers_left |= frozenset(size_text(node, place) for place in sizes)
 
     def numbers_left(self) -> frozenset[str]:
         """Return, as expressions, the numbers of the inputs of which all is made that a program has left."""
         return self._numbers_left
+
+    def likes_left(self) -> frozenset[str]:
+        """Return, as expressions, the tensors of no values of which that is made, but of their dtypes or sizes."""
+        return self._likes_left
 
     def _asked(self) -> list[Node]:
         return self._guards.predicates()
@@ -479,6 +509,12 @@ class ExampleTracer(LayerCaller):
             "assign a copy (clone())",
             warns=self.on_mutation == "keep",
         )
+
+
+def _text_of_question(node: Node) -> str:
+    """Return what a node asks; without what a check says, which calls nodes by names that they have in one trace."""
+    args = [value for value in node.args if not isinstance(value, str)] if node.target in CHECKS else ()
+    return ", ".join(map(expression, args)) if args else expression(node)
 
 
 def _as_written() -> AbstractContextManager[Any]:
