@@ -14,6 +14,7 @@ from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
+from torch.distributions import Distribution, Transform
 
 from fxplug.capture.containers import PLAIN, copy_of, is_array, is_container, is_object, is_same_array
 from fxplug.capture.proxy import Proxy
@@ -314,6 +315,8 @@ class StateComparison:
     def __init__(self, first: Tracing, second: Tracing, recordings: tuple[Recording, Recording]) -> None:
         self._first, self._second = first, second
         self._recordings = recordings
+        self._under_way: set[tuple[int, int]] = set()
+        """The ids of what is being compared: objects may hold what holds them."""
 
     def is_same(self, former: Any, found: Any, depth: int = 0) -> bool:
         """Return whether a further call would find the same in a place where something else was left again.
@@ -340,12 +343,23 @@ class StateComparison:
             return _same_plain(former, found) or self._same_by_nodes(former, found)
         if type(former) in PLAIN:
             return _same_plain(former, found)
+        return self._same_parts(former, found, depth)
+
+    def _same_parts(self, former: Any, found: Any, depth: int) -> bool:
+        """Return whether two values hold the same, and are the same where they hold nothing."""
         mine, theirs = _parts_of(former), _parts_of(found)
         if mine is None or theirs is None:
             return _same_plain(former, found)
-        return len(mine) == len(theirs) and all(
-            self.is_same(one, other, depth + 1) for one, other in zip(mine, theirs, strict=True)
-        )
+        pair = id(former), id(found)
+        if pair in self._under_way:
+            return True
+        self._under_way.add(pair)
+        try:
+            return len(mine) == len(theirs) and all(
+                self.is_same(one, other, depth + 1) for one, other in zip(mine, theirs, strict=True)
+            )
+        finally:
+            self._under_way.discard(pair)
 
     def _both_traced(self, former: Any, found: Any) -> bool:
         return self._first.holds_traced_values(former) and self._second.holds_traced_values(found)
@@ -366,6 +380,8 @@ def _parts_of(value: Any) -> list[Any] | None:
         return [value.__func__, value.__self__]
     if isinstance(value, partial):
         return [value.func, value.args, value.keywords]
+    if isinstance(value, (Distribution, Transform)):  # Objects of torch which hold what they are made of.
+        return [tuple(vars(value)), *vars(value).values()]
     return list(copy_of(value)) if _holds_others(value) else None
 
 
