@@ -22,6 +22,7 @@ from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.compared import MissedComparisonError
 from fxplug.capture.conversions import MissedConversionError
 from fxplug.capture.examples import ExampleTracer
+from fxplug.capture.examples.asking import MissedSizeError
 from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import FxplugError, GuardError, TraceError, did_you_mean, shown
 from fxplug.execute import POLICIES, GraphModule, GuardSet
@@ -500,6 +501,7 @@ def _has_data(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 _WAYS_OF_KINDS: dict[type, str] = {
     MissedConversionError: "plain_conversions",
     MissedComparisonError: "compares_elsewhere",
+    MissedSizeError: "opens_sizes",
 }
 _OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T043": "keeps_identities", "FXP-T068": "fixes_numbers"}
 """Code of an error -> what avoids it, at the price of longer guards or of inputs that are not tensors."""
@@ -565,6 +567,7 @@ def _run_once(
     tracer.keeps_what_is_held = "keeps_what_is_held" in ways
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
+    tracer.opens_sizes = "opens_sizes" in ways
     tracer.compares_elsewhere = "compares_elsewhere" in ways
     tracer.on_mutation = options.on_mutation
     tracer.find_elsewhere = partial(tensors_elsewhere, program)

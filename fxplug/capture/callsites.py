@@ -30,7 +30,9 @@ __all__ = [
     "is_compared",
     "is_told_only",
     "last_argument",
+    "makes_sizes",
     "reads_class",
+    "takes_from_sizes",
 ]
 
 UNCLEAR: Any = object()
@@ -55,6 +57,34 @@ def expects_sizes(frame: FrameType) -> bool:
     """Return whether `frame` is calling a function of torch that takes sizes as so many arguments."""
     callee = called_by(frame)
     return callee in _METHODS if isinstance(callee, str) else any(callee is known for known in _FACTORIES)
+
+
+def makes_sizes(frame: FrameType) -> bool:
+    """Return whether `frame` is making a ``torch.Size`` of numbers: by calling it, or by adding a tuple to one."""
+    code, index = _instructions(frame)
+    entry = code[index]
+    return _symbol_of(entry) == "+" or (
+        entry.opname.startswith("CALL") and _called_at(frame, code, index) is torch.Size
+    )
+
+
+def takes_from_sizes(frame: FrameType) -> bool:
+    """Return whether `frame` is making a ``torch.Size``, or may be taking a part of one, or repeating it."""
+    code, index = _instructions(frame)
+    entry = code[index]
+    return entry.opname in _TAKING_PARTS or _symbol_of(entry) in {"*", "[]"} or makes_sizes(frame)
+
+
+def _symbol_of(entry: dis.Instruction) -> str:
+    """Return the operator of two operands that an instruction is, in place or not; nothing for any other one."""
+    if entry.opname == "BINARY_OP":
+        return entry.argrepr.removesuffix("=")
+    return _SYMBOLS.get(entry.opname, "")
+
+
+_SYMBOLS = {"BINARY_ADD": "+", "INPLACE_ADD": "+", "BINARY_MULTIPLY": "*", "INPLACE_MULTIPLY": "*"}
+"""Opcodes of Python 3.10."""
+_TAKING_PARTS = frozenset({"BINARY_SUBSCR", "BINARY_SLICE"})
 
 
 def _instructions(frame: FrameType) -> tuple[list[dis.Instruction], int]:

@@ -35,19 +35,8 @@ __all__ = ["Recording", "StateComparison", "same_recordings", "values_in", "with
 _DEEPEST = 6
 """Values that are made anew by each call are compared to this depth."""
 _TRAITS = frozenset(
-    {
-        "device",
-        "dim",
-        "dtype",
-        "is_complex",
-        "is_floating_point",
-        "layout",
-        "ndim",
-        "ndimension",
-        "nelement",
-        "numel",
-    }
-    | {"shape", "size"}
+    {"is_complex", "is_floating_point", "ndimension", "nelement"}
+    | {"device", "dim", "dtype", "layout", "ndim", "numel", "shape", "size"}
 )
 """What is asked of tensors, and answered without a look at their values."""
 _MOST = 20_000
@@ -121,7 +110,8 @@ class Recording:
             if node.op == "placeholder" or is_kept or not varying.isdisjoint(node.all_input_nodes):
                 varying.add(node)
             if is_kept and node.target in CHECKS:
-                if not self._traits.issuperset(node.all_input_nodes):
+                inputs = node.all_input_nodes
+                if not inputs or not self._traits.issuperset(inputs):
                     self.asked.append(node)
             elif is_kept or (node.op == "placeholder" and node not in given):
                 kept.add(node)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fxplug.ir import Graph
     from fxplug.ir.guards import Guard
 
-__all__ = ["INSIDE", "Answerer"]
+__all__ = ["INSIDE", "Answerer", "MissedSizeError"]
 
 INSIDE = 9
 """How deep an expression stands already that shows only what a condition says, and not all that it is computed from."""
@@ -60,8 +60,16 @@ def is_arithmetic(node: Node) -> bool:
 _OF_NUMBERS = frozenset({"_operator", "builtins", "math"})
 
 
+class MissedSizeError(TraceError):
+    """A ``torch.Size`` was made of numbers in a trace that gives it the very numbers."""
+
+
 class Answerer(Tracer):
     """A tracer that knows the answers, and keeps each question as a guard."""
+
+    opens_sizes: bool = False
+    """Whether a ``torch.Size`` that the program makes holds what stands for numbers. Most programs make none, and then
+    nobody has to look who asks for the class of a number."""
 
     paused: int
     """How deep the program is in calls whose inside is not looked at."""
@@ -252,6 +260,19 @@ class Answerer(Tracer):
         for number, reader in reads:
             if not (reader == name and id(number) in given):
                 self.fix(number)
+
+    def note_size_made(self, number: NumberProxy) -> None:
+        """Hear that the program makes a ``torch.Size`` of a number, which has asked for the very number."""
+        if self.paused or self._ended or self.opens_sizes or number.is_exact or not self.is_tracing_here():
+            return
+        place = place_in_program()
+        # It would raise an error of its own in the place of one that is raised here.
+        self.refuse_in_the_end(
+            MissedSizeError(
+                f"Cannot trace: a torch.Size is made of a number that hangs on the inputs{place}. Use a tuple.",
+                code="FXP-T068",
+            )
+        )
 
     def check_thread(self) -> None:
         """Refuse what another thread of the program does with a traced number.

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 import torch
 
-from fxplug.capture.callsites import called_name, expects_sizes, fills_told_text, is_told_only
+from fxplug.capture.callsites import (
+    called_name,
+    expects_sizes,
+    fills_told_text,
+    is_told_only,
+    makes_sizes,
+    takes_from_sizes,
+)
 from fxplug.capture.sessions import active
 
 if TYPE_CHECKING:
@@ -30,6 +37,13 @@ __all__ = ["FloatProxy", "IntProxy", "NumberProxy", "NumberRecorder", "Part", "S
 
 class NumberRecorder(Protocol):
     """Who records what is done with numbers."""
+
+    opens_sizes: bool
+    """Whether a ``torch.Size`` that the program makes holds the stand-ins themselves."""
+
+    def note_size_made(self, number: NumberProxy) -> None:
+        """Hear that the program makes a ``torch.Size`` of a number, which has asked for the very number."""
+        ...
 
     def record_call(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Record a call, make it, and return what stands for its result."""
@@ -122,6 +136,8 @@ class NumberProxy:
         name = called_name(frame)
         session = active.get()
         if name is None or session is None:
+            if session is not None and makes_sizes(frame):
+                self.recorder.note_size_made(self)
             return operator.index(self._fixed())
         # Torch may want a number only to find out that it was given sizes. It will be heard what of.
         if expects_sizes(frame):
@@ -195,6 +211,13 @@ class NumberProxy:
 
 class IntProxy(NumberProxy):
     """An `int` that hangs on the inputs, most often a size."""
+
+    @property
+    def __class__(self) -> Any:
+        # A torch.Size asks each of its elements for the very number, but for those that are numbers of a compiler.
+        if self.recorder.opens_sizes and takes_from_sizes(sys._getframe(1)):  # pyright: ignore[reportPrivateUsage]
+            return torch.SymInt
+        return type(self.value)
 
 
 class FloatProxy(NumberProxy):

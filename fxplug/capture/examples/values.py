@@ -430,11 +430,14 @@ class ValueKeeper(Answerer):
         whole = self._tuples.get(id(a))
         if whole is not None:
             return whole[1]
+        kind: type = type(a)
+        if kind is torch.Size and any(isinstance(part, NumberProxy) for part in a):
+            return SizeProxy(a).__fx_create_arg__(self)
         if is_number(a):
             return a.item()
         if isinstance(a, torch.Generator):
             return self._lift_generator(a)
-        if type(a) is set or type(a) is frozenset:
+        if kind is set or kind is frozenset:
             elements = [self.create_arg(element) for element in cast("set[Any]", a)]
             return self.create_node("call_function", type(a), (elements,), {})
         return super().create_arg(a)
@@ -616,7 +619,7 @@ class ValueKeeper(Answerer):
             return value if self.without_data is None else self._twin_of(value)
         if kind is IntProxy or kind is FloatProxy:
             return value.value
-        if kind is SizeProxy:
+        if kind is SizeProxy or kind is torch.Size:
             return torch.Size([self._real(part) for part in value])
         if kind is tuple:
             return tuple([self._real(part) for part in value])
