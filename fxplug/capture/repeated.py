@@ -8,6 +8,7 @@ and the state has no say in it.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from types import CellType, FunctionType, MethodType
@@ -30,7 +31,14 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Graph
 
-__all__ = ["Recording", "StateComparison", "same_recordings", "values_in", "with_all_before"]
+__all__ = [
+    "Recording",
+    "StateComparison",
+    "checked_by_both",
+    "same_recordings",
+    "values_in",
+    "with_all_before",
+]
 
 _DEEPEST = 6
 """Values that are made anew by each call are compared to this depth."""
@@ -39,6 +47,8 @@ _TRAITS = frozenset(
     | {"device", "dim", "dtype", "layout", "ndim", "numel", "shape", "size"}
 )
 """What is asked of tensors, and answered without a look at their values."""
+_MOST_COMPARED = 100
+"""Constants with more elements are told apart by their identity alone, where checks are found again."""
 _MOST = 20_000
 """So many values are looked at, at most."""
 
@@ -93,8 +103,10 @@ class Recording:
         own = set[Node]() if left is None else set(left.own)
         varying = set[Node]() if left is None else {*left.own, *left.shared}
         given = frozenset(varying)
-        self.asked = [*asked]
-        """The nodes that answer what the inputs are asked, and those that check what other values are."""
+        self.asked = asked
+        """The nodes that answer what the inputs are asked."""
+        self.checks: list[Node] = []
+        """Those that check what other values are."""
         self._traits = set[Node]()
         """What hangs on the traits alone of tensors that every call computes again, and on constants."""
         self._kept = kept = set[Node]()
@@ -112,11 +124,11 @@ class Recording:
             if is_kept and node.target in CHECKS:
                 inputs = node.all_input_nodes
                 if not inputs or not self._traits.issuperset(inputs):
-                    self.asked.append(node)
+                    self.checks.append(node)
             elif is_kept or (node.op == "placeholder" and node not in given):
                 kept.add(node)
         self._varying = varying
-        self.select(self.asked)
+        self.select([*asked, *self.checks])
 
     def select(self, asked: Iterable[Node]) -> None:
         """Let the nodes be those that have a say in what is computed, and in what the inputs are asked.
@@ -146,6 +158,10 @@ class Recording:
         name = node.args[1] if node.target is getattr and len(node.args) == 2 else node.target
         (used, *others) = inputs
         return not others and name in _TRAITS and id(self._held.get(used)) in self._fixed
+
+    def is_varying(self, node: Node) -> bool:
+        """Return whether the value of a node may be another one in another call."""
+        return node in self._varying
 
     def constant(self, node: Node) -> Any:
         """Return what a node that is a constant stands for, None where that is not known."""
@@ -189,6 +205,68 @@ def _found_at(root: nn.Module, path: str) -> Any:
     for name in path.split("."):
         found = getattr(found, name, None)
     return found
+
+
+def checked_by_both(first: Recording, second: Recording) -> list[Node]:
+    """Return those of the checks of a trace that a second one has made, too, and as often."""
+    numbers: dict[Any, int] = {}
+    again = Counter(map(_numbered(second, numbers).__getitem__, second.checks))
+    found: list[Node] = []
+    own = _numbered(first, numbers)
+    for node in first.checks:
+        if again[own[node]] > 0:
+            again[own[node]] -= 1
+            found.append(node)
+    return found
+
+
+def _numbered(recording: Recording, numbers: dict[Any, int]) -> dict[Node, int]:
+    """Return a number for each node of a trace: that of all nodes that are computed alike.
+
+    Args:
+        recording: What the trace has recorded.
+        numbers: What nodes compute -> its number; those of another trace are found, and new ones added.
+    """
+    found: dict[Node, int] = {}
+    for node in recording.graph.nodes:
+        constant = None if recording.is_varying(node) else recording.constant(node)
+        held = ("held", id(constant))  # What one trace has computed, the other one may have found.
+        if constant is not None and (held in numbers or node.op == "get_attr"):
+            form: Any = held if held in numbers else _form_of_constant(constant)
+            numbers.setdefault(held, numbers.setdefault(form, len(numbers)))
+        elif node.op in {"placeholder", "get_attr"}:
+            form = node.op, node.target
+        else:
+            target = node.target if isinstance(node.target, str) else _name_of(node.target)
+            form = node.op, target, _form_of(_args_of(node), found), _form_of(node.kwargs, found)
+        found[node] = numbers.setdefault(form, len(numbers))
+    return found
+
+
+def _form_of_constant(value: Any) -> Any:
+    """Return a constant in a form that can be looked up: small tensors with data by what they hold."""
+    is_small = isinstance(value, torch.Tensor) and value.numel() <= _MOST_COMPARED and _has_data(value)
+    return ("values", value.dtype, repr(value.tolist())) if is_small else ("held", id(value))
+
+
+def _name_of(target: Any) -> Any:
+    """Return what tells a function from others; one that the program makes is made anew."""
+    name = getattr(target, "__qualname__", None)
+    return id(target) if name is None else (name, type(target))
+
+
+def _form_of(value: Any, numbers: Mapping[Node, int]) -> Any:
+    """Return an argument in a form that can be looked up, with the numbers of nodes in their places."""
+    if isinstance(value, Node):
+        return Node, numbers[value]
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple([_form_of(part, numbers) for part in cast("Sequence[Any]", value)])
+    if isinstance(value, Mapping):
+        parts = cast("Mapping[Any, Any]", value)
+        return dict, tuple([(key, _form_of(part, numbers)) for key, part in parts.items()])
+    if isinstance(value, slice):
+        return slice, _form_of((value.start, value.stop, value.step), numbers)
+    return type(value), repr(value)
 
 
 def same_recordings(first: Recording, second: Recording) -> bool:

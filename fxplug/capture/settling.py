@@ -51,7 +51,7 @@ from fxplug.ir import Graph, Node, effects
 from fxplug.semantics.random_state import kept_random_state, set_random_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextvars import ContextVar
 
     from fxplug.capture.caches import Result
@@ -256,8 +256,7 @@ class StateSettler(StateKeeper):
                 return self._likely(changes)
             second = other._recording()
             # All that this trace has asked is guarded. A call that finds what it looks for asks less.
-            first.select(self._asked_again(first.asked, second.asked))
-            if not (same_recordings(first, second) and self._asks_as(other)):
+            if not (self._is_same(first, second) and self._asks_as(other)):
                 return self._likely(changes)
             return self._first_that_goes_on(other, StateComparison(self, other, (first, second)))
         finally:
@@ -384,9 +383,17 @@ class StateSettler(StateKeeper):
             return Recording(self.graph, self.root, values, asked)
         return Recording(self.graph, self.root, values, asked, left)
 
-    def _asked_again(self, first: Sequence[Node], second: Sequence[Node]) -> Sequence[Node]:
-        """Return those of the questions of a trace that a second one has asked, too."""
-        return first
+    def _is_same(self, first: Recording, second: Recording) -> bool:
+        """Return whether a second trace is the same as one, but for questions that it need not ask."""
+        for asked in self._asked_again(first, second):
+            first.select(asked)
+            if same_recordings(first, second):
+                return True
+        return False
+
+    def _asked_again(self, first: Recording, second: Recording) -> Iterator[Sequence[Node]]:
+        """Yield what a second trace may have asked of the questions of a trace, and has nothing else to ask."""
+        yield [*first.asked, *first.checks]
 
     def _note_left(self, values: Iterable[Any]) -> None:
         """Hear what a program has left by which its next call would answer."""

@@ -277,3 +277,34 @@ def test_a_second_call_may_ask_less_of_what_is_computed():
     torch.testing.assert_close(captured(torch.ones(3, 4)), torch.full((3, 4), 3.0))
     with pytest.raises(fxplug.GuardError):
         captured(torch.zeros(2, 4))
+
+
+class AsksLater(nn.Module):
+    """Both calls ask the same of something that is computed in many steps, which are counted otherwise in each."""
+
+    table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(x.shape[-1]) + 1 + 1
+        y = x + self.table
+        for _ in range(20):
+            y = y + 1
+        return y if y.sum() > 0 else -y
+
+
+@pytest.mark.parametrize("on_guard_failure", ["error", "recapture"])
+def test_questions_are_compared_by_what_they_ask(on_guard_failure):
+    model = AsksLater()
+    if on_guard_failure == "recapture":
+        model(torch.ones(2, 4))
+    captured, reference = (
+        fxplug.trace(model, (torch.ones(2, 4),), on_guard_failure=on_guard_failure),
+        AsksLater(),
+    )
+    for rows in (2, 3):
+        x = torch.rand(rows, 4)
+        torch.testing.assert_close(captured(x), reference(x))
+    if on_guard_failure == "error":
+        with pytest.raises(fxplug.GuardError):
+            captured(-torch.full((2, 4), 100.0))

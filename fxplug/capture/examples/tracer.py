@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,13 +24,13 @@ from fxplug.capture.examples.parts import numbers_in, tensors_in
 from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
-from fxplug.capture.repeated import with_all_before
+from fxplug.capture.repeated import checked_by_both, with_all_before
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
 from fxplug.capture.state import speak_of, training_error
 from fxplug.errors import TraceError
 from fxplug.ir import Graph, Node
-from fxplug.semantics.checks import CHECKS, check_like
+from fxplug.semantics.checks import check_like
 from fxplug.semantics.internals import (
     LightDispatchMode,
     buffers_of,
@@ -44,10 +43,11 @@ from fxplug.semantics.internals import (
 from fxplug.semantics.random_state import random_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from fxplug.capture.policy import TracePolicy
+    from fxplug.capture.repeated import Recording
     from fxplug.capture.sessions import Session
     from fxplug.capture.tracer import Tracer
 
@@ -262,18 +262,15 @@ class ExampleTracer(LayerCaller):
         _, source = self._known.get(id(value), (None, None))
         return source if isinstance(source, Node) else None
 
-    def _asked_again(self, first: Sequence[Node], second: Sequence[Node]) -> Sequence[Node]:
-        """Return those of the questions of a trace that a second one has asked, too, as far as their texts tell."""
+    def _asked_again(self, first: Recording, second: Recording) -> Iterator[Sequence[Node]]:
+        """Yield what a second trace has to ask of the questions of a trace; one that fills no cache may ask less."""
         if not self.fills_caches:
-            return first
-        again = Counter(map(_text_of_question, second))
-        found: list[Node] = []
-        for node in first:
-            text = _text_of_question(node)
-            if again[text] > 0:
-                again[text] -= 1
-                found.append(node)
-        return found
+            yield from super()._asked_again(first, second)
+            return
+        again = set(map(expression, second.asked))
+        asked = [node for node in first.asked if expression(node) in again]
+        yield [*asked, *first.checks]
+        yield [*asked, *checked_by_both(first, second)]
 
     def _note_left(self, values: Iterable[Any]) -> None:
         """Hear what a program has left by which its next call would answer: of which numbers is it made?"""
@@ -509,12 +506,6 @@ class ExampleTracer(LayerCaller):
             "assign a copy (clone())",
             warns=self.on_mutation == "keep",
         )
-
-
-def _text_of_question(node: Node) -> str:
-    """Return what a node asks; without what a check says, which calls nodes by names that they have in one trace."""
-    args = [value for value in node.args if not isinstance(value, str)] if node.target in CHECKS else ()
-    return ", ".join(map(expression, args)) if args else expression(node)
 
 
 def _as_written() -> AbstractContextManager[Any]:
