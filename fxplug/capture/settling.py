@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from fxplug.capture.settings import Settings
     from fxplug.errors import TraceError
 
-__all__ = ["StateSettler"]
+__all__ = ["StateSettler", "changing_nodes"]
 
 AnyChange: TypeAlias = ModuleChange | OutsideChange
 
@@ -78,7 +78,7 @@ class _Left:
     def __init__(self, changes: Iterable[AnyChange], graph: Graph, root: nn.Module) -> None:
         self.values = list(values_in(step.found for change in changes for step in change.steps))
         """What is in it, at any depth."""
-        self.changing = _changing_nodes(graph, root)
+        self.changing = changing_nodes(graph, root)
         """The nodes of the trace that may have other values in another call."""
         self._returned = with_all_before({graph.output_node()})
         self.shared: list[Node] = []
@@ -432,7 +432,7 @@ def _draws(node: Node, root: nn.Module) -> tuple[bool, bool]:
     return effect.random, bool(effect.writes)
 
 
-def _changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
+def changing_nodes(graph: Graph, root: nn.Module) -> set[Node]:
     """Return the nodes that may have other values in another call: by its inputs, by chance, or by what is written."""
     written, owners = _written_nodes(graph.nodes, root)
     written = _with_shared_memory(written, root)

@@ -886,7 +886,8 @@ def without_kept_casts() -> Generator[None]:
 
 def is_about_missing_data(error: BaseException) -> bool:
     """Return whether an error says that a tensor without data was asked for its values."""
-    is_told = isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error)
+    said = ("its data is not allocated yet", ".tolist() is not supported for tensor subclasses")
+    is_told = isinstance(error, RuntimeError) and any(text in str(error) for text in said)
     # TorchScript passes errors of Python on, without what they say.
     is_mute = isinstance(error, RuntimeError) and str(error).rstrip().endswith("\nRuntimeError:")
     return (

@@ -34,6 +34,7 @@ from fxplug.semantics.internals import (
     HigherOrderOperator,
     beneath,
     extended_sizes,
+    is_fake,
     rank_of,
     with_data,
 )
@@ -334,7 +335,7 @@ class CallListener(CallRecorder):
         """Hear of a call of ``int`` or ``float``, whose result hangs on the inputs where the value does."""
         if self.paused or self._ended:
             return kind(value)
-        if type(value) in _PLAIN_TENSORS and self.mode != "shape":
+        if type(value) in _PLAIN_TENSORS or is_fake(value):
             is_recorded = self._aloof(torch.numel, value) == 1
         else:
             is_recorded = isinstance(value, NumberProxy)

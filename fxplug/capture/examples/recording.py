@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,6 +14,7 @@ from fxplug.capture.callforms import is_of_library, tells_sizes_apart
 from fxplug.capture.examples.arrays import FreshTensors, outlives, write_to_array
 from fxplug.capture.examples.asking import INSIDE, changes_rank
 from fxplug.capture.examples.canonical import canonical_call
+from fxplug.capture.examples.evaluating import UNKNOWN_VALUE, evaluated, with_any_filling
 from fxplug.capture.examples.guarding import expression, guard_of
 from fxplug.capture.examples.inputs import InputReceiver
 from fxplug.capture.examples.parts import numbers_in, tensors_in
@@ -138,15 +140,16 @@ class CallRecorder(InputReceiver):
             value = function(*args, **kwargs) if kwargs else function(*args)
         except Exception as error:
             self.paused -= 1
-            if self.mode == "shape" and is_about_missing_data(error):
-                raise self._note_refusal_of_values(node) from error
-            # The program may catch it, and go on in another way than it does where the call succeeds.
-            self._record_failure(node, error, is_free=effect.is_pure)
-            raise
+            if self.mode != "shape" or not is_about_missing_data(error):
+                # The program may catch it, and go on in another way than it does where the call succeeds.
+                self._record_failure(node, error, is_free=effect.is_pure)
+                raise
+            value = self._value_without_data(node, function, args, kwargs, error)
+        else:
+            self.paused -= 1
         finally:
             if is_off:
                 put_on(operators)
-        self.paused -= 1
         if value is NotImplemented:  # Python asks the other operand, or answers by itself.
             self.graph.erase_node(node)
             return value
@@ -155,6 +158,38 @@ class CallRecorder(InputReceiver):
         if value.__class__ is torch.Tensor:
             return self._bind(value, node, writes=effect is not PURE and bool(effect.writes))
         return self._stand_in(value, node, writes=bool(effect.writes))
+
+    def _value_without_data(
+        self,
+        node: Node,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        error: Exception,
+    ) -> Any:
+        """Return the value of a call that torch could not make without data, where it is known all the same.
+
+        Args:
+            node: The call.
+            function: Makes it.
+            args: What it is given.
+            kwargs: The same, by keyword.
+            error: What torch has said.
+
+        Raises:
+            TraceError: It is not known.
+        """
+        given = with_any_filling(function, args, kwargs)
+        if given is not None:
+            return self._aloof(partial(function, **given[1]), *given[0])
+        value = self._aloof(evaluated, node, self.graph, self.root, self._known)
+        if value is UNKNOWN_VALUE:
+            raise self._note_refusal_of_values(node) from error
+        if isinstance(value, torch.Tensor):
+            return self._aloof(self.without_data.from_tensor, value)
+        if any(True for _ in tensors_in(value)):
+            raise self._note_refusal_of_values(node) from error
+        return value
 
     def _record_failure(self, node: Node, error: Exception, *, is_free: bool) -> None:
         """Record that a call must fail again, in place of the call."""
