@@ -56,6 +56,13 @@ class Named(Kept):
         return torch.full((x.shape[-1],), 2, dtype=x.dtype, device=x.device)
 
 
+class NeedsNoGradient(Kept):
+    def make(self, x):
+        table = torch.arange(x.shape[-1]).to(x)
+        table.requires_grad = False
+        return table.requires_grad_(False)
+
+
 class OfComputed(Kept):
     """What it is like is none of the inputs: it is checked where it is computed."""
 
@@ -102,7 +109,7 @@ class Anchors(nn.Module):
         return (found + self.anchors) * self.strides
 
 
-KINDS = [NewFull, NewOnes, NewTensor, TypeAs, To, Named, OfComputed]
+KINDS = [NewFull, NewOnes, NewTensor, TypeAs, To, Named, NeedsNoGradient, OfComputed]
 
 
 def same_weights(kind, made):
@@ -196,6 +203,11 @@ class Filled(Kept):
         return table
 
 
+class NeedsAGradient(Kept):
+    def make(self, x):
+        return x.new_zeros(4).requires_grad_()
+
+
 class Written(Kept):
     """The table is made of nothing of the inputs, and goes on from call to call."""
 
@@ -208,7 +220,7 @@ class Written(Kept):
         return y
 
 
-@pytest.mark.parametrize("kind", [OfValues, OfTensors, Drawn, Filled, Written])
+@pytest.mark.parametrize("kind", [OfValues, OfTensors, Drawn, Filled, NeedsAGradient, Written])
 def test_a_table_of_values_is_refused(kind):
     with pytest.raises(fxplug.TraceError) as caught:
         fxplug.trace(kind(), (torch.rand(2, 4),), mode="value")
@@ -308,3 +320,15 @@ def test_questions_are_compared_by_what_they_ask(on_guard_failure):
     if on_guard_failure == "error":
         with pytest.raises(fxplug.GuardError):
             captured(-torch.full((2, 4), 100.0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_that_are_not_needed_stay_so_for_what_hangs_on_the_inputs(mode):
+    def stopped(x, y):
+        return x.detach().requires_grad_(False) * y, torch.ones(2).requires_grad_(False) * y
+
+    captured = fxplug.trace(stopped, (torch.rand(2), torch.rand(2, requires_grad=True)), mode=mode)
+    x, y = torch.rand(2, requires_grad=True), torch.rand(2, requires_grad=True)
+    (captured(x, y)[0].sum() + captured(x, y)[1].sum()).backward()
+    assert x.grad is None
+    torch.testing.assert_close(y.grad, x.detach() + 1)

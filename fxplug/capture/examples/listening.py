@@ -76,7 +76,8 @@ _FRAMES_OF_A_CALL = 5
 """How far up the stack, seen from `Place.origin`, a call of torch stands: its record, and the hearing of it."""
 _TEXTS = frozenset({"__format__", "__repr__"})
 """What makes a text of the values of a tensor."""
-_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | MAKES_LIKE
+_NEEDING = "requires_grad_"
+_SPECIAL = _QUESTIONS | _EXACT | _ESCAPES | _TEXTS | MAKES_LIKE | {_NEEDING}
 _OPERATOR = "an operator that is given functions"
 _PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 
@@ -229,11 +230,19 @@ class CallListener(CallRecorder):
             return self.run_unheard(getattr(torch.Tensor, name), *args, **kwargs)
         if name in _TEXTS and self.mode == "shape":
             raise self._refusal_of_values(f"the text of a tensor ({name})")
+        if name == _NEEDING:
+            return args[0] if self._needs_no_gradient(*args, **kwargs) else None
         if name in _ESCAPES and self._is_traced(args[0] if args else None):
             error = self._escape(name)
             self.note_refusal(error)
             raise error
         return self._new_of_array(*args, **kwargs) if name == "new_tensor" else None
+
+    def _needs_no_gradient(self, tensor: Any, requires_grad: Any = None) -> bool:
+        """Return whether a tensor that hangs on no input is said to need no gradient, and needs none in any call."""
+        source = self._known.get(id(tensor), (None, None))[1]
+        is_constant = isinstance(source, Node) and source in self._constant
+        return is_constant and requires_grad is False and not self._aloof(_requires_gradient, tensor)
 
     def _new_of_array(self, tensor: torch.Tensor, data: Any = None, **kwargs: Any) -> torch.Tensor | None:
         """Record ``tensor.new_tensor(data)`` of an array of NumPy as a copy of a constant that is like the tensor.
@@ -589,6 +598,10 @@ class CallListener(CallRecorder):
         )
 
 
+def _requires_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad
+
+
 def _is_text_told() -> bool:
     """Return whether the text that is being made of a tensor is for people alone: printed or logged."""
     frame: Any = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
@@ -618,6 +631,8 @@ def _special_name(function: Callable[..., Any]) -> str:
     name: str = getattr(function, "__name__", "")
     if name == "__get__":
         name = cast("Any", function).__self__.__name__
+    elif name == "__set__" and cast("Any", function).__self__.__name__ == "requires_grad":
+        name = _NEEDING
     return name if name in _SPECIAL else ""
 
 
