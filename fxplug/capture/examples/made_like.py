@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.ir import Node, map_arg
+from fxplug.semantics.internals import is_fake
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ _PLACES: dict[str, tuple[int, str]] = {
     "to": (1, "tensor"),
     "type_as": (1, "other"),
 }
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _HOMES = (torch, torch.Tensor)
 MAKES_LIKE = frozenset(_PLACES)
 """The names of such functions and methods."""
@@ -69,7 +71,8 @@ def nodes_besides(node: Node) -> tuple[list[Node], Node | None, bool]:
 
 def is_like_for(tensor: torch.Tensor) -> bool:
     """Return whether an empty tensor can take the place of one of which no values are taken."""
-    return tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+    is_plain = type(tensor) in _PLAIN or is_fake(tensor)  # Of another class, what is made may be, too.
+    return is_plain and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def traits_of(name: str, tensor: torch.Tensor) -> dict[str, Any]:
