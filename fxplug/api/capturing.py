@@ -405,8 +405,11 @@ _MADE_OF = {"numbers": "plain_numbers", "likes": "fixed_likes"}
 def _fixes_what_is_kept(made_of: dict[str, frozenset[str]], ways: dict[str, Any]) -> bool:
     """Let that be fixed of which all is made that a program keeps; return whether some of it was not."""
     known = {way: ways.get(way, frozenset[str]()) for way in made_of}
-    if all(found <= known[way] for way, found in made_of.items()):
+    rounds = ways.get("rounds_of_kept", 0)
+    # A program that counts its runs makes it of something else in each of them.
+    if rounds == _MOST_NUMBERS or all(found <= known[way] for way, found in made_of.items()):
         return False
+    ways["rounds_of_kept"] = rounds + 1
     ways.update({way: known[way] | found for way, found in made_of.items()})
     return True
 

@@ -1,6 +1,7 @@
 """Tables that a program makes at its first call, of the sizes of its inputs, and keeps for the next ones."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -216,4 +217,21 @@ def test_a_second_call_that_asks_more_is_refused(mode):
 
     with pytest.raises(fxplug.TraceError) as caught:
         fxplug.trace(Asking(), (torch.rand(3, 2),), mode=mode)
+    assert caught.value.code == "FXP-T055"
+
+
+@pytest.mark.parametrize("mode", ["shape", "value"])
+def test_a_table_of_a_program_that_counts_its_runs_ends(mode):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.runs, self.tables = itertools.count(1), {}
+
+        def forward(self, x):
+            y = x * next(self.runs)
+            self.tables.setdefault(y.shape[1], torch.ones(4))
+            return y + self.tables[y.shape[1]]
+
+    with pytest.raises(fxplug.TraceError) as caught:
+        fxplug.trace(Counting(), (torch.ones(2, 4),), mode=mode, check=False)
     assert caught.value.code == "FXP-T055"
