@@ -21,6 +21,7 @@ from fxplug.api.user_errors import error_with_place
 from fxplug.capture import TraceContext, TracePolicy, Tracer
 from fxplug.capture.compared import MissedComparisonError
 from fxplug.capture.conversions import MissedConversionError
+from fxplug.capture.depth import deeper_calls
 from fxplug.capture.examples import ExampleTracer
 from fxplug.capture.examples.asking import MissedSizeError
 from fxplug.codegen import PyTreeCodeGen
@@ -195,7 +196,8 @@ def capture(
             if options.mode == "symbolic":
                 captured = _capture_symbolically(program, args, kwargs, options)
             else:
-                captured = _capture_with_examples(program, args, kwargs, options)
+                with deeper_calls():
+                    captured = _capture_with_examples(program, args, kwargs, options)
         except TraceError as error:
             function = function_to_keep(error, program, options.kept) if options.autowrap else None
             if function is None:
@@ -353,6 +355,10 @@ def _capture_once(
 
 def _goes_on_after(program: Any, error: Exception, ways: dict[str, Any], options: CaptureOptions) -> bool:
     """Let a program be captured without what may be to blame for its error; return whether there is anything."""
+    # Tensors that are one to the program may be two to the capture: ``x in [x.contiguous()]`` asks nothing of one.
+    if isinstance(error, RuntimeError) and _AMBIGUOUS in str(error) and "compares_elsewhere" not in ways:
+        ways["compares_elsewhere"] = True
+        return True
     # What the program calls may take no stand-in for a number (json.dumps, code in C).
     if isinstance(error, (AttributeError, TypeError)) and _fixes_more_numbers(ways):
         return True
@@ -467,6 +473,7 @@ def _fixes_more_numbers(ways: dict[str, Any]) -> bool:
     return True
 
 
+_AMBIGUOUS = "Boolean value of Tensor with more than one value is ambiguous"
 _MOST_NUMBERS = 8
 """With more of them, all numbers are fixed: each costs another run of the program."""
 

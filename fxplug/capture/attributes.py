@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["attribute_of"]
+__all__ = ["attribute_of", "can_be_asked"]
 
 
 def attribute_of(value: Any, name: str, default: Any = None) -> Any:
@@ -19,3 +19,11 @@ def attribute_of(value: Any, name: str, default: Any = None) -> Any:
         return getattr(value, name, default)
     except Exception:  # Whatever its class raises.
         return default
+
+
+def can_be_asked(value: Any) -> bool:
+    """Return whether ``isinstance`` can be asked of a value: a dead ``weakref.proxy`` answers nothing."""
+    try:
+        return value.__class__ is not None
+    except Exception:  # Whatever its class raises.
+        return False

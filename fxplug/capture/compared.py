@@ -27,6 +27,9 @@ __all__ = [
     "MissedComparisonError",
     "are_handed_over",
     "comparisons_under_way",
+    "follow",
+    "is_unknown",
+    "look_up_global",
     "made_to_compare",
     "may_compare_elsewhere",
 ]
@@ -69,15 +72,26 @@ def _look_up(frame: FrameType, path: tuple[str, ...], later: frozenset[str]) -> 
     if not path:
         return _UNKNOWN
     if not path[0]:
-        value, names = frame.f_globals.get(path[1], vars(builtins).get(path[1])), path[2:]
+        value, names = look_up_global(frame.f_globals, path[1]), path[2:]
     else:
         value, names = frame.f_locals.get(path[0]), path[1:]
         if path[0] in later and (names or not isinstance(value, _STRUCTURAL)):
             return _UNKNOWN
-    return _follow(value, names)
+    return follow(value, names)
 
 
-def _follow(value: Any, names: Iterable[str]) -> Any:
+def look_up_global(namespace: Mapping[str, Any], name: str) -> Any:
+    """Return what a function finds under the name of a global, None where there is nothing."""
+    return namespace.get(name, vars(builtins).get(name))
+
+
+def is_unknown(value: Any) -> bool:
+    """Return whether `follow` has found nothing that can be known without asking."""
+    return value is _UNKNOWN
+
+
+def follow(value: Any, names: Iterable[str]) -> Any:
+    """Return what stands at the end of a path of attributes, as far as it can be known without asking."""
     for name in names:
         if value is None or value is _UNKNOWN:
             break
@@ -93,7 +107,7 @@ def are_handed_over(function: FunctionType, code: CodeType, owner: Any) -> bool:
         code: Its own code.
         owner: The object whose method it is; None for a function.
     """
-    if names_operators(code) or made_to_compare(code):
+    if names_operators(scan_of(code).names) or made_to_compare(code):
         return True
     parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     own = parameters[:1] if isinstance(owner, nn.Module) else ()
@@ -128,7 +142,7 @@ def _names_no_value(function: FunctionType, path: tuple[str, ...]) -> bool:
     """Return whether a path leads through the globals of a function to something that is no tensor."""
     if path[:1] != ("",):
         return False
-    value = _follow(function.__globals__.get(path[1], vars(builtins).get(path[1])), path[2:])
+    value = follow(look_up_global(function.__globals__, path[1]), path[2:])
     return value is not _UNKNOWN and not isinstance(value, torch.Tensor)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import suppress
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.compared import comparisons_under_way
 from fxplug.capture.hazards import arguments_under_test, scan_of, values_by_name
 from fxplug.capture.identity import Pair, is_result_returned, test_of_result
-from fxplug.capture.kinds import kind_of_node, may_be_none, may_hold_none
+from fxplug.capture.kinds import held_value, kind_of_node, may_be_none, may_hold_none
+from fxplug.capture.operands import Call, candidates
 from fxplug.capture.originals import original_of
 from fxplug.capture.proxy import Attribute, Proxy
 from fxplug.capture.sameness import are_one_object, may_be_one_object, passes_on, tell_apart
@@ -30,7 +32,14 @@ if TYPE_CHECKING:
     from fxplug.capture.sessions import Session
     from fxplug.ir import Node
 
-__all__ = ["check_comparisons", "check_result", "check_returned", "hear_of_gradients"]
+__all__ = [
+    "check_call",
+    "check_comparisons",
+    "check_result",
+    "check_returned",
+    "check_weight",
+    "hear_of_gradients",
+]
 
 _TWO_VALUED = (bool, dict, list, tuple)
 """Classes whose values, or parts of them, may be what they are compared with."""
@@ -74,8 +83,53 @@ def check_comparisons(
             error = _refusal(tracer, node, name, test)
             tracer.note_refusal(error)
             raise error
-    for pair in scan_of(function.__code__).pairs:
-        _check_pair(tracer, pair, _given_to(function, args, kwargs), function)
+    scan = scan_of(function.__code__)
+    if scan.pairs or scan.comparisons:
+        given = {**_closed_over(function), **_given_to(function, args, kwargs)}
+        check_call(tracer, Call(function.__code__, given, function.__globals__))
+
+
+def check_call(tracer: Any, call: Call) -> None:
+    """Look at a call of a function that compares two values by identity.
+
+    Raises:
+        TraceError: Whether they are one object hangs on who calls the captured program.
+    """
+    scan = scan_of(call.code)
+    for pair in scan.pairs:
+        _check_pair(tracer, pair, call)
+    for comparison in scan.comparisons:
+        if not comparison.is_by_operator:
+            pair = Pair(comparison.line, "", "")
+            found = [
+                (one, other)
+                for one, other in candidates(tracer, call, comparison)
+                if _may_be_one(one, other, tracer.root)
+            ]
+            if len(found) > _MOST_COMPARED or any(isinstance(other, torch.Tensor) for _, other in found):
+                _refuse_pair(tracer, pair, found[0][0].node)
+            for one, other in found:
+                _compare(tracer, pair, one, other)
+
+
+def _may_be_one(one: Proxy, other: Any, root: Any) -> bool:
+    """Return whether what stands for a value may be another one, or a weight that the program has found as it is."""
+    if isinstance(other, torch.Tensor):
+        return one.node.op == "get_attr" and held_value(one.node, root) is other
+    return may_be_one_object(one.node, other.node, root)
+
+
+_MOST_COMPARED = 16
+"""So many pairs of values are recorded to be two objects each."""
+
+
+def _closed_over(function: FunctionType) -> dict[str, Any]:
+    """Return what a function closes over, by name, as far as it has a value yet."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
 
 
 def _given_to(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,15 +173,26 @@ def check_returned(tracer: Any, proxy: Proxy) -> None:
     node = proxy.node
     if not passes_on(node, tracer.root):
         return
-
-    def is_value(value: Any) -> bool:
-        return issubclass(type(value), (Proxy, torch.Tensor))
-
-    for comparison, values in comparisons_under_way(is_value):
+    for comparison, values in comparisons_under_way(_is_tensor):
         if comparison.is_by_operator:
             continue  # What finds these functions is refused (see `StateKeeper.on_function_reached`).
         if not values or any(_may_be_result(tracer, node, value) for value in values):
             _refuse_pair(tracer, Pair(comparison.line, "", ""), node)
+
+
+def check_weight(tracer: Any, proxy: Proxy, weight: torch.Tensor) -> None:
+    """Look whether the program may compare what stands for a weight with the weight itself, which it finds otherwise.
+
+    Raises:
+        TraceError: It does: Python would find two objects.
+    """
+    for comparison, values in comparisons_under_way(_is_tensor):
+        if not comparison.is_by_operator and (not values or any(value is weight for value in values)):
+            _refuse_pair(tracer, Pair(comparison.line, "", ""), proxy.node)
+
+
+def _is_tensor(value: Any) -> bool:
+    return issubclass(type(value), (Proxy, torch.Tensor))
 
 
 def _may_be_result(tracer: Any, node: Node, value: Any) -> bool:
@@ -152,7 +217,7 @@ def _may_answer_otherwise(node: Node, root: Any, test: Test) -> bool:
     return may_be_none(node, root) or (not test.is_for_none and may_hold_none(node, root))
 
 
-def _check_pair(tracer: Any, pair: Pair, given: Mapping[str, Any], function: FunctionType) -> None:
+def _check_pair(tracer: Any, pair: Pair, call: Call) -> None:
     """Look at a comparison of what a function is called with with another value.
 
     Two values that the function is called with are recorded to be two, unless they are one, or cannot be one.
@@ -160,9 +225,10 @@ def _check_pair(tracer: Any, pair: Pair, given: Mapping[str, Any], function: Fun
     Raises:
         TraceError: What it is compared with is not known, or is not what the function is called with as a whole.
     """
+    given = call.given
     one, other = given.get(pair.one, _UNKNOWN), given.get(pair.other, _UNKNOWN)
     if pair.name:
-        other = original_of(function.__globals__.get(pair.name, _UNKNOWN))
+        other = original_of(call.namespace.get(pair.name, _UNKNOWN))
     for value, is_part in ((one, pair.one_is_part), (other, pair.other_is_part)):
         if is_part and _is_ours(value, tracer):
             _refuse_pair(tracer, pair, value.node)

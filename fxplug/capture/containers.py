@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from fxplug.capture.attributes import attribute_of
+from fxplug.capture.attributes import attribute_of, can_be_asked
 from fxplug.capture.iterators import goes_on, position_of
 from fxplug.capture.sources import is_installed
 from fxplug.capture.writes import only_adds_to
@@ -128,12 +128,12 @@ class Containers:
 
     def _add(self, path: str, name: str, container: Any) -> None:
         # A function that is an attribute itself is looked at when it is called.
-        if isinstance(container, FunctionType):
+        if type(container) is FunctionType:
             return
         pending, callables = [container], dict[int, Any]()
         while pending:
             value = pending.pop()
-            if id(value) in self._held or id(value) in callables:
+            if id(value) in self._held or id(value) in callables or not can_be_asked(value):
                 continue
             if self._holds_others(value):
                 pending.extend(self._add_container(path, name, value))
@@ -293,24 +293,37 @@ def _holds_pairs(value: Any) -> bool:
 
 def copy_of(container: Any) -> list[Any]:
     """Return what a container holds; a container of a class of its own is read as Python's own class reads it."""
-    if isinstance(container, _PAIRS):
-        return _items_of(container)
     if is_object(container):
         return list(_fields_of(container))
+    if isinstance(container, _PAIRS):
+        return _items_of(container)
     if _is_flat(container):
         return [_flat_copy_of(container)]
     if isinstance(container, CellType):
         return [] if container == CellType() else [container.cell_contents]
     if isinstance(container, MappingProxyType):
         return _behind(cast("MappingProxyType[Any, Any]", container))
-    return list(cast("list[Any]", container))
+    return list(_own_iterator(container))
 
 
 def elements_of(container: Any) -> Collection[Any]:
-    """Return what a container holds, the values of a dict as Python itself reads it."""
+    """Return what a container holds, the values of a dict, as Python itself reads it."""
     if isinstance(container, dict):
         return dict.values(cast("dict[Any, Any]", container))
-    return container.values() if isinstance(container, MappingProxyType) else container
+    if isinstance(container, MappingProxyType):
+        return container.values()
+    return container if type(container) in _READ_AS_THEY_ARE else list(_own_iterator(container))
+
+
+_READ_AS_THEY_ARE = frozenset({list, tuple, set, frozenset, deque})
+
+
+def _own_iterator(container: Any) -> Iterator[Any]:
+    """Return an iterator over what a container holds, past methods of a class of its own."""
+    for kind in _READ_AS_THEY_ARE:
+        if isinstance(container, kind):
+            return kind.__iter__(cast("Any", container))
+    return iter(container)
 
 
 def _items_of(container: Any) -> list[tuple[Any, Any]]:
@@ -327,7 +340,8 @@ def is_unchanged(container: Any, before: list[Any]) -> bool:
     if _is_flat(container):
         return _is_same_flat(container, before[0])
     is_pairs = _holds_pairs(container)
-    found = copy_of(container) if is_pairs or isinstance(container, CellType) else container
+    is_plain = type(container) in _READ_AS_THEY_ARE
+    found: Any = container if is_plain else copy_of(container)
     if len(found) != len(before):
         return False
     if is_pairs:
@@ -454,7 +468,7 @@ def is_of_library(module: str) -> bool:
 
 def is_foreign(module: str) -> bool:
     """Return whether a module, by its name, is one of Python, torch, NumPy or fxplug."""
-    return module.partition(".")[0] in _FOREIGN
+    return str(module).partition(".")[0] in _FOREIGN
 
 
 def is_object(value: Any) -> bool:
@@ -499,6 +513,16 @@ def _attributes_of(value: Any) -> dict[str, Any]:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:  # It has slots alone.
         return {}
+    except Exception:  # Its class has a property of that name, behind which Python keeps them.
+        return _stored_in(value)
+
+
+def _stored_in(value: Any) -> dict[str, Any]:
+    state = getattr(object, "__getstate__", None)  # Python 3.10 has none.
+    found: Any = None if state is None else state(value)
+    if isinstance(found, tuple):  # With what is in slots.
+        found = cast("tuple[Any, ...]", found)[0]
+    return found if isinstance(found, dict) else {}
 
 
 def _fields_of(value: Any) -> Iterator[tuple[str, Any]]:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import dis
 import inspect
+import operator
 import weakref
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fxplug.ir import SourceLine
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "ELEMENT_OF",
+    "IDENTITY",
     "Comparison",
     "Pair",
     "Test",
@@ -479,13 +484,14 @@ def _pair_at(
     return Pair(line, one[0], other[0], one[1], other[1], left.global_name or right.global_name)
 
 
-_OPERATORS = frozenset({"is_", "is_not"})
-"""Functions of the module `operator` that compare by identity."""
+IDENTITY = (operator.is_, operator.is_not)
+"""Functions of Python that compare by identity."""
+_OPERATORS = frozenset(function.__name__ for function in IDENTITY)
 
 
-def names_operators(code: CodeType) -> bool:
-    """Return whether a function names one of the functions of `operator` that compare by identity."""
-    return not _OPERATORS.isdisjoint(code.co_names)
+def names_operators(names: Iterable[str]) -> bool:
+    """Return whether one of the functions of `operator` that compare by identity is among some names."""
+    return not _OPERATORS.isdisjoint(names)
 
 
 _stores: dict[int, tuple[weakref.ref[CodeType], list[tuple[int, str]], list[tuple[int, int]]]] = {}
@@ -530,7 +536,7 @@ def comparisons_in(code: CodeType) -> tuple[Comparison, ...]:
                     for path in (inner.one, inner.other)
                 )
                 found.append(Comparison(inner.line, one, other, inner.is_by_operator))
-    if names_operators(code):
+    if names_operators(code.co_names):
         line = SourceLine(code.co_filename, code.co_firstlineno, code.co_name)
         found.append(Comparison(line, (), (), is_by_operator=True))
     entries = _entries(code) if _IS in code.co_code[::2] else []

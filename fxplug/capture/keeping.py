@@ -13,7 +13,7 @@ from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN
 from fxplug.capture.gradients import CHANGING_GRADIENTS
 from fxplug.capture.hazards import scan_of
-from fxplug.capture.identity import names_operators
+from fxplug.capture.identity import IDENTITY, names_operators
 from fxplug.capture.proxy import Proxy
 from fxplug.capture.randomness import ASKING_FOR_SEEDS, seeding_error
 from fxplug.capture.reached import FORWARDS, flags_in
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fxplug.capture.state import ModuleStates
     from fxplug.capture.surroundings import Surroundings
 
-__all__ = ["CHANGES_CONTAINERS", "StateKeeper"]
+__all__ = ["CHANGES_CONTAINERS", "StateKeeper", "unheard_question"]
 
 _UNHEARD = frozenset(
     {
@@ -53,6 +53,13 @@ _UNHEARD = frozenset(
 """Names in code that may change modules past what is heard of assignments."""
 
 
+_FINDING_WEIGHTS = frozenset(
+    {
+        *("_buffers", "_parameters", "buffers", "get_buffer", "get_parameter"),
+        *("named_buffers", "named_parameters", "parameters", "state_dict"),
+    }
+)
+"""Names in code that may find weights past what is heard of attributes."""
 CHANGES_CONTAINERS = frozenset(
     {
         *("__delitem__", "__iadd__", "__imul__", "__setitem__"),
@@ -60,6 +67,10 @@ CHANGES_CONTAINERS = frozenset(
     }
 )
 """Methods of modules and of their containers that change what they hold."""
+
+
+_GENERATED = "-generated-"
+"""Stands in the names of the files of captured programs."""
 
 
 def _held_at(owner: Any, path: str) -> Any:
@@ -71,15 +82,23 @@ def _held_at(owner: Any, path: str) -> Any:
     return value
 
 
-_IDENTITY = (operator.is_, operator.is_not)
-
-
 def _unknown_identity(code: CodeType) -> TraceError:
     return TraceError(
         f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) names operator.is_ or is_not, which "
         "ask whether two values are the same object, and what stands for them is another one. Compare what is in them "
         "(torch.equal), or give example inputs: fxplug.trace(root, example_inputs).",
         code="FXP-T041",
+    )
+
+
+def unheard_question(code: CodeType, question: Any, number: str) -> TraceError:
+    """Return the error for a function that finds what asks something, where its calls are not heard of."""
+    name = question.__name__
+    return TraceError(
+        f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) finds the function {name!r} of "
+        f"Python in a default, a container, an object or an import of its own, where no value hears of its calls. Call "
+        f"it by its own name ({name}(...)), or by another name of the module.",
+        code=number,
     )
 
 
@@ -115,6 +134,8 @@ class StateKeeper:
     """Whether one that it may call compares two values by identity."""
     runs_leaves: bool
     """Whether modules that stay calls run while the program is traced."""
+    _finds_weights: bool = False
+    """Whether one that it may call finds weights otherwise than by their attributes."""
     _converting: int = 0
     """Above zero while the program converts a module: a weight that is as it is to be stays the same tensor."""
     paused: int = 0
@@ -256,7 +277,8 @@ class StateKeeper:
     def on_function_reached(self, function: Any, code: CodeType, names: frozenset[str], owner: Any) -> None:
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         self._compares = self._compares or bool(scan_of(code).comparisons)
-        if names_operators(code) and not self.runs_leaves and self._finds_operators(function, owner):
+        self._finds_weights = self._finds_weights or not names.isdisjoint(_FINDING_WEIGHTS)
+        if names_operators(names) and not self.runs_leaves and self._finds_operators(function, owner):
             self.note_refusal(error := _unknown_identity(code))
             raise error
         refuse_moved_state(function, code, names, self.context.root if owner is None else owner)
@@ -276,18 +298,36 @@ class StateKeeper:
         if self._outside is not None:
             self._outside.note_function(function, code, names)
 
+    def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
+        """Hear that a function finds what asks something that no value hears of, and where its calls are not heard of.
+
+        Args:
+            function: Of the program.
+            code: Its own code.
+            question: One of Python's functions (see `fxplug.capture.world.is_question`).
+
+        Raises:
+            TraceError: It may be asked of a traced value.
+        """
+        if _GENERATED in code.co_filename:
+            return  # What a captured program asks is in its graph.
+        if question in IDENTITY:
+            error = _unknown_identity(code)
+        else:
+            error = unheard_question(code, question, "FXP-T044" if question is id else "FXP-T040")
+        self.note_refusal(error)
+        raise error
+
     def _finds_operators(self, function: Any, owner: Any) -> bool:
         """Return whether a function finds the functions that compare by identity, and may compare two values."""
         program = self.context.root if owner is None else owner
-        if isinstance(program, GraphModule) and "-generated-" in function.__code__.co_filename:
-            found = program.graph.nodes_that_call(lambda op, target: target in _IDENTITY)
+        if isinstance(program, GraphModule) and _GENERATED in function.__code__.co_filename:
+            found = program.graph.nodes_that_call(lambda op, target: target in IDENTITY)
             return any(len(node.all_input_nodes) > 1 for node in found)
         held: dict[str, Any] = getattr(function, "__globals__", {})
         names = {name: held.get(name) for name in ("is_", "is_not", "operator")}
         return any(
-            value in (*_IDENTITY, operator)
-            for value in names.values()
-            if callable(value) or value is operator
+            value in (*IDENTITY, operator) for value in names.values() if callable(value) or value is operator
         )
 
     def _note_readers(self) -> None:

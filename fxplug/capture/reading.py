@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from fxplug.capture.comparisons import check_weight
 from fxplug.capture.parameters import ParameterProxy
 from fxplug.capture.proxy import Proxy, TracerBase
+from fxplug.capture.sameness import tell_alike
 from fxplug.semantics.internals import buffers_of, modules_below, parameters_of
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ class RootReader(TracerBase):
     _states: ModuleStates
     _tensor_paths: dict[int, str] | None
     _reading: tuple[Any, str | None]
+    _compares: bool
+    _finds_weights: bool
+    """Whether the program may find weights otherwise than by their attributes (``parameters()``): no proxies then."""
+    _first_reads: dict[int, tuple[str, torch.Tensor]]
+    """Id of each weight that was read in a program that compares values by identity -> its path, and the weight."""
 
     def _mixed(self, kind: type[Proxy], node: Node) -> Any:
         """Return the class of the proxy that is to stand for `node`, where `kind` is what it has to be."""
@@ -82,7 +89,21 @@ class RootReader(TracerBase):
                 self, node, path, value
             )
         proxy = proxies[path] = self.create_proxy("get_attr", path, (), {}, **named)
-        return proxy
+        return self._read_again(path, value, proxies) if self._compares else proxy
+
+    def _read_again(self, path: str, value: torch.Tensor, proxies: dict[str, Any]) -> Any:
+        """Return what stands for a weight that was read just now, in a program that compares values by identity.
+
+        The root may hold it under another path, too, and the program may ask whether they are one.
+        """
+        first, _ = self._first_reads.setdefault(id(value), (path, value))
+        known = proxies.get(first, proxies[path])
+        if known is not proxies[path]:
+            tell_alike(self, known, proxies[path])
+            proxies[path] = known
+        if self._finds_weights:
+            check_weight(self, known, value)
+        return known
 
     def _takes_factory(self) -> bool:
         """Return whether `create_proxy`, which older subclasses override without it, takes a factory of proxies."""

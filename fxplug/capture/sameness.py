@@ -9,9 +9,10 @@ import torch
 from torch.nn import functional
 
 from fxplug.capture.kinds import held_value, kind_of_node, module_at
+from fxplug.capture.sources import place_in_program
 from fxplug.codegen import AUGMENTED
 from fxplug.ir import effects
-from fxplug.semantics.checks import check_true
+from fxplug.semantics.checks import check_true, is_check
 from fxplug.semantics.internals import computes_by_itself, has_forward_hooks
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from fxplug.ir import Node
 
-__all__ = ["are_one_object", "is_identity", "may_be_one_object", "passes_on", "tell_apart"]
+__all__ = ["are_one_object", "is_identity", "may_be_one_object", "passes_on", "tell_alike", "tell_apart"]
 
 _INPUT = "input"
 """Stands for anything that a caller may hand over: two inputs may be one tensor, and that one a parameter."""
@@ -80,6 +81,19 @@ def tell_apart(tracer: Any, one: Any, other: Any, place: str) -> None:
     tracer.create_proxy("call_function", check_true, (differ, text, nothing_written), {})
 
 
+def tell_alike(tracer: Any, one: Any, other: Any) -> None:
+    """Record that two weights that the root holds under two paths are one object, as they are while it is traced.
+
+    Args:
+        tracer: The trace.
+        one: A proxy.
+        other: Another one.
+    """
+    alike = tracer.create_proxy("call_function", operator.is_, (one, other), {})
+    text = f"{one.node.target} is {other.node.target}{place_in_program()}"
+    tracer.create_proxy("call_function", check_true, (alike, text), {})
+
+
 def _sources(node: Node, root: nn.Module | None) -> set[Any]:
     """Return the nodes that have made what the value of a node may be; `_INPUT` for what comes from outside."""
     found: set[Any] = set()
@@ -107,6 +121,8 @@ def passes_on(node: Node, root: nn.Module | None) -> bool:
     if target is operator.getitem or target is getattr:
         kind = kind_of_node(node.all_input_nodes[0], root)
         return kind is None or not issubclass(kind.cls, torch.Tensor) or target is getattr
+    if is_check(node) or target is operator.is_ or target is operator.is_not:
+        return False
     name = target if isinstance(target, str) else str(getattr(target, "__name__", "")).partition(".")[0]
     is_known = hasattr(torch.Tensor, name) if node.op == "call_method" else computes_by_itself(target)
     is_told_to_write = node.kwargs.get("out") is not None or node.kwargs.get("inplace", False) is not False
@@ -127,7 +143,7 @@ def is_identity(node: Node, root: nn.Module | None) -> bool:
 
 def _is_passing_layer(module: Any) -> bool:
     kind = type(module)
-    is_sound = kind.__module__.startswith(_LAYERS) and not any(module.children())
+    is_sound = str(kind.__module__).startswith(_LAYERS) and not any(module.children())
     if not is_sound or "forward" in vars(module) or has_forward_hooks(module):
         return True
     is_passing = kind.__name__ in {"Identity", "Flatten"} or "Dropout" in kind.__name__

@@ -146,6 +146,10 @@ class ModuleInterceptor(Protocol):
         """Hear of a function that the program may call, its own code, the names in it, and whose method it is."""
         ...
 
+    def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
+        """Hear that a function finds what asks something of values, where its calls are not heard of."""
+        ...
+
     def on_heard_call(self, function: FunctionType) -> None:
         """Hear that the program calls a function that is in `Session.heard`, given with its own code."""
         ...
@@ -200,7 +204,7 @@ class Session:
             "likenesses",
             "modes",
         ),
-        *("methods", "namespaces", "probes", "reached", "watched"),
+        *("made", "methods", "namespaces", "probes", "reached", "watched"),
     )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
@@ -224,6 +228,8 @@ class Session:
         questions that no traced value hears."""
         self.watched: set[int] = set()
         """Those of them that ask something about what they are called with."""
+        self.made: dict[int, CodeType] = {}
+        """Id -> code, of the functions that they make when they run, and that do."""
         self.heard: set[int] = set()
         """Those of them whose calls the interceptor wants to hear of."""
         self.caches = Caches()

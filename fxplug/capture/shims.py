@@ -18,22 +18,24 @@ from torch import nn
 from fxplug.capture.answers import ANSWERS
 from fxplug.capture.arguments import iterate_parts
 from fxplug.capture.caches import CACHED
+from fxplug.capture.callsites import called_by, reads_class
 from fxplug.capture.comparisons import check_result
 from fxplug.capture.conversions import CONVERSIONS
 from fxplug.capture.handed import hand_over
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy
-from fxplug.capture.sessions import Session, active
-from fxplug.capture.sources import is_asked_by_program
+from fxplug.capture.sessions import Session, active, active_interceptor
+from fxplug.capture.sources import is_asked_by_program, passes_calls_on
+from fxplug.capture.trampolines import SlotPatch
 from fxplug.capture.world import asked_of_world, mode_asked
-from fxplug.semantics.internals import DYNAMO_INLINE, is_fake, rank_of
+from fxplug.semantics.internals import DYNAMO_INLINE, FakeTensor, is_fake, rank_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fxplug.capture.sessions import ModuleInterceptor
 
-__all__ = ["call_leaf", "record_call", "shim_for", "traced_value"]
+__all__ = ["call_leaf", "class_patch", "record_call", "shim_for", "traced_value"]
 
 
 def call_leaf(
@@ -115,6 +117,26 @@ def _class_stood_for(value: Any) -> type | None:
     if is_fake(value):
         return nn.Parameter if isinstance(value, nn.Parameter) else torch.Tensor
     return None
+
+
+def class_patch() -> SlotPatch:
+    """Return what lets tensors without data say, in a trace, that they are of the class that they stand for."""
+    return SlotPatch(FakeTensor, "__getattribute__", _attribute, {"<ask>": _asked_class})
+
+
+def _attribute(self: Any, name: str) -> Any:
+    original: Any = "<original>"
+    if name != "__class__":
+        return original(self, name)
+    ask: Any = "<ask>"
+    return ask(self)
+
+
+def _asked_class(value: Any) -> type:
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
+    found = None if active_interceptor() is None or passes_calls_on(frame.f_code.co_filename) else frame
+    is_read = found is not None and (reads_class(found) or called_by(found) is getattr)
+    return (_class_stood_for(value) if is_read else None) or type(value)
 
 
 def _is_example(interceptor: ModuleInterceptor | None, value: Any) -> bool:

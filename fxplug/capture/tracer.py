@@ -27,11 +27,13 @@ from fxplug.capture.comparisons import check_result, check_returned
 from fxplug.capture.concrete import PHBase, concrete_by_name, notes_of, record_check, record_default
 from fxplug.capture.constants import ConstantKeeper, Constants
 from fxplug.capture.defaults import Defaults, trace_with_defaults
+from fxplug.capture.depth import deeper_calls
 from fxplug.capture.entering import EnteredLeaves
 from fxplug.capture.inputs import Given, Input, annotations_of, inputs_of, name_of
 from fxplug.capture.interception import active_interceptor, entering_module, intercept, original_call
 from fxplug.capture.kinds import declare, fails_on_none
 from fxplug.capture.late import ReadKeeper
+from fxplug.capture.lazies import lazies_among, lazy_error
 from fxplug.capture.mutation import refuse_writes
 from fxplug.capture.opaque import OpaqueKeeper
 from fxplug.capture.outside import OutsideState
@@ -174,6 +176,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._below: list[nn.Module] = []
         self._leaf_classes: dict[type, str] = {}
         self._entered = _NONE_ENTERED
+        self._lazy: frozenset[int] = frozenset()
         self._reads_plainly = "getattr" not in replaced
         self.hears_every_attribute = not self._reads_plainly
         """Whether reads of submodules matter too (see `fxplug.capture.interception`)."""
@@ -181,12 +184,14 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         self._fresh_numbers: dict[str, int] = {}
         self._tensor_paths: dict[int, str] | None = None
         self._attribute_proxies: dict[str, Proxy] = {}
+        self._first_reads = {}
         self._kept_alive: list[Any] = []
         self._place = Place(_TRACE_CODE, None, None)
         self._states = ModuleStates()
         self._regions = RegionStack()
         self._surroundings, self._settings = Surroundings(self._regions), Settings()
-        self._readers, self._names_forward, self._compares = [], False, False
+        self._readers, self._names_forward = [], False
+        self._compares = self._finds_weights = False
         self._constants = Constants()
         self.new_constants = []
         self._outside: OutsideState | None = None
@@ -246,9 +251,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             )
         self._taken_defaults = Defaults(self.examples)
         try:
-            return trace_with_defaults(
-                self._taken_defaults, self.problems, partial(self._attempt, root, concrete_args)
-            )
+            with deeper_calls():
+                return trace_with_defaults(
+                    self._taken_defaults, self.problems, partial(self._attempt, root, concrete_args)
+                )
         finally:
             self._taken_defaults.forget()
 
@@ -285,7 +291,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         finally:
             # Neither frames nor proxies outlive the trace: both would keep the user's objects alive.
             self._place = Place(_TRACE_CODE, None, None)
-            self._attribute_proxies = {}
+            self._attribute_proxies, self._first_reads = {}, {}
             self.hashed = []
             self.kept_functions, self._whole = {}, {}
             self._constants = Constants()
@@ -393,7 +399,6 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             outside.note_root(self.context.root)
             if isinstance(self.context.root, nn.Module):
                 self._remember_modules(self._below)
-                self._below = []
                 draws.note_held("", self.context.root)
                 surroundings.note_flags("", self.context.root)
             self._place.session = active.get()
@@ -435,10 +440,15 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
     def _remember_modules(self, modules: Sequence[nn.Module]) -> None:
         """Take note of what the modules below the root hold, which stand in the order of their paths."""
+        self._lazy = frozenset(map(id, lazies_among(modules)))
         self._entered = EnteredLeaves(
             modules, self._paths, self.entered_modules, runs_leaves=self.runs_leaves
         )
         self._states.remember_all(modules, self._paths)
+        self._below = []
+        root: Any = self.context.root
+        if id(root) in self._lazy:
+            raise lazy_error(root, type(root).__name__)
 
     def _settle_surroundings(self) -> None:
         """Let the graph know what the program was told of what is around it."""
@@ -926,6 +936,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         else:
             self._surroundings.note_outside(m)
             path = f"<{type(m).__name__}>"
+        if id(m) in self._lazy or (id(m) not in self._paths and lazies_among([m])):
+            raise self._refused(lazy_error(m, f"module {path!r}"))
         if id(m) not in self._paths:
             generate_code(m)
             self._states.remember(m, path)
@@ -943,6 +955,10 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             return forward(*args, **kwargs)
         finally:
             self._place = former
+
+    def _refused(self, error: TraceError) -> TraceError:
+        self.note_refusal(error)
+        return error
 
     def _is_leaf(self, module: nn.Module, path: str) -> bool:
         ask = self.policy.is_leaf_module
@@ -1105,7 +1121,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
 
 def _may_give_none(kind: type) -> bool:
     """Return whether what a module of this class returns, or a part of it, may be None."""
-    return kind is nn.MultiheadAttention or not kind.__module__.startswith("torch.nn.modules.")
+    return kind is nn.MultiheadAttention or not str(kind.__module__).startswith("torch.nn.modules.")
 
 
 def _trace_is_over(kind: str, target: Any) -> TraceError:

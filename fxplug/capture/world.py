@@ -8,6 +8,7 @@ lend. Then, and only then, Python tells of every call that the tracing thread ma
 
 from __future__ import annotations
 
+import builtins
 import dis
 import os
 import random
@@ -25,9 +26,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.autograd.graph import Node, register_multi_grad_hook
 
-from fxplug.capture.attributes import attribute_of
-from fxplug.capture.containers import PLAIN, copy_of, is_foreign, is_object, is_of_library
-from fxplug.capture.hazards import scan_of
+from fxplug.capture.attributes import attribute_of, can_be_asked
+from fxplug.capture.containers import PLAIN, copy_of, elements_of, is_foreign, is_object, is_of_library
+from fxplug.capture.hazards import ASKED_BY_NAME, scan_of
+from fxplug.capture.identity import IDENTITY
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
 from fxplug.capture.sources import is_installed, passes_calls_on
@@ -41,11 +43,14 @@ if TYPE_CHECKING:
 __all__ = [
     "MODES_IN_C",
     "CallsPatch",
+    "FramesPatch",
     "PartialPatch",
     "asked_of_world",
     "draws_of_python",
     "functions_in",
+    "imports_questions",
     "imports_world",
+    "is_question",
     "may_draw_of_numpy",
     "mode_asked",
     "modes_named",
@@ -118,8 +123,12 @@ MODES_IN_C = {
     if not isinstance(function := getattr(torch, name), FunctionType)
 }
 """Those of these functions that are not written in Python, by name."""
-_MODULES = frozenset(map(id, (time, *_ENTROPY)))
-_NAMES = frozenset({"getattr", "times", *_CLOCKS, *(name for names in _ENTROPY.values() for name in names)})
+_questions: dict[int, Any] = {
+    id(function): function for function in (*(getattr(builtins, name) for name in ASKED_BY_NAME), *IDENTITY)
+}
+"""Id -> function of Python that no value hears of when it is asked about it."""
+_MODULES = frozenset(map(id, (builtins, time, *_ENTROPY)))
+_NAMES = frozenset({"times", *ASKED_BY_NAME, *_CLOCKS}.union(*_ENTROPY.values()))
 
 
 def asked_of_world(function: Any, args: tuple[Any, ...] = ()) -> tuple[str, str] | None:
@@ -140,6 +149,11 @@ def asked_of_world(function: Any, args: tuple[Any, ...] = ()) -> tuple[str, str]
     return asked
 
 
+def is_question(function: Any) -> bool:
+    """Return whether something is a function of Python that no value hears of, as ``type`` and ``operator.is_`` are."""
+    return id(function) in _questions
+
+
 def mode_asked(function: Any) -> str | None:
     """Return the name of a function of torch that tells of a mode; None for any other function."""
     return _modes.get(id(function))
@@ -154,7 +168,7 @@ def world_found_by(namespace: dict[str, Any], names: frozenset[str]) -> Iterator
     """
     for name in namespace.keys() & names:
         value = original_of(namespace.get(name))  # Another trace may take its stand-in away meanwhile.
-        is_asked = id(value) in _asked or id(value) in _modes
+        is_asked = id(value) in _asked or id(value) in _modes or id(value) in _questions
         if is_asked or (id(value) in _MODULES and not _NAMES.isdisjoint(names)):
             yield name, value
 
@@ -168,7 +182,9 @@ def modes_named(names: frozenset[str] = _MODE_NAMES) -> Iterable[tuple[str, Any]
 
 def functions_in(module: ModuleType) -> dict[str, Any]:
     """Return these functions among those of a module, by name."""
-    return {name: value for name, value in vars(module).items() if id(value) in _asked}
+    return {
+        name: value for name, value in vars(module).items() if id(value) in _asked or id(value) in _questions
+    }
 
 
 # -- what is kept elsewhere than under a name
@@ -195,6 +211,18 @@ def imports_world(code: CodeType, names: frozenset[str]) -> bool:
     if names.isdisjoint(_ASKING) or names.isdisjoint(_IMPORTED | _IMPORTING):
         return False
     return not names.isdisjoint(_IMPORTING) or any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
+
+
+def imports_questions(code: CodeType, names: frozenset[str]) -> bool:
+    """Return whether a function imports ``type`` and the like where it runs.
+
+    Args:
+        code: Of the function.
+        names: Those of globals, attributes and modules in it.
+    """
+    if "builtins" not in names or ASKED_BY_NAME.isdisjoint(names):
+        return False
+    return any(_IMPORT in part.co_code[::2] for part in _with_inner(code))
 
 
 def draws_of_python(namespace: Mapping[str, Any], code: CodeType, names: frozenset[str]) -> bool:
@@ -249,7 +277,8 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
 
     Yields:
         A function, a method of a generator of random numbers or of a class that knows the time, such a class, a
-        generator of torch whose state the function may ask for or set, a function that hangs hooks on gradients, a
+        generator of torch whose state the function may ask for or set, a function that hangs hooks on gradients, one
+        that asks something that no value hears of (see `is_question`), a
         `functools.partial` of one of these, or a function in a container or object which finds one by a name.
     """
     if ("default_generator" in names and not names.isdisjoint(_STATES)) or names.issuperset(_MADE_BY_CHANCE):
@@ -268,17 +297,23 @@ def world_kept_by(function: FunctionType, receiver: Any, names: frozenset[str]) 
     if receiver is not None:
         kept += _attributes(receiver, names)
     seen: set[int] = set()
-    waiting = [(value, _DEEPEST) for value in kept if type(value) not in PLAIN]
+    waiting = [(value, _DEEPEST) for value in kept if _may_ask(value)]
     while waiting:
         value, steps = waiting.pop()
         if _asks_world(value, names) or (steps < _DEEPEST and _names_world(value)):
             yield value
         elif steps and id(value) not in seen:
             seen.add(id(value))
-            waiting.extend((part, steps - 1) for part in _parts(value, names) if type(part) not in PLAIN)
+            waiting.extend((part, steps - 1) for part in _parts(value, names) if _may_ask(part))
+
+
+def _may_ask(value: Any) -> bool:
+    return type(value) not in PLAIN and can_be_asked(value)
 
 
 def _asks_world(value: Any, names: frozenset[str]) -> bool:
+    if id(value) in _questions:
+        return True
     if isinstance(value, (BuiltinFunctionType, MethodType)) and value.__self__ is GLOBAL_GENERATOR:
         return threading.active_count() > 1  # Otherwise the state of the generator tells.
     if draws_for_everybody(value):
@@ -328,7 +363,7 @@ def _attributes(owner: Any, names: frozenset[str]) -> Iterable[Any]:
 
 def _parts(value: Any, names: frozenset[str]) -> Iterable[Any]:
     if isinstance(value, _CONTAINERS):
-        found = list(dict.values(cast("dict[Any, Any]", value)) if isinstance(value, dict) else value)
+        found = list(elements_of(value))
         return found if len(found) <= _MOST else ()
     if isinstance(value, partial):
         return (value.func, *value.args, *value.keywords.values())
@@ -388,6 +423,39 @@ class CallsPatch:
                 _tell(asked, function)
         elif event == "call" and frame.f_code is register_multi_grad_hook.__code__:
             _tell(("hook", frame.f_code.co_name), function)
+        if self._former is not None:
+            self._former(frame, event, function)
+
+
+class FramesPatch:
+    """Lets Python tell of calls of some functions that this thread makes, which a program makes when it runs.
+
+    Who listens to calls already still hears of all; beside a profiler that is written in C nobody can.
+
+    Args:
+        codes: Id -> code, of the functions.
+        hear: Called with the frame of each call.
+    """
+
+    def __init__(self, codes: Mapping[int, CodeType], hear: Callable[[FrameType], None]) -> None:
+        self._codes = codes
+        self._tell = hear
+        self._former: Any = None
+
+    def install(self) -> None:
+        """Listen."""
+        former = self._former = sys.getprofile()
+        if former is None or isinstance(former, (FunctionType, MethodType)):
+            sys.setprofile(self._hear)
+
+    def remove(self) -> None:
+        """Listen no more, unless somebody else does now."""
+        if sys.getprofile() == self._hear:
+            sys.setprofile(self._former)
+
+    def _hear(self, frame: FrameType, event: str, function: Any) -> None:
+        if event == "call" and id(frame.f_code) in self._codes:
+            self._tell(frame)
         if self._former is not None:
             self._former(frame, event, function)
 

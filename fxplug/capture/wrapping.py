@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 from fxplug.capture.caches import CACHED
-from fxplug.capture.comparisons import check_comparisons
+from fxplug.capture.compared import made_to_compare
+from fxplug.capture.comparisons import check_call, check_comparisons
 from fxplug.capture.conversions import (
     CONVERSIONS,
     called_conversions,
@@ -30,19 +31,24 @@ from fxplug.capture.conversions import (
     missed_conversion,
 )
 from fxplug.capture.hazards import ASKED_BY_NAME, reachable
+from fxplug.capture.identity import IDENTITY
+from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.sessions import Session, active
-from fxplug.capture.shims import call_leaf, shim_for, traced_value
+from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
 from fxplug.capture.world import (
     MODES_IN_C,
     CallsPatch,
+    FramesPatch,
     PartialPatch,
     asked_of_world,
     draws_of_python,
     functions_in,
+    imports_questions,
     imports_world,
+    is_question,
     may_draw_of_numpy,
     mode_asked,
     modes_named,
@@ -63,6 +69,7 @@ from fxplug.semantics.random_sources import draws_for_everybody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from types import FrameType
 
     from fxplug.capture.trampolines import Patch
 
@@ -466,16 +473,34 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
         )
         if runs_on_examples:
             _hear_of_cached(patches, session, namespace, scan.globals)
+            if "__class__" in scan.names and getattr(session.interceptor, "without_data", None) is not None:
+                patches.hold(session, "class of what has no data", class_patch)
         # A function without an object of its own may be given this one.
         if not scan.names.isdisjoint(CONVERSIONS):
             _hear_of_conversions(patches, session, namespace, body_of(patches, found).__code__)
         _hear_of_world(patches, session, found, receiver if owner is None else owner, scan.names)
         _hear_of_modes(patches, session, namespace, scan.names)
-        if (scan.tests or scan.pairs) and not runs_on_examples:
+        if (scan.tests or scan.pairs or scan.comparisons) and not runs_on_examples:
             session.watched.add(id(found))
             _hold_function(patches, session, found)
+            _hear_of_made(patches, session, body_of(patches, found).__code__)
         elif id(found) in session.heard or id(found) in session.caches.computing:
             _hold_function(patches, session, found)
+
+
+def _hear_of_made(patches: Patches, session: Session, code: CodeType) -> None:
+    """Hear of calls of the functions that a function makes when it runs, and that compare what they are called with."""
+    made = made_to_compare(code)
+    if made:
+        session.made.update((id(part), part) for part in made)
+        patches.hold(session, ("made", id(session)), partial(FramesPatch, session.made, _enter_made))
+
+
+def _enter_made(frame: FrameType) -> None:
+    session = active.get()
+    if session is not None and session.interceptor is not None:
+        call = Call(frame.f_code, dict(frame.f_locals), frame.f_globals)
+        check_call(session.interceptor, call)
 
 
 def _hear_of_asked(
@@ -494,7 +519,7 @@ def _hear_of_cached(
     """Hear of calls of functions whose results are kept (``functools.lru_cache``), where they are called by name."""
     for name in names:
         value = original_of(namespace.get(name))
-        if isinstance(value, CACHED):
+        if issubclass(type(value), CACHED):
             _hold_name(patches, session, namespace, name, value)
 
 
@@ -538,20 +563,29 @@ def _hear_of_world(
         return
     namespace = function.__globals__
     for name, value in world_found_by(namespace, names):
-        if isinstance(value, ModuleType):
-            patches.hold(session, (id(namespace), name), partial(_lend_module, namespace, name, value))
-            for found in functions_in(value).values():
-                if isinstance(found, FunctionType):
-                    _hold_function(patches, session, found)
-        elif not isinstance(value, FunctionType):
-            _hold_name(patches, session, namespace, name, value)
-        elif mode_asked(value) is None:
-            _hold_function(patches, session, value)
+        _hear_of_found(patches, session, namespace, name, value)
     _hear_of_kept(patches, session, function, owner, names)
     if imports_world(code, names):
         _hear_of_calls(patches, session)
     if threading.active_count() > 1:  # Otherwise the states of the generators tell.
         _hear_of_draws(patches, session, function, code, names)
+
+
+def _hear_of_found(
+    patches: Patches, session: Session, namespace: dict[str, Any], name: str, value: Any
+) -> None:
+    """Hear of calls of what a function finds by a name: a function that asks the world, or a module with some."""
+    if isinstance(value, ModuleType):
+        patches.hold(session, (id(namespace), name), partial(_lend_module, namespace, name, value))
+        for found in functions_in(value).values():
+            if isinstance(found, FunctionType):
+                _hold_function(patches, session, found)
+    elif not isinstance(value, FunctionType):
+        runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
+        if value is type or not (is_question(value) and (runs_on_examples or value in IDENTITY)):
+            _hold_name(patches, session, namespace, name, value)
+    elif mode_asked(value) is None:
+        _hold_function(patches, session, value)
 
 
 def _hear_of_draws(
@@ -568,7 +602,14 @@ def _hear_of_kept(
     patches: Patches, session: Session, function: FunctionType, owner: Any, names: frozenset[str]
 ) -> None:
     """Hear of it where the function finds it elsewhere than under a name."""
+    interceptor, code = session.interceptor, body_of(patches, function).__code__
+    if imports_questions(code, names) and interceptor is not None:
+        interceptor.on_question_found(function, code, type)
     for value in world_kept_by(function, owner, names):
+        if is_question(asked := value.func if isinstance(value, partial) else value):
+            if interceptor is not None:
+                interceptor.on_question_found(function, code, asked)
+            continue
         if isinstance(value, FunctionType) and mode_asked(value) is not None:
             continue  # Heard of in every trace.
         if isinstance(value, FunctionType) and asked_of_world(value) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import operator
@@ -254,20 +255,41 @@ class Plain(torch.nn.Module):
         return x * 5 if _same(x, self.layer(x)) else x
 
 
-def test_weights_that_are_one_are_not_said_to_be_two():
-    class Tied(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
-            self.b.weight = self.a.weight
+class Tied(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+        self.b.weight = self.a.weight
 
-        def forward(self, x):
-            return x * 5 if _same(self.a.weight, self.b.weight) else x
+    def forward(self, x):
+        return x * 5 if _same(self.a.weight, self.b.weight) else x
 
-    with pytest.raises(TraceError) as refused:
-        fxplug.symbolic_trace(Tied())
 
-    assert refused.value.code == "FXP-T041"
+class TiedInAnExpression(Tied):
+    def forward(self, x):
+        return x * 5 if self.a.weight is self.b.weight else x
+
+
+@pytest.mark.parametrize("root", [Tied(), TiedInAnExpression()])
+def test_weights_that_are_one_are_one_and_are_checked_to_be(root):
+    captured = fxplug.symbolic_trace(root)
+
+    assert torch.equal(captured(ONE), root(ONE))
+    again = copy.deepcopy(captured)
+    assert torch.equal(again(TWO), root(TWO))
+    again.b.weight = torch.nn.Parameter(torch.ones(3, 3))
+    with pytest.raises(GuardError, match=r"a\.weight is b\.weight|b\.weight is a\.weight"):
+        again(ONE)
+
+
+class FindsWeights(Tied):
+    def forward(self, x):
+        return x * 5 if any(one is self.b.weight for one in self.a.parameters()) else x
+
+
+def test_weights_that_are_found_otherwise_are_not_said_to_be_two():
+    with pytest.raises(TraceError, match=r"whether two values are the same object.*\[FXP-T041\]$"):
+        fxplug.symbolic_trace(FindsWeights())
 
 
 @pytest.mark.parametrize("policy", ["eager", "recapture"])

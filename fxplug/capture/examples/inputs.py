@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fxplug.capture.arguments import is_constant, is_plain_subclass
+from fxplug.capture.compared import MissedComparisonError
 from fxplug.capture.examples.attributes_asked import ANY_ATTRIBUTE, ATTRIBUTE
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.finding import found_by, holds_one_of, ids_found_by, is_found
@@ -28,7 +29,9 @@ from fxplug.capture.examples.structures import (
 )
 from fxplug.capture.examples.values import ValueKeeper, another
 from fxplug.capture.hazards import scan_of
+from fxplug.capture.identity import IDENTITY
 from fxplug.capture.inputs import Given
+from fxplug.capture.keeping import unheard_question
 from fxplug.capture.sources import passes_calls_on, place_in_program
 from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
@@ -74,6 +77,7 @@ _SURROUNDINGS: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
 """(Name that a program asks by, function, arguments): what tells of modes, which nobody hears of."""
 _DEVICES = frozenset({"device", "is_cpu", "is_cuda", "is_meta", "get_device"})
 _MOST_COMPARED = 8
+_CALLS = ("call_function", "call_method", "call_module")
 
 
 class InputReceiver(ValueKeeper):
@@ -212,6 +216,33 @@ class InputReceiver(ValueKeeper):
                 )
                 self.note_refusal(error)
                 raise error
+
+    def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
+        """Hear that a function finds what asks something that no value hears of (see `StateKeeper`).
+
+        Examples answer it, but for the class of a number, and of a tensor without data; and which tensors are one is to
+        be guarded.
+
+        Raises:
+            TraceError: It was not so far; or the class of what stands for a number may be asked for.
+        """
+        if question is type and not self.fixes_numbers:
+            error = unheard_question(code, question, "FXP-T068")
+        elif question is type and self.without_data is not None:
+            error = unheard_question(code, question, "FXP-T066")
+        elif question is not id and question not in IDENTITY:
+            return
+        elif not self.compares_elsewhere and any(map(self.graph.distinct_targets, _CALLS)):
+            error = MissedComparisonError(
+                unheard_question(code, question, "FXP-T043").message, code="FXP-T043"
+            )
+        elif not self.keeps_identities and self._is_split:
+            error = unheard_question(code, question, "FXP-T043")
+        else:
+            self.compares_elsewhere = self.keeps_identities = True
+            return
+        self.note_refusal(error)
+        raise error
 
     def _refuse_default(self, value: torch.Tensor, path: str) -> None:
         """Refuse an example that is the constant which another parameter stands for.
