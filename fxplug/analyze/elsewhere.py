@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from fxplug.capture.attributes import can_be_asked
 from fxplug.capture.containers import KINDS, OWN_TABLES, PLAIN, copy_of, is_foreign, is_object, parts_of
 from fxplug.capture.hazards import scan_of
 from fxplug.capture.sources import is_installed
@@ -48,11 +49,13 @@ def tensors_elsewhere(root: Any) -> list[torch.Tensor]:
     while waiting and len(seen) < _LIMIT:
         value = waiting.pop()
         kind = type(value)
-        if id(value) in seen or id(value) in known or kind in _PLAIN:
+        if id(value) in seen or id(value) in known or kind in _PLAIN or not can_be_asked(value):
             continue
         seen.add(id(value))
+        if is_lazy(cast("Any", value)):
+            continue  # It has no memory yet.
         if is_real_tensor(value):
-            size = 0 if is_lazy(value) else value.numel() * value.element_size()
+            size = value.numel() * value.element_size()
             if size <= room:
                 found.append(value)
                 room -= size
@@ -134,6 +137,8 @@ def _named_in(namespace: dict[str, Any], names: frozenset[str]) -> list[Any]:
     found: list[Any] = []
     for name in namespace.keys() & names:
         value = namespace[name]
+        if type(value) in _PLAIN or not can_be_asked(value):
+            continue
         if not isinstance(value, ModuleType):
             found.append(value)
         elif not is_foreign(value.__name__) and not is_installed(str(getattr(value, "__file__", ""))):

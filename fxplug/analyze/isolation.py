@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import torch
 from torch import nn
 
-from fxplug.capture.containers import OWN_TABLES, Containers, copy_of, fill, is_unchanged
+from fxplug.capture.attributes import can_be_asked
+from fxplug.capture.containers import OWN_TABLES, Containers, copy_of, elements_of, fill, is_unchanged
 from fxplug.semantics.deep_copies import deep_copy
 from fxplug.semantics.internals import flatten_tree, is_registered
 from fxplug.semantics.random_sources import RandomSources
@@ -61,6 +62,8 @@ def holds_itself(value: Any, _around: tuple[int, ...] = ()) -> bool:
 
 def _leaves_in(value: Any, _around: tuple[int, ...]) -> Iterator[Any]:
     """Yield the tensors and the open sizes in a nested value."""
+    if not can_be_asked(value):
+        return
     if isinstance(value, _LEAVES):
         yield value
         return
@@ -70,10 +73,10 @@ def _leaves_in(value: Any, _around: tuple[int, ...]) -> Iterator[Any]:
     if isinstance(value, (dict, UserDict)):
         parts = cast("dict[Any, Any]", value).values()
     elif isinstance(value, (list, tuple, deque, UserList)):
-        parts = cast("list[Any]", value)
+        parts = elements_of(value)
     elif is_registered(value):
         parts = flatten_tree(value)[0]
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif not isinstance(value, type) and dataclasses.is_dataclass(value):
         parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     for part in parts:
         yield from _leaves_in(part, (*_around, id(value)))
@@ -88,7 +91,7 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
     for prefix, part in module.named_modules():
         for name, value in vars(part).items():
-            if isinstance(value, torch.Tensor):
+            if issubclass(type(value), torch.Tensor):
                 yield (f"{prefix}.{name}" if prefix else name), value
 
 
@@ -239,7 +242,7 @@ class SavedState:
             self._contents += [
                 (value, copy_of(value))
                 for value in attributes.values()
-                if isinstance(value, (dict, list, set))
+                if issubclass(type(value), (dict, list, set))
             ]
             self._containers.remember("", attributes)
         for part in parts:
@@ -266,7 +269,7 @@ def _own_containers(module: nn.Module) -> list[Any]:
     return [
         value
         for name, value in vars(module).items()
-        if isinstance(value, (dict, list, tuple, deque)) and name not in OWN_TABLES
+        if issubclass(type(value), (dict, list, tuple, deque)) and name not in OWN_TABLES
     ]
 
 

@@ -103,7 +103,7 @@ def own_container(value: Any) -> tuple[Any, ...] | None:
 
 def _is_plain_container(kind: type) -> bool:
     """Return whether a class is a form in which tuples, lists and dicts stand in a graph, or one of torch's results."""
-    known = kind.__module__.startswith(("fxplug.", "torch.fx", "torch.return_types"))
+    known = str(kind.__module__).startswith(("fxplug.", "torch.fx", "torch.return_types"))
     return known or kind is torch.Size or _is_plain_named_tuple(kind) or dataclasses.is_dataclass(kind)
 
 

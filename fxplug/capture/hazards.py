@@ -21,7 +21,7 @@ import torch.nn.modules.container
 import torch.nn.utils.rnn
 from torch import nn
 
-from fxplug.capture.attributes import attribute_of
+from fxplug.capture.attributes import attribute_of, can_be_asked
 from fxplug.capture.bytecode import globals_read
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import (
@@ -175,7 +175,11 @@ def reachable(
             waiting.extend((value, owner) for value in _registered_with(current))
             continue
         scan = scan_of(code)
-        found = [value for value in _found_by(current, scan.globals) if type(value) not in PLAIN]
+        found = [
+            value
+            for value in _found_by(current, scan.globals)
+            if type(value) not in PLAIN and can_be_asked(value)
+        ]
         named = names_in_getters([*found, *_held_under(held_by, scan.names)])
         if named:
             scan = replace(scan, names=scan.names | named)
@@ -198,6 +202,8 @@ def _named_elsewhere(found: list[Any], session: Session, names: frozenset[str]) 
         likenesses.classes.clear()
         likenesses.held.clear()
         for value, owner in new.popleft():
+            if not can_be_asked(value):
+                continue
             if isinstance(value, _CONTAINERS):
                 yield from _called_in(value, names, likenesses.of, _DEEPEST, seen)
             elif isinstance(value, (MethodType, partial)):
@@ -349,7 +355,7 @@ def _called_in(
     """Yield the functions in a container, and those methods of the objects in it that have one of some names."""
     kinds: set[int] = set()
     for part in _parts_of(container):
-        if type(part) in PLAIN:
+        if type(part) in PLAIN or not can_be_asked(part):
             continue
         if isinstance(part, _FUNCTIONS):
             yield part, None
@@ -478,7 +484,9 @@ def _forwards_of(owner: Any, names: frozenset[str]) -> Iterator[tuple[Any, Any]]
     for name in own.keys() & names:
         held = own[name]
         parts = every_module(held) if isinstance(held, nn.Module) else ()
-        kinds = {type(part): part for part in parts if type(part).__module__.startswith("torch.nn.modules.")}
+        kinds = {
+            type(part): part for part in parts if str(type(part).__module__).startswith("torch.nn.modules.")
+        }
         yield from ((kind.forward, part) for kind, part in kinds.items())
 
 
@@ -501,6 +509,8 @@ def _methods_held(
         is_foreign = kinds.get(kind)
         if is_foreign is None:
             is_foreign = kinds[kind] = value is None or is_of_library(kind.__module__)
+        if kind in PLAIN or not can_be_asked(value):
+            continue
         if isinstance(value, (*_FUNCTIONS, MethodType)):
             yield function_behind(value), getattr(value, "__self__", None)
             continue

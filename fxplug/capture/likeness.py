@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from fxplug.capture.attributes import can_be_asked
 from fxplug.capture.caches import CACHED
 from fxplug.capture.containers import (
     OWN_TABLES,
@@ -39,7 +40,7 @@ def _is_layer(kind: type) -> bool:
     return (
         issubclass(kind, nn.Module)
         and kind is not nn.Module
-        and kind.__module__.startswith("torch.nn.modules.")
+        and str(kind.__module__).startswith("torch.nn.modules.")
     )
 
 
@@ -92,6 +93,8 @@ class Likenesses:
         return self._numbers.setdefault(key, len(self._numbers) + 1)
 
     def _parts(self, value: Any, steps: int) -> list[Any]:
+        if not can_be_asked(value):
+            return []
         if isinstance(value, nn.Module):
             return self._parts_of_module(value)
         if isinstance(value, FunctionType):

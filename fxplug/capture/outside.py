@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import nn
 
-from fxplug.capture.attributes import attribute_of
+from fxplug.capture.attributes import attribute_of, can_be_asked
 from fxplug.capture.containers import (
     KINDS,
     OWN_TABLES,
@@ -200,7 +200,7 @@ class OutsideState:
             self._bind(Known("global", owner, name), namespace)
         for name in namespace.keys() & names:
             value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
-            if type(value) in PLAIN:
+            if type(value) in PLAIN or not can_be_asked(value):
                 continue
             if isinstance(value, ModuleType):
                 self._note_module_of_python(value, names, writes.attributes)
@@ -320,6 +320,8 @@ class OutsideState:
             value: What it is.
             assigned: The attributes that the function assigns, of whatever object.
         """
+        if not can_be_asked(value):
+            return
         if isinstance(value, type):
             self.note_class(value)
         elif isinstance(value, FunctionType):
@@ -600,7 +602,7 @@ def _is_own_class(kind: type) -> bool:
     """Return whether a class is one of the program, and of no installed library."""
     known = _own.get(kind)
     if known is None:
-        top = kind.__module__.partition(".")[0]
+        top = str(kind.__module__).partition(".")[0]
         module = sys.modules.get(kind.__module__)
         is_foreign = top in sys.stdlib_module_names and top != "__main__"
         known = _own[kind] = not is_foreign and not (module is not None and _is_installed_module(module))

@@ -78,7 +78,7 @@ def is_leaf_by_class(module: nn.Module) -> bool:
 
     Modules that TorchScript has compiled run no Python that could be recorded: they are leaves, too.
     """
-    name = type(module).__module__
+    name = str(type(module).__module__)
     is_torchs = name.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
     return is_torchs or isinstance(module, (FusedLayer, _ScriptModule))
 

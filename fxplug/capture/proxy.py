@@ -385,7 +385,7 @@ def _is_own(kind: type, name: str, setter: CodeType) -> bool:
         method = vars(base).get(setter.co_name)
         if name in vars(base) or getattr(method, "__code__", None) is setter:
             return True
-    is_foreign = any(not base.__module__.startswith("fxplug.capture.") for base in bases)
+    is_foreign = any(not str(base.__module__).startswith("fxplug.capture.") for base in bases)
     return is_foreign and not hasattr(torch.Tensor, name)
 
 

@@ -12,10 +12,11 @@ from collections import deque
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinMethodType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.attributes import can_be_asked
 from fxplug.capture.callsites import called_name, last_argument
-from fxplug.capture.containers import OWN_TABLES, is_foreign, is_object
+from fxplug.capture.containers import OWN_TABLES, elements_of, is_foreign, is_object
 from fxplug.capture.sources import (
     caller_level,
     frames_of_program,
@@ -222,6 +223,8 @@ class RandomStates:
     def _note_names(self, prefix: str, namespace: Mapping[str, Any], names: frozenset[str]) -> None:
         for name in namespace.keys() & names:
             value = namespace.get(name)  # Another trace may take its stand-in away meanwhile.
+            if not can_be_asked(value):
+                continue
             if not isinstance(value, ModuleType):
                 self._note(prefix + name, value)
             elif not is_foreign(value.__name__) and vars(value) is not namespace:
@@ -256,16 +259,16 @@ def _is_own(kind: Any) -> bool:
 
 def _inside(value: Any) -> Iterator[Any]:
     """Yield what may be, or may hold, a generator."""
-    if isinstance(value, dict):
-        found = list(dict.values(cast("dict[Any, Any]", value)))
-    elif isinstance(value, _CONTAINERS):
-        found = list(cast("list[Any]", value))
+    if not can_be_asked(value):
+        return
+    if isinstance(value, _CONTAINERS):
+        found = list(elements_of(value))
     elif _is_own(value):
         found = list(vars(value).values())
     else:
         found = gc.get_referents(value) if isinstance(value, _METHODS) or is_object(value) else []
-    for part in found if len(found) <= _MOST else ():
-        is_numpys = type(part).__module__.startswith("numpy.random")
+    for part in filter(can_be_asked, found) if len(found) <= _MOST else ():
+        is_numpys = str(type(part).__module__).startswith("numpy.random")
         if is_numpys or isinstance(part, (*_CONTAINERS, *_METHODS)) or _is_own(part) or is_object(part):
             yield part
 

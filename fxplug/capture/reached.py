@@ -232,7 +232,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 def _named_by(function: FunctionType, names: set[str], kind: type[nn.Module]) -> Iterator[Any]:
     """Yield the functions that code may call: methods of the class, globals, functions in modules and closures."""
     namespace = function.__globals__
-    modules = [value for name in names if isinstance(value := namespace.get(name), ModuleType)]
+    modules = [value for name in names if issubclass(type(value := namespace.get(name)), ModuleType)]
     for name in names:
         if not hasattr(nn.Module, name):
             method = inspect.getattr_static(kind, name, None)
@@ -248,4 +248,4 @@ def _named_by(function: FunctionType, names: set[str], kind: type[nn.Module]) ->
 
 
 def _is_own(value: Any) -> bool:
-    return isinstance(value, FunctionType) and not str(value.__module__).startswith("torch.")
+    return type(value) is FunctionType and not str(value.__module__).startswith("torch.")

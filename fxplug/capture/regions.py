@@ -177,7 +177,7 @@ class RegionKeeper:
         taken = self._regions.taken
         for entry in [entry for entry in taken if entry[0] is mode]:
             taken.remove(entry)
-            if type(mode).__module__.startswith("torch."):
+            if str(type(mode).__module__).startswith("torch."):
                 # It may be a part of another one, which has more to leave: FlopCounterMode has hooks of all modules.
                 if self.graph.version != entry[1]:
                     self.refuse_in_the_end(entry[2])
@@ -273,7 +273,7 @@ _COUNTING = "torch.utils.flop_counter"
 def _is_missed(mode: Any, *, runs_operators: bool) -> bool:
     """Return whether the captured program does without a mode that the program enters, and is another one then."""
     kind = type(mode)
-    if kind.__module__.partition(".")[0] not in _WITH_MODES:
+    if str(kind.__module__).partition(".")[0] not in _WITH_MODES:
         return True
     if kind.__module__ == _COUNTING:
         return True  # What it has counted would be a constant, whatever is computed.
@@ -281,7 +281,7 @@ def _is_missed(mode: Any, *, runs_operators: bool) -> bool:
 
 
 def _is_of_program(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] not in _WITH_MODES
+    return str(kind.__module__).partition(".")[0] not in _WITH_MODES
 
 
 def _mode_error(mode: Any) -> TraceError:

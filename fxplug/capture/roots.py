@@ -145,7 +145,7 @@ def has_own_call(kind: type) -> bool:
     bases = kind.__mro__[: kind.__mro__.index(nn.Module)]
     # Graph modules, torch's and ours, only wrap errors.
     wrapping = ("torch.", "fxplug.")
-    return any("__call__" in vars(base) and not base.__module__.startswith(wrapping) for base in bases)
+    return any("__call__" in vars(base) and not str(base.__module__).startswith(wrapping) for base in bases)
 
 
 def refuse_backward_hooks(module: nn.Module, what: str) -> None:

@@ -317,7 +317,7 @@ class StateSettler(StateKeeper):
         """Let another tracer trace the program from the state that this one has left; return whether it can."""
         # What a subclass keeps for itself is about the first trace.
         kept = Containers()
-        if not type(self).__module__.startswith("fxplug."):
+        if not str(type(self).__module__).startswith("fxplug."):
             kept.remember("", vars(self))
         try:
             with quiet(), kept_random_state():

@@ -576,7 +576,7 @@ def may_assign(module: nn.Module) -> bool:
         return False
     if plain["_modules"] or "forward" in plain or has_hooks(module):
         return True
-    return not type(module).__module__.startswith("torch.nn.modules.")
+    return not str(type(module).__module__).startswith("torch.nn.modules.")
 
 
 def _names_in(module: nn.Module) -> set[str]:
@@ -604,7 +604,7 @@ def is_read_by_call(leaf: nn.Module, change: ModuleChange) -> bool:
 def _size_of_layer(kind: type, plain: dict[str, Any]) -> int:
     """Return how many attributes the layers of torch of this class have, 0 where one may hold a container."""
     # Bare modules hold what the program gives them.
-    if kind is nn.Module or not kind.__module__.startswith("torch.nn.modules."):
+    if kind is nn.Module or not str(kind.__module__).startswith("torch.nn.modules."):
         return 0
     declared = _declared.get(kind)
     if declared is None:

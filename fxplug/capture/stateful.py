@@ -39,7 +39,7 @@ def refuse_moved_state(function: Any, code: CodeType, names: frozenset[str], own
         return
     for name, value in _found_by(function, code, names, owner):
         kind = type(value)
-        if kind.__module__.startswith(_HOMES) and _is_stateful(value):
+        if str(kind.__module__).startswith(_HOMES) and _is_stateful(value):
             raise TraceError(
                 f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) uses {name!r}, a "
                 f"{kind.__module__}.{kind.__qualname__}, whose state goes on with every call. The graph has no place "

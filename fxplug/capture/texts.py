@@ -26,6 +26,7 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 _SPACE = re.compile(r"\s")
 _LONGEST = 200
 """Longer texts are none of names."""
+_GETTERS = (attrgetter, methodcaller)
 _MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 
 
@@ -51,7 +52,7 @@ def names_in_getters(values: Iterable[Any]) -> frozenset[str]:
     """Return the names that those of some objects look for which `operator` makes: `attrgetter`, `methodcaller`."""
     found: set[str] = set()
     for value in values:
-        if isinstance(value, (attrgetter, methodcaller)):
+        if type(value) in _GETTERS:
             given = value.__reduce__()[1]
             found.update(word for part in given if isinstance(part, str) for word in _WORD.findall(part))
     return frozenset(found)

@@ -81,5 +81,5 @@ def _most_parts(node: Node, root: Module | None) -> int | None:
 
 
 def _gives_pair(module: Any) -> bool:
-    is_layer = type(module).__module__.startswith("torch.nn.modules.") and "forward" not in vars(module)
+    is_layer = str(type(module).__module__).startswith("torch.nn.modules.") and "forward" not in vars(module)
     return is_layer and (isinstance(module, _PAIRS) or getattr(module, "return_indices", False) is True)

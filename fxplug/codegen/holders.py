@@ -28,12 +28,24 @@ def name_holders(paths: Iterable[str], taken: set[str], given: Container[str] = 
         given: More names that are not free.
     """
     counts = Counter([path.rpartition(".")[0] for path in paths])
+    for prefix in [prefix for prefix in counts if prefix.count(".") >= _DEEPEST]:
+        counts.update(_steps_to(prefix))
     holders: dict[str, str] = {}
     for prefix, count in counts.items():
         if count > 1 and "." in prefix:
             holders[prefix] = name = _free_name(prefix, taken, given)
             taken.add(name)
     return holders
+
+
+_DEEPEST = 50
+"""Attributes that one expression reads in one another: Python compiles at most some two hundred parentheses."""
+
+
+def _steps_to(prefix: str) -> dict[str, int]:
+    """Return the prefixes of a deep path at which it is to be interrupted, and that they are wanted."""
+    parts = prefix.split(".")
+    return {".".join(parts[:end]): 2 for end in range(_DEEPEST, len(parts), _DEEPEST)}
 
 
 def _free_name(prefix: str, taken: set[str], given: Container[str]) -> str:

@@ -14,7 +14,7 @@ def not_a_graph(value: object) -> str:
 
 def about_torch_fx(value: object) -> str:
     """Return a sentence on what to do with a graph or module of torch.fx, with a space; nothing for anything else."""
-    if not type(value).__module__.startswith("torch.fx."):
+    if not str(type(value).__module__).startswith("torch.fx."):
         return ""
     return (
         " fxplug does not run graphs of torch.fx: capture the module that has it with fxplug.symbolic_trace(module), "

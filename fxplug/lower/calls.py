@@ -144,7 +144,7 @@ class CallTable:
         for known in self.modules:
             if issubclass(kind, known):
                 return f"the module class {name} derives from {known.__name__} and may compute something else"
-        if kind.__module__.startswith("torch.nn."):
+        if str(kind.__module__).startswith("torch.nn."):
             return f"the module class {name} {absent}"
         return (
             f"the module class {name} {absent}; to have its forward traced, add it to through_modules in "

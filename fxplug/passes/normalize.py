@@ -116,7 +116,7 @@ def _usual_of_module(module: GraphModule, node: Node) -> Spelling | None:
     forward = type(called).forward
     if not isinstance(forward, types.FunctionType) or hasattr(forward, "__wrapped__"):
         return None
-    is_torchs = forward.__module__.startswith("torch.nn.modules.")
+    is_torchs = str(forward.__module__).startswith("torch.nn.modules.")
     bound = bound_spelling(called.forward, node.args, node.kwargs, keep_defaults=not is_torchs)
     return None if bound is None else Spelling("call_module", node.target, *bound)
 

@@ -196,7 +196,7 @@ def _plain_module(root: Any, node: Node) -> Any:
     called = fetch_path(root, node.target) if has_path(root, node.target) else None
     if not isinstance(called, nn.Module) or has_hooks(called) or "forward" in vars(called):
         return None
-    is_known = isinstance(called, FusedLayer) or type(called).__module__.startswith("torch.nn.modules.")
+    is_known = isinstance(called, FusedLayer) or str(type(called).__module__).startswith("torch.nn.modules.")
     return called if is_known and not getattr(called, "return_indices", False) else None
 
 

@@ -303,7 +303,7 @@ class Snapshot:
         for name in ("training", "forward"):
             if attributes.get(name) is not now.get(name):
                 yield name
-        if kind.__module__.startswith("torch.nn.modules."):
+        if str(kind.__module__).startswith("torch.nn.modules."):
             yield from _changes_in_settings(now, attributes)
         yield from self._changes_in_tables(now, attributes, changed)
         yield from self._changes_in_persistence(now, attributes)

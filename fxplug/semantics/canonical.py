@@ -297,7 +297,7 @@ def repeats_defaults(function: Any, kwargs: Mapping[str, Any]) -> Iterator[str]:
         function: What is called.
         kwargs: Its keyword arguments.
     """
-    if not inspect.isfunction(function) or function.__module__.partition(".")[0] != "torch":
+    if not inspect.isfunction(function) or str(function.__module__).partition(".")[0] != "torch":
         return
     parameters = inspect.signature(function).parameters
     for name, value in kwargs.items():

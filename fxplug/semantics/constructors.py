@@ -45,7 +45,7 @@ def only_holds(target: Any) -> bool:
         return False
     if issubclass(target, tuple):
         made, names = target.__new__, getattr(target, "_fields", None)
-        if not (names is not None and _is_written(made) and made.__module__.startswith("namedtuple_")):
+        if not (names is not None and _is_written(made) and str(made.__module__).startswith("namedtuple_")):
             return False
         # A class that derives from one may do more when it is made, and hold something else under a name or a number.
         same = target.__init__ is object.__init__ and target.__getitem__ is tuple.__getitem__

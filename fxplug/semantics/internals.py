@@ -425,7 +425,7 @@ def has_only_weight_hooks(module: nn.Module) -> bool:
         return False
     hooks = module._forward_pre_hooks.values()
     return not has_backward_hooks(module) and all(
-        type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks
+        str(type(hook).__module__).startswith("torch.nn.utils.") for hook in hooks
     )
 
 

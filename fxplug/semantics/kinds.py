@@ -262,7 +262,7 @@ def module_kind(module: Any) -> Kind | None:
     kind = type(module)
     if not isinstance(module, nn.Module) or "forward" in vars(module):
         return None
-    if kind.__module__.startswith("torch.nn.") and hasattr(module, "return_indices"):
+    if str(kind.__module__).startswith("torch.nn.") and hasattr(module, "return_indices"):
         return None if module.return_indices else TENSOR
     if kind is nn.MultiheadAttention:
         return Kind(tuple)

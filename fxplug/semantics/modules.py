@@ -34,7 +34,7 @@ def module_effect(module: nn.Module, node: Node | None = None) -> Effect:
             registered = registered(node, part) if node is not None else UNKNOWN
         if registered is not None:
             effect = effect.join(registered)
-        elif not type(part).__module__.startswith("torch.nn.modules."):
+        elif not str(type(part).__module__).startswith("torch.nn.modules."):
             return UNKNOWN
         elif (own := _own_effect(part)) is not PURE:
             effect = own if effect is PURE else effect.join(own)
@@ -104,7 +104,7 @@ def _traits_of_calls(kind: type[nn.Module]) -> tuple[Any, bool] | None:
     Returns:
         None where more than that decides what their calls do.
     """
-    is_torchs = kind.__module__.startswith("torch.nn.modules.") and not issubclass(kind, nn.Sequential)
+    is_torchs = str(kind.__module__).startswith("torch.nn.modules.") and not issubclass(kind, nn.Sequential)
     if (
         not is_torchs
         or effects.target_entry(kind) is not None

@@ -109,7 +109,7 @@ def draws_for_everybody(value: Any) -> bool:
         return False
     if value is sys.modules.get("numpy.random") or value is _global_generator():
         return True
-    if value.__class__.__name__ not in {"method", "cython_function_or_method"}:
+    if type(value).__name__ not in {"method", "cython_function_or_method"}:
         return False
     generator = _global_generator()
     if generator is None:
@@ -196,7 +196,7 @@ class HeldGenerator:
 
 def held_generator(value: Any) -> HeldGenerator | None:
     """Return what takes note of a generator of NumPy, None for anything else and for the global one."""
-    if not type(value).__module__.startswith("numpy.random"):
+    if not str(type(value).__module__).startswith("numpy.random"):
         return None
     numpy: Any = sys.modules.get("numpy.random")
     if numpy is None or not isinstance(value, (numpy.Generator, numpy.RandomState, numpy.BitGenerator)):

@@ -180,7 +180,7 @@ class ModuleReader:
             children,
             size,
             kind.__setstate__ is not _PLAIN_SET_STATE,
-            module_classes().get(name) is kind and kind.__module__.startswith("torch.nn.modules."),
+            module_classes().get(name) is kind and str(kind.__module__).startswith("torch.nn.modules."),
         )
 
     def _restore(self, kinds: list[_Kind], data: Any) -> nn.Module:

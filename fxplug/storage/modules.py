@@ -80,7 +80,7 @@ def module_classes() -> dict[str, type[nn.Module]]:
         for value in vars(holder).values()
         if isinstance(value, type) and issubclass(value, nn.Module)
     ]
-    found = [kind for kind in found if kind.__module__.startswith("torch.nn.modules.")]
+    found = [kind for kind in found if str(kind.__module__).startswith("torch.nn.modules.")]
     return {_class_name(kind): kind for kind in (*found, *FUSED_MODULES.values(), StoredEngine)}
 
 

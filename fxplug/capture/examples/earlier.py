@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 
+from fxplug.capture.attributes import can_be_asked
 from fxplug.semantics.internals import is_real_tensor, storage_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ _SEQUENCES: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
 _ScriptModule: type = torch.jit.ScriptModule
 
 
+def _may_hold(value: Any) -> bool:
+    return type(value) not in _NOTHING_IN and can_be_asked(value)
+
+
 class EarlierValues:
     """The tensors and modules in what was noted of a program before it began, and what these modules hold.
 
@@ -32,14 +37,14 @@ class EarlierValues:
     """
 
     def __init__(self, values: Iterable[Any] = (), below: Container[int] = ()) -> None:
-        found = [value for value in values if type(value) not in _NOTHING_IN]
+        found = [value for value in values if _may_hold(value)]
         waiting: list[Any] = [value for value in found if isinstance(value, nn.Module)]
         seen: set[int] = set()
         while waiting:
             value = waiting.pop()
             if id(value) not in seen:
                 seen.add(id(value))
-                parts = [part for part in _parts_of(value, below) if type(part) not in _NOTHING_IN]
+                parts = [part for part in _parts_of(value, below) if _may_hold(part)]
                 waiting += parts
                 found += parts
         self._modules = {id(value): value for value in found if isinstance(value, nn.Module)}

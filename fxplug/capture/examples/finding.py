@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fxplug.capture.attributes import attribute_of
+from fxplug.capture.attributes import attribute_of, can_be_asked
 from fxplug.capture.bytecode import globals_read
-from fxplug.capture.containers import is_foreign
+from fxplug.capture.containers import elements_of, is_foreign
 from fxplug.capture.writes import with_inner
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def found_by(function: FunctionType, names: frozenset[str], owner: Any) -> Itera
     namespace = function.__globals__
     for name in namespace.keys() & names:
         value = namespace[name]
-        if not isinstance(value, ModuleType):
+        if not issubclass(type(value), ModuleType):
             yield _GLOBAL, name, value
         elif not is_foreign(str(vars(value).get("__name__"))):
             held = vars(value)
@@ -64,12 +64,14 @@ def holds_one_of(value: Any, ids: Container[int]) -> bool:
 
 
 def _parts_of(value: Any, steps: int = _DEEPEST) -> Iterator[Any]:
+    if not can_be_asked(value):
+        return
     if not isinstance(value, (list, tuple, dict)):
         yield value
         return
-    held = dict.values(cast("dict[Any, Any]", value)) if isinstance(value, dict) else cast("list[Any]", value)
-    if steps > 0 and len(held) <= _MOST:
-        for part in held:
+    parts = [*elements_of(value)]
+    if steps > 0 and len(parts) <= _MOST:
+        for part in parts:
             yield from _parts_of(part, steps - 1)
 
 

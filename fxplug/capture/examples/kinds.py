@@ -123,7 +123,7 @@ def names_reached(root: Any, modules: Iterable[nn.Module]) -> frozenset[str]:
 
 def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
     for base in kind.__mro__:
-        if base is object or base.__module__.partition(".")[0] == "torch":
+        if base is object or str(base.__module__).partition(".")[0] == "torch":
             continue
         for value in vars(base).values():
             if type(value) is FunctionType:  # As most are that matter, and what is asked below takes long.
@@ -133,13 +133,13 @@ def _add_class(kind: type, names: set[str], seen: set[int]) -> None:
 
 
 def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
-    if isinstance(function, singledispatchmethod):
+    if issubclass(type(function), singledispatchmethod):
         names.add("singledispatch")
         function = function.func
-    elif isinstance(function, FunctionType) and isinstance(vars(function).get("registry"), MappingProxyType):
+    elif type(function) is FunctionType and isinstance(vars(function).get("registry"), MappingProxyType):
         names.add("singledispatch")
     function = attribute_of(function, "__wrapped__", function)
-    if id(function) in seen or not isinstance(function, FunctionType):
+    if id(function) in seen or type(function) is not FunctionType:
         return
     seen.add(id(function))
     if str(function.__module__).partition(".")[0] == "torch":

@@ -216,7 +216,7 @@ class LayerCaller(CallListener):
 
 def _runs_other_code(module: nn.Module) -> bool:
     """Return whether a call of a module runs other code than that of torch, which may write to anything."""
-    if not type(module).__module__.startswith("torch.nn.modules."):
+    if not str(type(module).__module__).startswith("torch.nn.modules."):
         return True
     return "forward" in module.__dict__ or has_hooks(module)
 

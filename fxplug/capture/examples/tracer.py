@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
@@ -24,6 +23,7 @@ from fxplug.capture.examples.parts import numbers_in, tensors_in
 from fxplug.capture.examples.structures import others_of
 from fxplug.capture.examples.threads import watched
 from fxplug.capture.examples.values import node_behind
+from fxplug.capture.lazies import lazies_among
 from fxplug.capture.repeated import checked_by_both, with_all_before
 from fxplug.capture.roots import has_own_call
 from fxplug.capture.sessions import active
@@ -38,7 +38,6 @@ from fxplug.semantics.internals import (
     paths_and_modules_below,
     remove_mode,
     storage_of,
-    tensor_tables,
 )
 from fxplug.semantics.random_state import random_states
 
@@ -524,14 +523,7 @@ def _refuse_lazy(root: Any, modules: Sequence[nn.Module]) -> None:
     Raises:
         TraceError: It is one.
     """
-    # Layers of torch that are not lazy themselves give nothing a size, and a model has hundreds of them.
-    kinds = {
-        kind
-        for kind in set(map(type, modules))
-        if not kind.__module__.startswith("torch.nn.modules.") or issubclass(kind, LazyModuleMixin)
-    }
-    tables = tensor_tables([module for module in modules if type(module) in kinds])
-    if any(map(is_lazy, [tensor for table in tables for tensor in table.values()])):
+    if lazies_among(modules):
         lazy = [name for name, value in [*root.named_parameters(), *root.named_buffers()] if is_lazy(value)]
         raise TraceError(
             f"Cannot trace {type(root).__name__} with example inputs: {', '.join(lazy)} have no size yet, and would "

@@ -277,7 +277,7 @@ class ValueKeeper(Answerer):
         return tensor_at(self.root, path.split(".")) if lifted is None else lifted
 
     def _is_torch_module(self, path: str) -> bool:
-        return type(self.root.get_submodule(path)).__module__.startswith("torch.nn")
+        return str(type(self.root.get_submodule(path)).__module__).startswith("torch.nn")
 
     def _bind(self, value: torch.Tensor, source: Node | Part, *, writes: bool) -> torch.Tensor:
         """Let a tensor be known as the value of a node."""

@@ -62,7 +62,10 @@ def construct(module: nn.Module) -> Construction | None:
     What the call gives was compared with the module: classes, attributes, and which tensors there are in which sizes.
     """
     kind = type(module)
-    if not kind.__module__.startswith("torch.nn.modules.") or getattr(nn, kind.__name__, None) is not kind:
+    if (
+        not str(kind.__module__).startswith("torch.nn.modules.")
+        or getattr(nn, kind.__name__, None) is not kind
+    ):
         return None
     for simplify in (True, False):
         found = _arguments(module, simplify=simplify)

@@ -201,14 +201,14 @@ class Names:
     def _container(self, value: Any, kind: type, depth: int) -> ast.expr | None:
         if isinstance(value, tuple):
             return self._tuple(cast("tuple[Any, ...]", value), depth)
-        if isinstance(value, list) and kind.__module__.partition(".")[0] in {"builtins", _OWN}:
+        if isinstance(value, list) and str(kind.__module__).partition(".")[0] in {"builtins", _OWN}:
             return ast.List([self.value(part, depth + 1) for part in cast("list[Any]", value)])
         if kind is set and value:
             return ast.Set([self.value(part, depth + 1) for part in sorted(value, key=repr)])
         if kind in {set, frozenset}:
             parts = [self.value(sorted(value, key=repr), depth + 1)] if value else []
             return ast.Call(self.builtin(kind.__name__), parts, [])
-        if isinstance(value, dict) and kind.__module__.partition(".")[0] in {"builtins", _OWN}:
+        if isinstance(value, dict) and str(kind.__module__).partition(".")[0] in {"builtins", _OWN}:
             items = cast("dict[Any, Any]", value).items()
             keys: list[ast.expr | None] = [self.value(key, depth + 1) for key, _ in items]
             return ast.Dict(keys, [self.value(part, depth + 1) for _, part in items])
@@ -346,7 +346,7 @@ class Names:
         if (
             not isinstance(value, type)
             or origin is not None
-            or value.__module__.partition(".")[0] not in _ANNOTATED
+            or str(value.__module__).partition(".")[0] not in _ANNOTATED
         ):
             return None
         try:
