@@ -24,6 +24,7 @@ from fxplug.capture.conversions import MissedConversionError
 from fxplug.capture.depth import deeper_calls
 from fxplug.capture.examples import ExampleTracer
 from fxplug.capture.examples.asking import MissedSizeError
+from fxplug.capture.unseen import MissedFunctionError
 from fxplug.codegen import PyTreeCodeGen
 from fxplug.errors import FxplugError, GuardError, TraceError, did_you_mean, shown
 from fxplug.execute import POLICIES, GraphModule, GuardSet
@@ -512,6 +513,7 @@ _WAYS_OF_KINDS: dict[type, str] = {
     MissedConversionError: "plain_conversions",
     MissedComparisonError: "compares_elsewhere",
     MissedSizeError: "opens_sizes",
+    MissedFunctionError: "hears_functions",
 }
 _OTHER_WAYS = {"FXP-T032": "keeps_structures", "FXP-T043": "keeps_identities", "FXP-T068": "fixes_numbers"}
 """Code of an error -> what avoids it, at the price of longer guards or of inputs that are not tensors."""
@@ -578,6 +580,7 @@ def _run_once(
     tracer.keeps_structures = "keeps_structures" in ways
     tracer.keeps_identities = "keeps_identities" in ways
     tracer.opens_sizes = "opens_sizes" in ways
+    tracer.hears_functions = "hears_functions" in ways
     tracer.compares_elsewhere = "compares_elsewhere" in ways
     tracer.on_mutation = options.on_mutation
     tracer.find_elsewhere = partial(tensors_elsewhere, program)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import dis
 import inspect
 import weakref
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from dataclasses import dataclass, replace
 from functools import partial, singledispatchmethod
+from itertools import islice
 from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -36,6 +37,7 @@ from fxplug.capture.identity import Comparison, Pair, Test, comparisons_in, pair
 from fxplug.capture.reached import calls_forwards, function_behind
 from fxplug.capture.sources import is_standard, passes_calls_on
 from fxplug.capture.texts import names_in_getters, names_in_texts
+from fxplug.capture.unseen import finds_unseen
 from fxplug.semantics.internals import every_module, modules_of
 
 if TYPE_CHECKING:
@@ -43,7 +45,15 @@ if TYPE_CHECKING:
 
     from fxplug.capture.sessions import Session
 
-__all__ = ["ASKED_BY_NAME", "Scan", "arguments_under_test", "reachable", "scan_of", "values_by_name"]
+__all__ = [
+    "ASKED_BY_NAME",
+    "Scan",
+    "arguments_under_test",
+    "leads_astray",
+    "reachable",
+    "scan_of",
+    "values_by_name",
+]
 
 _FILE_OF_CONTAINERS = torch.nn.modules.container.__file__
 """Where all that is done with what a module is called with is to hand it on."""
@@ -77,6 +87,10 @@ class Scan:
     """The comparisons of any two values."""
     forwards: bool
     """Whether it, or a function in it, calls the forward of something that it finds."""
+    codes: frozenset[int]
+    """The ids of its code and of that of the functions in it."""
+    is_blind: bool
+    """Whether it looks for functions in ways that cannot be followed."""
 
 
 _scans: dict[int, tuple[weakref.ref[CodeType], Scan]] = {}
@@ -94,7 +108,10 @@ def scan_of(code: CodeType) -> Scan:
         found = _globals_in(code, names).union(*(scan_of(part).globals for part in inner))
         forwards = calls_forwards(code) or any(scan_of(part).forwards for part in inner)
         asks = names & _HEARD_BY_NAME
-        scan = Scan(names, found, asks, tests_in(code), pairs_in(code), comparisons_in(code), forwards)
+        codes = frozenset((key,)).union(*(scan_of(part).codes for part in inner))
+        is_blind = finds_unseen(code, names)
+        compared = tests_in(code), pairs_in(code), comparisons_in(code)
+        scan = Scan(names, found, asks, *compared, forwards, codes, is_blind)
         known = _scans[key] = (weakref.ref(code, lambda _: _scans.pop(key, None)), scan)
     return known[1]
 
@@ -130,6 +147,40 @@ def values_by_name(
     code = function.__code__
     yield from zip(code.co_varnames[: code.co_argcount], args, strict=False)
     yield from kwargs.items()
+
+
+def leads_astray(function: FunctionType, owner: Any, names: frozenset[str]) -> bool:
+    """Return whether a function finds something in which others may be that is not looked into.
+
+    Args:
+        function: The function.
+        owner: The object whose method it is; None for a function.
+        names: Those of globals and attributes that it uses.
+    """
+    found = [*_found_by(function, names), *_held_under(owner, names)]
+    held = [
+        part
+        for value in found
+        if is_object(value) and type(value) not in _OPAQUE
+        for part in _held_under(value, names)
+    ]
+    seen: set[int] = set()
+    return any(_is_opaque(value, _DEEPEST, seen) for value in (*found, *held) if type(value) not in PLAIN)
+
+
+def _is_opaque(value: Any, steps: int, seen: set[int]) -> bool:
+    """Return whether functions may be in something, and are not looked for there; of each value at most once."""
+    kind = type(value)
+    if issubclass(kind, _OPAQUE):
+        return True
+    if id(value) in seen or not issubclass(kind, _PLAIN_CONTAINERS):
+        return False
+    seen.add(id(value))
+    parts = elements_of(value)
+    if len(parts) > _MOST or len(seen) > _MOST * 10:
+        return any(type(part) not in PLAIN for part in islice(parts, _MOST * 10))
+    inner = [part for part in parts if issubclass(type(part), (*_PLAIN_CONTAINERS, *_OPAQUE))]
+    return bool(inner) and (steps == 0 or any(_is_opaque(part, steps - 1, seen) for part in inner))
 
 
 # -- what a function can reach
@@ -407,6 +458,13 @@ _CONTAINERS = (
     *(dict, list, tuple, set, frozenset, deque, MappingProxyType),
     *(nn.ModuleList, nn.ModuleDict, nn.Sequential),
 )
+_PLAIN_CONTAINERS = (dict, list, tuple, set, frozenset, deque, MappingProxyType)
+_OPAQUE = (
+    *(weakref.ref, weakref.ProxyType, weakref.CallableProxyType, weakref.WeakMethod),
+    *(weakref.WeakKeyDictionary, weakref.WeakSet, weakref.WeakValueDictionary),
+    *(ChainMap, UserDict, UserList),
+)
+"""Classes of what leads to other objects, and is not looked into for functions."""
 _DEEPEST = 4
 _MOST = 100
 """Functions are looked for in containers of at most so many elements, and so many of them in one another."""

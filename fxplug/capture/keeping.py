@@ -22,6 +22,7 @@ from fxplug.capture.settings import SETTERS
 from fxplug.capture.sources import is_asked_by_program, is_installed, place_in_program, user_line
 from fxplug.capture.state import class_error
 from fxplug.capture.stateful import refuse_moved_state
+from fxplug.capture.unseen import missed_function
 from fxplug.capture.writes import writes_of
 from fxplug.errors import TraceError
 from fxplug.execute import GraphModule
@@ -30,7 +31,7 @@ from fxplug.semantics.internals import modules_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, FunctionType
+    from types import CodeType, FrameType, FunctionType
 
     from fxplug.capture.outside import OutsideState
     from fxplug.capture.policy import TraceContext
@@ -257,6 +258,26 @@ class StateKeeper:
         if not self.paused:
             self._surroundings.note_mode(name, arguments, answer)
         return answer
+
+    def is_input(self, value: Any) -> bool:
+        """Return whether an object is one of the inputs of the program: a traced value stands for it."""
+        return False
+
+    def on_unseen_function(self, frame: FrameType) -> None:
+        """Hear that a frame records something that runs a function which nobody has looked at.
+
+        Raises:
+            MissedFunctionError: It is one of the program.
+        """
+        receiver = next(iter(frame.f_locals.values()), None)
+        if self.paused or receiver is self or _GENERATED in frame.f_code.co_filename:
+            return
+        # What somebody has put in the place of a method of all modules is none of the program.
+        for held in vars(nn.Module).values():
+            if held is receiver or attribute_of(held, "__code__") is frame.f_code:
+                return
+        self.note_refusal(error := missed_function(frame.f_code))
+        raise error
 
     def on_heard_call(self, function: FunctionType) -> None:
         """Hear that the program calls a function whose calls were to be heard of."""

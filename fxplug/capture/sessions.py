@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from contextvars import ContextVar
-    from types import CodeType, FunctionType
+    from types import CodeType, FrameType, FunctionType
 
     import torch
     from torch import nn
@@ -150,6 +150,14 @@ class ModuleInterceptor(Protocol):
         """Hear that a function finds what asks something of values, where its calls are not heard of."""
         ...
 
+    def is_input(self, value: Any) -> bool:
+        """Return whether an object is one of the inputs of the program."""
+        ...
+
+    def on_unseen_function(self, frame: FrameType) -> None:
+        """Hear that a frame records something that runs a function which nobody has looked at."""
+        ...
+
     def on_heard_call(self, function: FunctionType) -> None:
         """Hear that the program calls a function that is in `Session.heard`, given with its own code."""
         ...
@@ -202,9 +210,10 @@ class Session:
             "interceptor",
             "leaves",
             "likenesses",
+            "looked",
             "modes",
         ),
-        *("made", "methods", "namespaces", "probes", "reached", "watched"),
+        *("is_running", "made", "methods", "namespaces", "probes", "reached", "watched"),
     )
 
     def __init__(self, interceptor: ModuleInterceptor) -> None:
@@ -232,6 +241,10 @@ class Session:
         """Id -> code, of the functions that they make when they run, and that do."""
         self.heard: set[int] = set()
         """Those of them whose calls the interceptor wants to hear of."""
+        self.is_running = False
+        """Whether the program runs, and not what is done before it and behind it."""
+        self.looked: set[int] = set()
+        """The ids of the code of those of them that are no functions of Python or torch, and of functions in them."""
         self.caches = Caches()
         """The functions among them whose results are kept."""
         self.entered: set[int] = set()

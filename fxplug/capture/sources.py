@@ -109,7 +109,7 @@ def carrier_name(filename: str) -> str:
 class Place:
     """Where a trace is: the module whose forward runs, and how far up the stack its own frames reach."""
 
-    __slots__ = ("boundary", "caller", "frame", "last", "scope", "session")
+    __slots__ = ("boundary", "caller", "frame", "last", "looked", "scope", "session")
 
     def __init__(self, boundary: CodeType, caller: Origin | None, scope: ModuleScope | None) -> None:
         self.boundary = boundary
@@ -120,6 +120,8 @@ class Place:
         """The module whose forward runs."""
         self.session: Any = None
         """What runs the program, while it runs (see `fxplug.capture.current`)."""
+        self.looked: set[int] | None = None
+        """The ids of the code of the functions that were looked at, where others are to be told of."""
         self.frame: FrameType | None = None
         """The outermost frame of the program below the boundary, once it was met. Remembering it makes the walk for
         most nodes a few frames long. It is dropped when the place is left: a frame keeps everything in it alive."""
@@ -195,8 +197,11 @@ class Place:
         Raises:
             TraceError: It does not run where the program is traced, and would be recorded as something else.
         """
-        if self.session is not None and active.get() is not self.session:
-            _check_unheard(frame, self.session)
+        session: Any = self.session
+        looked = self.looked
+        if session is not None and active.get() is not session:
+            _check_unheard(frame, session)
+            looked = None  # What is called there is not heard of.
         found: list[tuple[CodeType, int]] = []
         outermost = frame
         walker: FrameType | None = frame
@@ -209,6 +214,8 @@ class Place:
             if carries is None:
                 carries = passes_calls_on(code.co_filename)
             if not carries:
+                if looked is not None and id(code) not in looked and not is_installed(code.co_filename):
+                    session.interceptor.on_unseen_function(walker)
                 found.append((code, walker.f_lasti))
                 outermost = walker
             if walker is mark:

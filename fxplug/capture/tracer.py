@@ -61,6 +61,7 @@ from fxplug.capture.surroundings import Surroundings
 from fxplug.capture.switches import Switches, entered_switches
 from fxplug.capture.unheard import left_by_call, missed_change, unheard_value
 from fxplug.capture.unpacking import check_count, note_writes
+from fxplug.capture.unseen import MissedFunctionError
 from fxplug.capture.variables import Variables
 from fxplug.capture.wrappers import inner_module, is_wrapper
 from fxplug.errors import FxplugError, TraceError, shown
@@ -159,6 +160,8 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
     """Whether ``int`` and ``float`` are called as they are, which needs the very number."""
     entered_modules: frozenset[str] = frozenset()
     """Paths of modules that are entered though they would stay calls."""
+    hears_functions = False
+    """Whether calls of functions are heard of that no name in the program leads to."""
     _names_inputs_by_path = False
     """Whether inputs for the parts of a structure are named after their places in it."""
 
@@ -251,10 +254,15 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             )
         self._taken_defaults = Defaults(self.examples)
         try:
+            attempt = partial(self._attempt, root, concrete_args)
             with deeper_calls():
-                return trace_with_defaults(
-                    self._taken_defaults, self.problems, partial(self._attempt, root, concrete_args)
-                )
+                try:
+                    return trace_with_defaults(self._taken_defaults, self.problems, attempt)
+                except MissedFunctionError:
+                    if self.runs_leaves or self.hears_functions:
+                        raise
+                    self.hears_functions = True
+                return trace_with_defaults(self._taken_defaults, self.problems, attempt)
         finally:
             self._taken_defaults.forget()
 
@@ -401,7 +409,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
                 self._remember_modules(self._below)
                 draws.note_held("", self.context.root)
                 surroundings.note_flags("", self.context.root)
-            self._place.session = active.get()
+            self._begin_in(active.get())
             result = context.run(run, *values)
             self.check_regions()
         except BaseException:
@@ -411,7 +419,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             raise
         finally:
             self._draws = None
-            self._place.session = None
+            self._end_in(self._place.session)
             self._refusals += filter(was_caught, made)
         self._arrays = [*states.arrays(), *outside.arrays()]
         kept = variables.restore()
@@ -437,6 +445,22 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             if not fails_on_none(node):
                 raise error
         return result
+
+    def _begin_in(self, session: Session | None) -> None:
+        """Hear that the program begins to run in a session."""
+        self._place.session = session
+        if session is not None:
+            session.is_running = True
+        # The methods of a subclass of another one's are no functions of the program.
+        is_own = str(type(self).__module__).startswith("fxplug.")
+        if session is not None and is_own and not self.hears_functions:
+            self._place.looked = session.looked
+
+    def _end_in(self, session: Session | None) -> None:
+        """Hear that the program has ended that ran in a session."""
+        self._place.session = self._place.looked = None
+        if session is not None:
+            session.is_running = False
 
     def _remember_modules(self, modules: Sequence[nn.Module]) -> None:
         """Take note of what the modules below the root hold, which stand in the order of their paths."""
@@ -950,7 +974,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
         entering_module(m)
         # What lies between this call and the module that is being left is described once, for all nodes inside.
         self._place = Place(_ENTER_CODE, former.origin(), ModuleScope(path, type(m), former.scope))
-        self._place.session = former.session
+        self._place.session, self._place.looked = former.session, former.looked
         try:
             return forward(*args, **kwargs)
         finally:

@@ -30,14 +30,16 @@ from fxplug.capture.conversions import (
     is_used_otherwise,
     missed_conversion,
 )
-from fxplug.capture.hazards import ASKED_BY_NAME, reachable
+from fxplug.capture.hazards import ASKED_BY_NAME, leads_astray, reachable
 from fxplug.capture.identity import IDENTITY
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
+from fxplug.capture.proxy import TracerBase
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
 from fxplug.capture.trampolines import NamespacePatch, Patches, Trampoline, patch_for
+from fxplug.capture.unseen import CallsOfFunctionsPatch, function_of
 from fxplug.capture.world import (
     MODES_IN_C,
     CallsPatch,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
 
+    from fxplug.capture.hazards import Scan
     from fxplug.capture.trampolines import Patch
 
 __all__ = [
@@ -461,6 +464,8 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
     for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
         namespace = found.__globals__
+        session.looked |= scan.codes
+        _hear_of_functions(patches, session, found, receiver if owner is None else owner, scan)
         if session.interceptor is not None:
             code = body_of(patches, found).__code__
             session.interceptor.on_function_reached(found, code, scan.names, owner)
@@ -486,6 +491,44 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
             _hear_of_made(patches, session, body_of(patches, found).__code__)
         elif id(found) in session.heard or id(found) in session.caches.computing:
             _hold_function(patches, session, found)
+
+
+def _hear_of_functions(
+    patches: Patches, session: Session, function: FunctionType, owner: Any, scan: Scan
+) -> None:
+    """Hear of calls of functions that nobody has looked at, where one may find some that no name leads to."""
+    if is_installed(body_of(patches, function).__code__.co_filename):
+        return
+    is_wanted = scan.is_blind or getattr(session.interceptor, "hears_functions", False)
+    if is_wanted or leads_astray(function, owner, scan.names):
+        patches.hold(
+            session,
+            ("functions", id(session)),
+            lambda: CallsOfFunctionsPatch(partial(_enter_unseen, patches, session)),
+        )
+
+
+def _enter_unseen(patches: Patches, session: Session, frame: FrameType) -> None:
+    """Look at a function that is being called, as if a name had led to it, and at what it is called with."""
+    code, interceptor = frame.f_code, session.interceptor
+    if interceptor is None or interceptor.paused or not session.is_running:
+        return
+    if id(code) in session.looked or active.get() is not session:
+        return
+    function = function_of(frame)
+    receiver = getattr(function, "__self__", None)
+    if function is None or isinstance(receiver, TracerBase):
+        return
+    plain = function.__func__ if isinstance(function, MethodType) else function
+    look_through(patches, plain if interceptor.is_input(receiver) else function)
+    session.looked.add(id(code))
+    if id(plain) in session.heard:
+        interceptor.on_heard_call(body_of(patches, plain))
+    if id(plain) in session.watched:
+        count = code.co_argcount
+        given = [frame.f_locals.get(name) for name in code.co_varnames[: count + code.co_kwonlyargcount]]
+        named = dict(zip(code.co_varnames[count:], given[count:], strict=False))
+        check_comparisons(session, body_of(patches, plain), tuple(given[:count]), named)
 
 
 def _hear_of_made(patches: Patches, session: Session, code: CodeType) -> None:

@@ -217,6 +217,10 @@ class InputReceiver(ValueKeeper):
                 self.note_refusal(error)
                 raise error
 
+    def is_input(self, value: Any) -> bool:
+        """Return whether an object is one of the inputs of the program."""
+        return any(value is one for _, before, after, _ in self._wholes for one in (before, after))
+
     def on_question_found(self, function: FunctionType, code: CodeType, question: Any) -> None:
         """Hear that a function finds what asks something that no value hears of (see `StateKeeper`).
 
