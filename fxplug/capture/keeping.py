@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -70,6 +71,8 @@ CHANGES_CONTAINERS = frozenset(
 """Methods of modules and of their containers that change what they hold."""
 
 
+_INTERCEPTION = str(Path(__file__).with_name("interception.py"))
+"""Where calls of modules go on as they would without a trace."""
 _GENERATED = "-generated-"
 """Stands in the names of the files of captured programs."""
 
@@ -272,10 +275,9 @@ class StateKeeper:
         receiver = next(iter(frame.f_locals.values()), None)
         if self.paused or receiver is self or _GENERATED in frame.f_code.co_filename:
             return
-        # What somebody has put in the place of a method of all modules is none of the program.
-        for held in vars(nn.Module).values():
-            if held is receiver or attribute_of(held, "__code__") is frame.f_code:
-                return
+        caller = frame.f_back
+        if caller is not None and caller.f_code.co_filename == _INTERCEPTION:
+            return  # What somebody has put in the place of the call of all modules is none of the program.
         self.note_refusal(error := missed_function(frame.f_code))
         raise error
 
