@@ -14,8 +14,11 @@ def attribute_of(value: Any, name: str, default: Any = None) -> Any:
     is no key, or makes it one.
     """
     try:
-        if issubclass(type(value), dict):
+        kind = type(value)
+        if issubclass(kind, dict):
             return object.__getattribute__(value, name)
+        if kind is not type and issubclass(kind, type):  # Its metaclass may count what it is asked for.
+            return type.__getattribute__(value, name)
         return getattr(value, name, default)
     except Exception:  # Whatever its class raises.
         return default

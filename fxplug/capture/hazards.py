@@ -377,12 +377,13 @@ def _called_through_class(kind: type, names: frozenset[str]) -> Iterator[tuple[A
             continue
         for _, value in _named_in(base, names | _RUN_BY_CLASSES):
             yield from _behind(value, None)
-    # What stands behind the call of a class; most classes leave that to Python.
+    # What stands behind the call of a class, and what else is done with one; most classes leave that to Python.
     for base in inspect.getmro(type(kind)):
         if base is type:
             break
-        if "__call__" in vars(base):
-            yield from _behind(vars(base)["__call__"], kind)
+        for name, value in _named_in(base, names):
+            if name not in _MAKING:
+                yield from _behind(value, kind)
 
 
 def _called_through_object(value: Any, names: frozenset[str], alike: _Alike) -> Iterator[tuple[Any, Any]]:
@@ -396,6 +397,8 @@ def _called_through_object(value: Any, names: frozenset[str], alike: _Alike) -> 
                 yield function_behind(part), getattr(part, "__self__", None)
     elif isinstance(value, _CONTAINERS):
         yield from _called_in(value, names, alike, _DEEPEST, {})
+        if not isinstance(value, nn.Module) and not is_of_library(type(value).__module__):
+            yield from _implied_by(type(value), value)  # Such as ``__missing__``.
     elif is_object(value):
         yield from _methods(value, names, alike, _DEEPEST, {id(value): _DEEPEST})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from operator import is_
@@ -272,6 +273,8 @@ class OutsideState:
         if kind in self.classes:
             return
         self.classes.add(kind)
+        if type(kind) is not type:
+            self.note_class(type(kind))
         for base in kind.__mro__:
             if base is nn.Module or base is object:
                 break
@@ -326,6 +329,7 @@ class OutsideState:
             self.note_class(value)
         elif isinstance(value, FunctionType):
             self._note_attributes_of(value, assigned)
+            self._note_registry(known, value)
         elif isinstance(value, MethodType):
             self._note(known, value.__self__, assigned)
             self._note(known, value.__func__, assigned)
@@ -339,6 +343,17 @@ class OutsideState:
                 self._note_modules_in(known, value, assigned)
         else:
             self._add(known, value)
+            for part in _behind(value):
+                self._note(known, part, assigned)
+
+    def _note_registry(self, known: Known, function: FunctionType) -> None:
+        """Take note of the functions among which one made by `functools.singledispatch` chooses."""
+        register = vars(function).get("register")
+        if not isinstance(register, FunctionType) or "registry" not in vars(function):
+            return
+        for name, cell in zip(register.__code__.co_freevars, register.__closure__ or (), strict=True):
+            if name == "registry":
+                self._add(known, cell.cell_contents)
 
     def _note_attributes_of(self, function: FunctionType, assigned: frozenset[str]) -> None:
         held = vars(function)
@@ -593,6 +608,15 @@ def _write(holder: Any, name: str, value: Any) -> None:
 def _is_namespace(value: Any) -> bool:
     """Return whether a value is the globals of a module, in which a trace puts things of its own."""
     return isinstance(value, dict) and "__builtins__" in value
+
+
+def _behind(value: Any) -> Iterator[Any]:
+    """Yield what is changed through a variable of a context, or a view of bytes."""
+    if isinstance(value, memoryview):
+        yield value.obj
+    elif isinstance(value, ContextVar):
+        with suppress(LookupError):  # It has no value here.
+            yield cast("ContextVar[Any]", value).get()
 
 
 _own: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()

@@ -6,7 +6,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -215,7 +215,7 @@ class Place:
                 carries = passes_calls_on(code.co_filename)
             if not carries:
                 if looked is not None and id(code) not in looked and not is_installed(code.co_filename):
-                    session.interceptor.on_unseen_function(walker)
+                    cast("Any", session).interceptor.on_unseen_function(walker)
                 found.append((code, walker.f_lasti))
                 outermost = walker
             if walker is mark:

@@ -12,7 +12,6 @@ KNOWN_WRONG: dict[str, dict[str, str]] = {
     "symbolic": {},
     "shape": {
         "work_in_threads": UNRELIABLE,
-        "class_attribute": ONLY_CHECKED,
         "attribute_that_the_caller_set": ONLY_CHECKED,
         "listed_attributes": ONLY_CHECKED,
     },
