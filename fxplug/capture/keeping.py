@@ -273,7 +273,10 @@ class StateKeeper:
             MissedFunctionError: It is one of the program.
         """
         receiver = next(iter(frame.f_locals.values()), None)
-        if self.paused or receiver is self or _GENERATED in frame.f_code.co_filename:
+        is_own = receiver is self or issubclass(
+            type(receiver), Proxy
+        )  # What plugins mix in is not the program.
+        if self.paused or is_own or _GENERATED in frame.f_code.co_filename:
             return
         caller = frame.f_back
         if caller is not None and caller.f_code.co_filename == _INTERCEPTION:

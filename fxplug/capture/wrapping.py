@@ -34,7 +34,7 @@ from fxplug.capture.hazards import ASKED_BY_NAME, leads_astray, reachable
 from fxplug.capture.identity import IDENTITY
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
-from fxplug.capture.proxy import TracerBase
+from fxplug.capture.proxy import Proxy, TracerBase
 from fxplug.capture.sessions import Session, active
 from fxplug.capture.shims import call_leaf, class_patch, shim_for, traced_value
 from fxplug.capture.sources import carrier_name, is_installed
@@ -517,7 +517,9 @@ def _enter_unseen(patches: Patches, session: Session, frame: FrameType) -> None:
         return
     function = function_of(frame)
     receiver = getattr(function, "__self__", None)
-    if function is None or isinstance(receiver, TracerBase):
+    if function is None or issubclass(
+        type(receiver), (Proxy, TracerBase)
+    ):  # Those of plugins are not the program.
         return
     plain = function.__func__ if isinstance(function, MethodType) else function
     look_through(patches, plain if interceptor.is_input(receiver) else function)
