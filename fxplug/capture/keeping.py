@@ -273,9 +273,11 @@ class StateKeeper:
             MissedFunctionError: It is one of the program.
         """
         receiver = next(iter(frame.f_locals.values()), None)
-        is_own = receiver is self or issubclass(
-            type(receiver), Proxy
-        )  # What plugins mix in is not the program.
+        # What plugins mix into proxies is not the program.
+        is_own = receiver is self or any(
+            attribute_of(vars(base).get(frame.f_code.co_name), "__code__") is frame.f_code
+            for base in (type(receiver).__mro__ if issubclass(type(receiver), Proxy) else ())
+        )
         if self.paused or is_own or _GENERATED in frame.f_code.co_filename:
             return
         caller = frame.f_back
