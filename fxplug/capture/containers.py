@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import is_
-from queue import Queue
 from types import (
     BuiltinMethodType,
     CellType,
@@ -446,7 +445,7 @@ def _fill_stream(stream: Any, before: Any) -> None:
 
 # -- plain objects
 
-PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, Queue, threading.local)
+PLAIN_HOLDERS = (SimpleNamespace, argparse.Namespace, ChainMap, UserDict, UserList, threading.local)
 """Classes of Python whose instances hold what a program gives them."""
 _HOLDERS_BY_NAME = frozenset({("configparser", "RawConfigParser"), ("configparser", "SectionProxy")})
 """Further ones, whose modules are not imported for this."""

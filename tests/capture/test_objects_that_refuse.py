@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import weakref
 
@@ -62,6 +63,40 @@ def test_a_program_that_comes_to_no_end_is_told_so():
     with pytest.raises(RecursionError):
         fxplug.symbolic_trace(endless)
     assert sys.getrecursionlimit() == limit
+
+
+ENDLESS = """
+import threading
+
+import torch
+from torch import nn
+
+import fxplug
+
+
+class Endless(nn.Module):
+    def forward(self, x):
+        return self(x) + 1
+
+
+def trace():
+    for examples in (None, (torch.ones(2),)):
+        try:
+            fxplug.trace(Endless(), examples)
+        except RecursionError:
+            print("told")
+
+
+threading.stack_size(1 << 20)
+thread = threading.Thread(target=trace)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_program_that_comes_to_no_end_in_a_thread_with_a_small_stack_is_told_so():
+    found = subprocess.run([sys.executable, "-c", ENDLESS], check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["told", "told"]
 
 
 class Thing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import queue
 
 import pytest
 import torch
@@ -79,14 +78,6 @@ def by_a_view_of_bytes(x):
     return x * VIEW[0]
 
 
-QUEUE: queue.Queue[int] = queue.Queue()
-
-
-def by_a_queue(x):
-    QUEUE.put(1)
-    return x * QUEUE.qsize()
-
-
 @functools.singledispatch
 def chosen(_):
     return 1
@@ -104,7 +95,6 @@ STATE = {
     by_a_loop_over_a_class: lambda: len(CountsLoops.made),
     by_a_list_in_a_variable: lambda: len(VARIABLE.get()),
     by_a_view_of_bytes: lambda: BYTES[0],
-    by_a_queue: QUEUE.qsize,
     by_a_function_that_is_registered: lambda: len(chosen.registry) - 1,
 }
 
