@@ -7,6 +7,7 @@ and the state has no say in it.
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections import Counter
 from collections.abc import Mapping
@@ -450,6 +451,8 @@ def _parts_of(value: Any) -> list[Any] | None:
         return [value.func, value.args, value.keywords]
     if isinstance(value, (Distribution, Transform)):  # Objects of torch which hold what they are made of.
         return [tuple(vars(value)), *vars(value).values()]
+    if type(value) is weakref.ref:  # Two whose objects are gone are told apart by nobody.
+        return [value()]
     return list(copy_of(value)) if _holds_others(value) else None
 
 

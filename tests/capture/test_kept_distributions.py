@@ -1,6 +1,7 @@
 """Programs that put a distribution of torch into an attribute at each call, as policies that are learned do."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -170,3 +171,27 @@ def test_a_distribution_that_goes_on_from_call_to_call_is_state():
     with pytest.raises(fxplug.TraceError) as caught:
         fxplug.trace(Counting(Gaussian), (torch.rand(3, 4),))
     assert caught.value.code == "FXP-T055"
+
+
+class Remembered:
+    def __init__(self, value):
+        self.value = value
+        self.maker = weakref.ref(Holder())  # Which is gone at once.
+
+
+class Remembering(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        self.last = Remembered(x * 2)
+        return self.last.value + 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_references_to_what_is_gone_are_alike(mode):
+    model = Remembering()
+    captured = fxplug.trace(model, (torch.ones(3),), mode=mode)
+    assert model.last is None
+    assert torch.equal(captured(torch.ones(5)), torch.full((5,), 3.0))
