@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from fxplug.capture.sources import is_own
@@ -23,10 +24,16 @@ def errors_made_in(context: Context) -> list[TraceError]:
 
 
 def was_caught(error: TraceError) -> bool:
-    """Return whether an error, which did not end the trace, was raised and went as far as code of the program.
+    """Return whether an error, which did not end the trace, refuses the program, and went as far as its code.
 
     Torch finds out what it was given by trying, in C: such an error ends where it was raised. What fxplug catches
-    itself ends in its own code.
+    itself ends in its own code. What a program raises itself refuses nothing, nor does a call of `fxplug.trace` in the
+    program with arguments that do not fit.
     """
-    traceback = error.__traceback__
-    return traceback is not None and not is_own(traceback.tb_frame.f_code.co_filename)
+    if error.code == _WRONG_ARGUMENTS or error.__traceback__ is None:
+        return False
+    files = [frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)]
+    return not is_own(files[0]) and any(map(is_own, files))
+
+
+_WRONG_ARGUMENTS = "FXP-T064"

@@ -6,6 +6,7 @@ locks threads wait for one another, and few programs compute anything of them: t
 
 from __future__ import annotations
 
+import gc
 import itertools
 import queue
 import sys
@@ -23,6 +24,9 @@ _DEEPEST = 8
 """Iterators are made of iterators; how far down they are looked at."""
 # From Python 3.12 on, an iterator over a range tells of what is left of the range.
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), range)
+_QUEUES = (queue.Queue, queue.SimpleQueue)
+_HAS_LIST = sys.version_info < (3, 13)
+"""Whether a `queue.SimpleQueue` holds its elements in a list."""
 _WARNS = sys.version_info[:2] in {(3, 12), (3, 13)}
 """Whether Python warns that iterators of itertools will not tell any more where they stand."""
 
@@ -34,13 +38,15 @@ def is_iterator(value: Any) -> bool:
 
 def goes_on(value: Any) -> bool:
     """Return whether a value stands somewhere and goes on from there, as an iterator or a queue does."""
-    return is_iterator(value) or isinstance(value, queue.Queue)
+    return is_iterator(value) or isinstance(value, _QUEUES)
 
 
 def position_of(iterator: Any) -> Any:
     """Return something that is another one when a value has gone on; None where there is no such thing."""
     if isinstance(iterator, queue.Queue):
         return _Elements(cast("queue.Queue[Any]", iterator).queue)
+    if isinstance(iterator, queue.SimpleQueue):
+        return _Waiting(cast("queue.SimpleQueue[Any]", iterator))
     if isinstance(iterator, itertools.count):
         return repr(iterator)
     if isinstance(iterator, GeneratorType):
@@ -59,6 +65,23 @@ class _Elements:
         if not isinstance(other, _Elements) or len(self._values) != len(other._values):
             return False
         return all(map(is_, self._values, other._values))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+class _Waiting(_Elements):
+    """What a `queue.SimpleQueue` holds, which gives it to nobody but who takes it; the collector of garbage sees it.
+
+    It is another one when something was taken. What a program only puts there, as a log does it, answers nothing.
+    """
+
+    def __init__(self, values: queue.SimpleQueue[Any]) -> None:
+        held: list[Any] = [one for one in gc.get_referents(values) if one is not type(values)]
+        super().__init__(held[0] if _HAS_LIST and len(held) == 1 else held)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the elements of one are the first ones of the other."""
+        return isinstance(other, _Waiting) and all(map(is_, self._values, other._values))
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 

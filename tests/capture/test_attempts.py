@@ -258,6 +258,32 @@ def test_an_error_of_a_trace_within_the_program_may_be_caught():
     assert torch.equal(fxplug.symbolic_trace(program)(FOUR), FOUR * 2)
 
 
+class RefusalOfItsOwn(fxplug.TraceError):
+    """One that a program raises itself."""
+
+
+def raises_its_own(x):
+    try:
+        raise RefusalOfItsOwn("no")  # noqa: TRY301 - as a library does that builds upon this one
+    except RefusalOfItsOwn:
+        return x * 2
+
+
+def gives_wrong_arguments(x):
+    try:
+        fxplug.trace(raises_its_own, (torch.ones(1),), mode="none")
+    except fxplug.TraceError:
+        return x * 2
+    return x
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+@pytest.mark.parametrize("program", [raises_its_own, gives_wrong_arguments])
+def test_errors_of_the_kind_that_refuse_nothing_may_be_caught(program, mode):
+    examples = None if mode == "symbolic" else (FOUR,)
+    assert torch.equal(fxplug.trace(program, examples, mode=mode)(FOUR), FOUR * 2)
+
+
 def test_what_torch_finds_out_by_trying_is_no_refusal():
     def program(x):
         return torch.zeros(4).expand(x.shape[0], -1) + torch.full((x.shape[0], 1), 2.0)

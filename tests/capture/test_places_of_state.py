@@ -176,6 +176,7 @@ class Turning(nn.Module):
 
 SHARED = {
     "queue": lambda: turning(filled(queue.Queue())),
+    "simple queue": lambda: turning(filled(queue.SimpleQueue())),
     "sorted queue": lambda: turning(filled(queue.PriorityQueue())),
     "queue of a module": lambda: Turning(queue.LifoQueue),
 }
