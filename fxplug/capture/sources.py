@@ -201,7 +201,6 @@ class Place:
         looked = self.looked
         if session is not None and active.get() is not session:
             _check_unheard(frame, session)
-            looked = None  # What is called there is not heard of.
         found: list[tuple[CodeType, int]] = []
         outermost = frame
         walker: FrameType | None = frame

@@ -453,7 +453,7 @@ class Tracer(TraceViews, ReadKeeper, RegionKeeper, OpaqueKeeper, StateSettler, C
             session.is_running = True
         # The methods of a subclass of another one's are no functions of the program.
         is_own = str(type(self).__module__).startswith("fxplug.")
-        if session is not None and is_own and not self.hears_functions:
+        if session is not None and is_own:
             self._place.looked = session.looked
 
     def _end_in(self, session: Session | None) -> None:

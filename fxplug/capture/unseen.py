@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import dis
 import gc
-import sys
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from fxplug.capture.listeners import FunctionCallsPatch
 from fxplug.capture.reached import function_behind
 from fxplug.capture.sources import is_installed
 from fxplug.errors import TraceError
@@ -107,37 +107,23 @@ def function_of(frame: FrameType) -> Any:
     return next((one for one in referrers if one.__globals__ is frame.f_globals), None)
 
 
-class CallsOfFunctionsPatch:
-    """Lets Python tell of every call of a function that this thread makes.
-
-    Who listens to calls already still hears of all; beside a profiler that is written in C nobody can.
+class CallsOfFunctionsPatch(FunctionCallsPatch):
+    """Lets Python tell of every call that this thread makes of a function that is none of an installed library.
 
     Args:
-        hear: Called with the frame of each call of a function that is none of an installed library.
+        hear: Called with the frame of each call.
     """
 
     def __init__(self, hear: Callable[[FrameType], None]) -> None:
+        super().__init__()
         self._tell = hear
-        self._former: Any = None
         self._is_busy = False
 
-    def install(self) -> None:
-        """Listen."""
-        former = self._former = sys.getprofile()
-        if former is None or isinstance(former, (FunctionType, MethodType)):
-            sys.setprofile(self._hear)
-
-    def remove(self) -> None:
-        """Listen no more, unless somebody else does now."""
-        if sys.getprofile() == self._hear:
-            sys.setprofile(self._former)
-
-    def _hear(self, frame: FrameType, event: str, function: Any) -> None:
-        if event == "call" and not self._is_busy and not is_installed(frame.f_code.co_filename):
+    def on_call(self, frame: FrameType) -> None:
+        """Hear of a call, unless it is made by who hears of one."""
+        if not self._is_busy and not is_installed(frame.f_code.co_filename):
             self._is_busy = True
             try:
                 self._tell(frame)
             finally:
                 self._is_busy = False
-        if self._former is not None:
-            self._former(frame, event, function)

@@ -30,6 +30,7 @@ from fxplug.capture.attributes import attribute_of, can_be_asked
 from fxplug.capture.containers import PLAIN, copy_of, elements_of, is_foreign, is_object, is_of_library
 from fxplug.capture.hazards import ASKED_BY_NAME, scan_of
 from fxplug.capture.identity import IDENTITY
+from fxplug.capture.listeners import FunctionCallsPatch, can_be_passed_to
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
 from fxplug.capture.sources import is_installed, passes_calls_on
@@ -401,7 +402,7 @@ class CallsPatch:
     def install(self) -> None:
         """Listen."""
         former = self._former = sys.getprofile()
-        if former is None or isinstance(former, (FunctionType, MethodType)):
+        if can_be_passed_to(former):
             sys.setprofile(self._hear)
 
     def remove(self) -> None:
@@ -427,10 +428,8 @@ class CallsPatch:
             self._former(frame, event, function)
 
 
-class FramesPatch:
+class FramesPatch(FunctionCallsPatch):
     """Lets Python tell of calls of some functions that this thread makes, which a program makes when it runs.
-
-    Who listens to calls already still hears of all; beside a profiler that is written in C nobody can.
 
     Args:
         codes: Id -> code, of the functions.
@@ -438,26 +437,14 @@ class FramesPatch:
     """
 
     def __init__(self, codes: Mapping[int, CodeType], hear: Callable[[FrameType], None]) -> None:
+        super().__init__()
         self._codes = codes
         self._tell = hear
-        self._former: Any = None
 
-    def install(self) -> None:
-        """Listen."""
-        former = self._former = sys.getprofile()
-        if former is None or isinstance(former, (FunctionType, MethodType)):
-            sys.setprofile(self._hear)
-
-    def remove(self) -> None:
-        """Listen no more, unless somebody else does now."""
-        if sys.getprofile() == self._hear:
-            sys.setprofile(self._former)
-
-    def _hear(self, frame: FrameType, event: str, function: Any) -> None:
-        if event == "call" and id(frame.f_code) in self._codes:
+    def on_call(self, frame: FrameType) -> None:
+        """Hear of a call, if it is of one of these functions."""
+        if id(frame.f_code) in self._codes:
             self._tell(frame)
-        if self._former is not None:
-            self._former(frame, event, function)
 
 
 def _does_by_method(function: Any, frame: FrameType) -> tuple[str, str] | None:

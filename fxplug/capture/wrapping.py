@@ -517,13 +517,13 @@ def _enter_unseen(patches: Patches, session: Session, frame: FrameType) -> None:
         return
     function = function_of(frame)
     receiver = getattr(function, "__self__", None)
+    session.looked.add(id(code))
     if function is None or issubclass(
         type(receiver), (Proxy, TracerBase)
     ):  # Those of plugins are not the program.
         return
     plain = function.__func__ if isinstance(function, MethodType) else function
     look_through(patches, plain if interceptor.is_input(receiver) else function)
-    session.looked.add(id(code))
     if id(plain) in session.heard:
         interceptor.on_heard_call(body_of(patches, plain))
     if id(plain) in session.watched:

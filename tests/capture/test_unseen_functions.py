@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import itertools
 import operator
@@ -10,6 +11,7 @@ import random
 import sys
 import weakref
 from collections import ChainMap, UserDict
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -188,3 +190,76 @@ def test_who_listens_to_calls_still_hears_of_them():
         sys.setprofile(None)
     assert found is listen
     assert ("helper_asks", "call") in heard
+
+
+class Listener:
+    """A profiler that is an object."""
+
+    def __call__(self, frame, event, argument):
+        pass
+
+
+def helper_adds(x, grad):
+    return x if grad is None else x + grad
+
+
+def compares(x):
+    return helper_by_name("adds")(x, x.grad)
+
+
+def helper_by_name(kind):
+    return getattr(THIS, f"helper_{kind}")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_beside_profilers_functions_are_looked_at_too(mode):
+    counts = WAYS["globals"]("counts")
+    examples = None if mode == "symbolic" else (ONE,)
+    listener = Listener()
+    sys.setprofile(listener)
+    try:
+        with pytest.raises(TraceError, match=r"COUNTS") as caught:
+            fxplug.trace(counts, examples, mode=mode)
+    finally:
+        found = sys.getprofile()
+        sys.setprofile(None)
+    assert caught.value.code == "FXP-T055"
+    assert found is listener
+    with cProfile.Profile(), pytest.raises(TraceError, match=r"COUNTS"):
+        fxplug.trace(counts, examples, mode=mode)
+    assert COUNTS["calls"] == 0
+
+
+def test_who_listens_still_does_after_a_refusal_of_a_call():
+    listener = Listener()
+    sys.setprofile(listener)
+    try:
+        with pytest.raises(TraceError) as caught:
+            fxplug.symbolic_trace(compares)
+    finally:
+        found = sys.getprofile()
+        sys.setprofile(None)
+    assert caught.value.code == "FXP-T041"
+    assert found is listener
+
+
+def profiles_itself(x):
+    former = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        return helper_by_name("counts")(x)
+    finally:
+        sys.setprofile(former)
+
+
+def runs_in_a_thread(x):
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: helper_by_name("counts")(x)).result()
+
+
+@pytest.mark.parametrize("program", [profiles_itself, runs_in_a_thread])
+def test_functions_of_whose_calls_nobody_is_told_are_refused(program):
+    with pytest.raises(TraceError) as caught:
+        fxplug.symbolic_trace(program)
+    COUNTS["calls"] = 0
+    assert caught.value.code == "FXP-T063"

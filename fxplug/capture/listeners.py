@@ -1,0 +1,72 @@
+"""How Python tells of calls beside others who listen to them: profilers, debuggers, tools that measure coverage."""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["FunctionCallsPatch", "can_be_passed_to"]
+
+
+def can_be_passed_to(listener: Any) -> bool:
+    """Return whether what Python tells can be passed on to a listener: one that is written in C takes it otherwise."""
+    if listener is None or isinstance(listener, (FunctionType, MethodType)):
+        return True
+    return isinstance(getattr(type(listener), "__call__", None), FunctionType)  # noqa: B004 - which one matters
+
+
+class FunctionCallsPatch:
+    """Lets Python tell of every call of a function that this thread makes.
+
+    Who listens to calls already still hears of all. Where that is a profiler that is written in C, Python tells as it
+    tells debuggers; beside one of these that is written in C, too, nobody else is told.
+    """
+
+    def __init__(self) -> None:
+        self._former: Any = None
+        self._is_profiler = self._is_debugger = False
+        self._has_raised = False
+
+    def install(self) -> None:
+        """Listen."""
+        profiler, debugger = sys.getprofile(), sys.gettrace()
+        if can_be_passed_to(profiler):
+            self._is_profiler, self._former = True, profiler
+            sys.setprofile(self._hear)
+        elif can_be_passed_to(debugger):
+            self._is_debugger, self._former = True, debugger
+            sys.settrace(self._hear_as_debugger)
+
+    def remove(self) -> None:
+        """Listen no more, unless somebody else does now."""
+        # Python tells nobody any more who has raised an error.
+        if self._is_profiler and sys.getprofile() == (None if self._has_raised else self._hear):
+            sys.setprofile(self._former)
+        if self._is_debugger and sys.gettrace() == (None if self._has_raised else self._hear_as_debugger):
+            sys.settrace(self._former)
+
+    def on_call(self, frame: FrameType) -> None:
+        """Hear of the call of a function, or of a generator that goes on."""
+        raise NotImplementedError
+
+    def _hear(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self._hear_call(frame)
+        if self._former is not None:
+            self._former(frame, event, argument)
+
+    def _hear_as_debugger(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Hear of a call; return who is to be told of the lines of the function."""
+        self._hear_call(frame)
+        return None if self._former is None else self._former(frame, event, argument)
+
+    def _hear_call(self, frame: FrameType) -> None:
+        try:
+            self.on_call(frame)
+        except BaseException:
+            self._has_raised = True
+            raise
