@@ -83,7 +83,7 @@ class _Waiting(_Elements):
         """Return whether the elements of one are the first ones of the other."""
         return isinstance(other, _Waiting) and all(map(is_, self._values, other._values))
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
+    __hash__ = None
 
 
 def _of_generator(iterator: GeneratorType[Any, Any, Any]) -> Any:

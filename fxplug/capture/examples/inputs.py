@@ -16,7 +16,13 @@ from fxplug.capture.examples.attributes_asked import ANY_ATTRIBUTE, ATTRIBUTE
 from fxplug.capture.examples.binding import bound_examples
 from fxplug.capture.examples.finding import found_by, holds_one_of, ids_found_by, is_found
 from fxplug.capture.examples.guarding import fails_for_none, guard_of
-from fxplug.capture.examples.kinds import ASKS_FOR_NONE, UNHEARD, asks_for_identity, asks_for_kinds
+from fxplug.capture.examples.kinds import (
+    ASKS_FOR_NONE,
+    UNHEARD,
+    asks_for_identity,
+    asks_for_kinds,
+    questions_of,
+)
 from fxplug.capture.examples.numbers import FloatProxy, IntProxy, Part
 from fxplug.capture.examples.structures import (
     Whole,
@@ -32,7 +38,7 @@ from fxplug.capture.hazards import scan_of
 from fxplug.capture.identity import IDENTITY
 from fxplug.capture.inputs import Given
 from fxplug.capture.keeping import unheard_question
-from fxplug.capture.sources import passes_calls_on, place_in_program
+from fxplug.capture.sources import is_installed, passes_calls_on, place_in_program
 from fxplug.capture.writes import is_read, with_inner
 from fxplug.errors import TraceError
 from fxplug.ir.guards import Guard
@@ -203,6 +209,9 @@ class InputReceiver(ValueKeeper):
             TraceError: It finds an example elsewhere than among what it is given.
         """
         super().on_function_reached(function, code, names, owner)
+        # Few functions are further away than those whose names are known by now.
+        if isinstance(function, FunctionType) and not asks_for_kinds(self._names):
+            self._names |= frozenset[str]() if is_installed(code.co_filename) else questions_of(function)
         if self.without_data is not None or not self._tensor_inputs:
             return
         given = {id(value) for _, value in self._tensor_inputs}
@@ -230,6 +239,7 @@ class InputReceiver(ValueKeeper):
         Raises:
             TraceError: It was not so far; or the class of what stands for a number may be asked for.
         """
+        self._names |= {question.__name__}
         if question is type and not self.fixes_numbers:
             error = unheard_question(code, question, "FXP-T068")
         elif question is type and self.without_data is not None:

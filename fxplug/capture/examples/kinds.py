@@ -16,12 +16,13 @@ from torch import nn
 from fxplug.capture.attributes import attribute_of
 from fxplug.capture.containers import PLAIN, is_foreign
 from fxplug.capture.examples.attributes_asked import ATTRIBUTE, attributes_asked
+from fxplug.capture.originals import original_of
 from fxplug.codegen import INFIX, PREFIX
 from fxplug.ir import Node
 from fxplug.semantics.surroundings import MODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = [
     "ASKS_FOR_NONE",
@@ -31,6 +32,7 @@ __all__ = [
     "asks_for_kinds",
     "kind_may_differ",
     "names_reached",
+    "questions_of",
 ]
 
 _ASKING = frozenset(
@@ -75,9 +77,25 @@ _FAR = 3
 """How many calls away from the root functions are looked at."""
 
 
+_QUESTIONS = {
+    id(function): function.__name__
+    for function in (
+        *(callable, hasattr, id, isinstance, issubclass, type),
+        *(operator.is_, operator.is_not, torch.is_tensor),
+    )
+}
+"""Id -> name of what a program may have under another name: ``kind_of = type``."""
+
+
 def asks_for_kinds(names: frozenset[str]) -> bool:
     """Return whether one of the names asks for the class of a value."""
     return not _ASKING.isdisjoint(names)
+
+
+def questions_of(function: FunctionType) -> frozenset[str]:
+    """Return those names in the code of a function that ask for the class of a value."""
+    own = _names_in(function.__code__)
+    return _ASKING & {*own, *_under_other_names(function, own)}
 
 
 def asks_for_identity(names: frozenset[str]) -> bool:
@@ -151,6 +169,7 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
         if is_foreign(function.__module__ or "")
         else own
     )
+    names.update(_under_other_names(function, own))
     found = function.__globals__
     for holder, name in _modes_in(function.__code__):
         if found.get(holder, torch if holder == _IMPORTED else None) is not torch:
@@ -162,6 +181,18 @@ def _add(function: Any, steps: int, names: set[str], seen: set[int]) -> None:
     for value in held:
         for part in (attribute_of(value, "__func__", value), *_parts_named(value, own)):
             _add(part, steps - 1, names, seen)
+
+
+def _under_other_names(function: FunctionType, names: frozenset[str]) -> Iterator[str]:
+    """Yield the names of what asks, and what a function finds in its globals, its closure or its defaults."""
+    found = function.__globals__
+    held = [found[name] for name in names if name in found]
+    held += [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+    held += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for value in held:
+        name = _QUESTIONS.get(id(original_of(value)))
+        if name is not None:
+            yield name
 
 
 def _parts_named(value: Any, names: frozenset[str]) -> list[Any]:
