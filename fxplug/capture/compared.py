@@ -6,7 +6,7 @@ import builtins
 import enum
 import inspect
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MissedComparisonError",
     "are_handed_over",
+    "compared_with_found",
     "comparisons_under_way",
     "follow",
     "is_unknown",
@@ -65,6 +66,49 @@ def comparisons_under_way(is_value: Callable[[Any], bool]) -> Iterator[tuple[Com
             known = [value for value in found if value is not _UNKNOWN]
             if all(map(is_value, known)):
                 yield comparison, known
+
+
+def compared_with_found(weight: torch.Tensor, is_weight: Callable[[Any], bool]) -> Iterator[Comparison]:
+    """Yield the comparisons in functions that are running of what may be a weight with the weight as it was found.
+
+    What modules have registered is read of them, and something stands for it; what a list, an object or a global holds
+    is found as it is.
+
+    Args:
+        weight: What is found.
+        is_weight: Whether something is the weight, or stands for it.
+    """
+    for frame in frames_of_program():
+        comparisons = scan_of(frame.f_code).comparisons
+        later = assigned_later(frame.f_code, frame.f_lasti) if comparisons else frozenset[str]()
+        for comparison in comparisons:
+            paths = (comparison.one, comparison.other)
+            for path, against in (paths, paths[::-1]):
+                if comparison.is_by_operator or not _finds(frame, path, weight):
+                    continue
+                value = _look_up(frame, against, later)
+                if value is _UNKNOWN or is_weight(value):
+                    yield comparison
+
+
+def _finds(frame: FrameType, path: tuple[str, ...], weight: torch.Tensor) -> bool:
+    """Return whether a path leads to a weight, otherwise than by what a module has registered."""
+    if not path:
+        return False
+    if not path[0]:
+        value, names = look_up_global(frame.f_globals, path[1]), path[2:]
+    else:
+        value, names = frame.f_locals.get(path[0]), path[1:]
+    for name in names:
+        if name == ELEMENT_OF:
+            parts: Any = (
+                list(dict.values(cast("dict[Any, Any]", value))) if issubclass(type(value), dict) else value
+            )
+            return issubclass(type(parts), (list, tuple)) and any(part is weight for part in parts)
+        if isinstance(value, nn.Module) and (name in parameters_of(value) or name in buffers_of(value)):
+            return False
+        value = follow(value, (name,))
+    return value is weight
 
 
 def _look_up(frame: FrameType, path: tuple[str, ...], later: frozenset[str]) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from fxplug.capture.answers import OPTIONAL_ATTRIBUTES
 from fxplug.capture.arguments import iterate_parts
-from fxplug.capture.compared import comparisons_under_way
+from fxplug.capture.compared import compared_with_found, comparisons_under_way
 from fxplug.capture.hazards import arguments_under_test, scan_of, values_by_name
 from fxplug.capture.identity import Pair, is_result_returned, test_of_result
 from fxplug.capture.kinds import held_value, kind_of_node, may_be_none, may_hold_none
@@ -180,13 +180,21 @@ def check_returned(tracer: Any, proxy: Proxy) -> None:
             _refuse_pair(tracer, Pair(comparison.line, "", ""), node)
 
 
-def check_weight(tracer: Any, proxy: Proxy, weight: torch.Tensor) -> None:
+def check_weight(tracer: Any, proxy: Proxy, weight: torch.Tensor, *, is_listed: bool) -> None:
     """Look whether the program may compare what stands for a weight with the weight itself, which it finds otherwise.
+
+    Args:
+        tracer: Who traces.
+        proxy: What stands for the weight.
+        weight: The weight.
+        is_listed: Whether the program asks modules for their weights.
 
     Raises:
         TraceError: It does: Python would find two objects.
     """
-    for comparison, values in comparisons_under_way(_is_tensor):
+    for comparison in compared_with_found(weight, lambda value: value is weight or value is proxy):
+        _refuse_pair(tracer, Pair(comparison.line, "", ""), proxy.node)
+    for comparison, values in comparisons_under_way(_is_tensor) if is_listed else ():
         if not comparison.is_by_operator and (not values or any(value is weight for value in values)):
             _refuse_pair(tracer, Pair(comparison.line, "", ""), proxy.node)
 

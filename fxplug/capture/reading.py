@@ -82,6 +82,8 @@ class RootReader(TracerBase):
     def _read(self, path: str, value: torch.Tensor, proxies: dict[str, Any]) -> Any:
         proxy = proxies.get(path)
         if proxy is not None:
+            if self._compares:
+                check_weight(self, proxy, value, is_listed=self._finds_weights)
             return proxy
         named: dict[str, Any] = {}
         if self.param_shapes_constant and isinstance(value, nn.Parameter) and self._takes_factory():
@@ -101,8 +103,7 @@ class RootReader(TracerBase):
         if known is not proxies[path]:
             tell_alike(self, known, proxies[path])
             proxies[path] = known
-        if self._finds_weights:
-            check_weight(self, known, value)
+        check_weight(self, known, value, is_listed=self._finds_weights)
         return known
 
     def _takes_factory(self) -> bool:

@@ -287,6 +287,53 @@ class FindsWeights(Tied):
         return x * 5 if any(one is self.b.weight for one in self.a.parameters()) else x
 
 
+WEIGHT = nn.Parameter(torch.ones(3))
+
+
+class Holds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = WEIGHT
+        self.kept, self.holder = [WEIGHT], dataclasses.make_dataclass("Holder", ["weight"])(WEIGHT)
+        self.other = nn.Parameter(torch.zeros(3))
+
+    def scaled(self, x):
+        return x * self.weight
+
+
+class InAList(Holds):
+    def forward(self, x):
+        return x * 5 if self.weight is self.kept[0] else x
+
+
+class InAnObject(Holds):
+    def forward(self, x):
+        x = self.scaled(x)  # By then it is known what stands for it.
+        return x * 5 if self.holder.weight is self.weight else x
+
+
+class InAGlobal(Holds):
+    def forward(self, x):
+        weight = self.weight
+        return x * 5 if weight is WEIGHT else x
+
+
+class IsAnotherOne(Holds):
+    def forward(self, x):
+        return x * 5 if self.other is WEIGHT else self.scaled(x)
+
+
+def test_a_weight_is_not_the_other_one_that_is_found_otherwise():
+    root = IsAnotherOne()
+    assert torch.equal(fxplug.symbolic_trace(root)(TWO), root(TWO))
+
+
+@pytest.mark.parametrize("root", [InAList(), InAnObject(), InAGlobal()])
+def test_weights_that_the_program_holds_elsewhere_are_not_said_to_be_two(root):
+    with pytest.raises(TraceError, match=r"whether two values are the same object.*\[FXP-T041\]$"):
+        fxplug.symbolic_trace(root)
+
+
 def test_weights_that_are_found_otherwise_are_not_said_to_be_two():
     with pytest.raises(TraceError, match=r"whether two values are the same object.*\[FXP-T041\]$"):
         fxplug.symbolic_trace(FindsWeights())
