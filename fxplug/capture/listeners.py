@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["FunctionCallsPatch", "can_be_passed_to"]
+__all__ = ["FunctionCallsPatch", "Listener", "Untold", "can_be_passed_to"]
 
 
 def can_be_passed_to(listener: Any) -> bool:
@@ -19,7 +19,40 @@ def can_be_passed_to(listener: Any) -> bool:
     return isinstance(getattr(type(listener), "__call__", None), FunctionType)  # noqa: B004 - which one matters
 
 
-class FunctionCallsPatch:
+class Listener:
+    """Whom Python tells of calls, and who passes it on to whoever listened before."""
+
+    _former: Any = None
+
+
+class Untold:
+    """Lets Python tell no trace of calls while the context lasts: whoever looks through a program makes a million."""
+
+    def __init__(self) -> None:
+        self._listening: list[Any] = []
+
+    def __enter__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Let whoever has begun to listen meanwhile be told of nothing, either."""
+        found = sys.getprofile()
+        if isinstance(getattr(found, "__self__", None), Listener):
+            self._listening.append(found)
+            sys.setprofile(None)
+
+    def __exit__(self, *error: object) -> None:
+        self.renew()
+        before: Any = None
+        for hear in self._listening:
+            if before is not None:
+                hear.__self__._former = before
+            before = hear
+        if before is not None:
+            sys.setprofile(before)
+
+
+class FunctionCallsPatch(Listener):
     """Lets Python tell of every call of a function that this thread makes.
 
     Who listens to calls already still hears of all. Where that is a profiler that is written in C, Python tells as it

@@ -30,7 +30,7 @@ from fxplug.capture.attributes import attribute_of, can_be_asked
 from fxplug.capture.containers import PLAIN, copy_of, elements_of, is_foreign, is_object, is_of_library
 from fxplug.capture.hazards import ASKED_BY_NAME, scan_of
 from fxplug.capture.identity import IDENTITY
-from fxplug.capture.listeners import FunctionCallsPatch, can_be_passed_to
+from fxplug.capture.listeners import FunctionCallsPatch, Listener, can_be_passed_to
 from fxplug.capture.originals import original_of
 from fxplug.capture.sessions import active_interceptor
 from fxplug.capture.sources import is_installed, passes_calls_on
@@ -333,7 +333,11 @@ def _names_world(value: Any) -> bool:
     if not isinstance(value, FunctionType) or is_installed(value.__code__.co_filename):
         return False
     names = scan_of(value.__code__).names
-    return imports_world(value.__code__, names) or any(True for _ in world_found_by(value.__globals__, names))
+    found = world_found_by(value.__globals__, names)
+    # What stands for ``type`` is among the globals of a function that was looked at, and hears of it.
+    return imports_world(value.__code__, names) or any(
+        not is_question(one) or one.__name__ != name for name, one in found
+    )
 
 
 def _asked_by_method(function: Any) -> tuple[str, str] | None:
@@ -389,7 +393,7 @@ def _parts_of_object(value: Any, names: frozenset[str]) -> Iterable[Any]:
     return [*_attributes(value, wanted), *(part for name, part in in_slots if name in wanted)]
 
 
-class CallsPatch:
+class CallsPatch(Listener):
     """Lets Python tell of every call that this thread makes, above all of C code.
 
     Who listens to them already, such as a debugger that is written in Python, still hears of all; beside a profiler

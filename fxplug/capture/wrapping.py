@@ -32,6 +32,7 @@ from fxplug.capture.conversions import (
 )
 from fxplug.capture.hazards import ASKED_BY_NAME, leads_astray, reachable
 from fxplug.capture.identity import IDENTITY
+from fxplug.capture.listeners import Untold
 from fxplug.capture.operands import Call
 from fxplug.capture.originals import note_shim, original_of
 from fxplug.capture.proxy import Proxy, TracerBase
@@ -461,51 +462,72 @@ def _watch(patches: Patches, session: Session, function: Callable[..., Any]) -> 
     """Hear of the questions that no traced value hears (see `fxplug.capture.hazards`), in what a function may call."""
     function = _plain(function)
     receiver = getattr(function, "__self__", None)
-    runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
-    for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
-        namespace = found.__globals__
-        session.looked |= scan.codes
-        _hear_of_functions(patches, session, found, receiver if owner is None else owner, scan)
-        if session.interceptor is not None:
-            code = body_of(patches, found).__code__
-            session.interceptor.on_function_reached(found, code, scan.names, owner)
-        # Examples answer all questions but those for the class of a number, which stands for one, and for a length.
-        _hear_of_asked(
-            patches,
-            session,
-            namespace,
-            scan.asks & (_ASKED_OF_EXAMPLES if runs_on_examples else ASKED_BY_NAME),
-        )
-        if runs_on_examples:
-            _hear_of_cached(patches, session, namespace, scan.globals)
-            if "__class__" in scan.names and getattr(session.interceptor, "without_data", None) is not None:
-                patches.hold(session, "class of what has no data", class_patch)
-        # A function without an object of its own may be given this one.
-        if not scan.names.isdisjoint(CONVERSIONS):
-            _hear_of_conversions(patches, session, namespace, body_of(patches, found).__code__)
-        _hear_of_world(patches, session, found, receiver if owner is None else owner, scan.names)
-        _hear_of_modes(patches, session, namespace, scan.names)
-        if (scan.tests or scan.pairs or scan.comparisons) and not runs_on_examples:
-            session.watched.add(id(found))
-            _hold_function(patches, session, found)
-            _hear_of_made(patches, session, body_of(patches, found).__code__)
-        elif id(found) in session.heard or id(found) in session.caches.computing:
-            _hold_function(patches, session, found)
-
-
-def _hear_of_functions(
-    patches: Patches, session: Session, function: FunctionType, owner: Any, scan: Scan
-) -> None:
-    """Hear of calls of functions that nobody has looked at, where one may find some that no name leads to."""
-    if is_installed(body_of(patches, function).__code__.co_filename):
-        return
-    is_wanted = scan.is_blind or getattr(session.interceptor, "hears_functions", False)
-    if is_wanted or leads_astray(function, owner, scan.names):
+    is_astray, calls = False, Untold()
+    with calls:
+        for found, owner, scan in reachable(function, receiver, session, partial(body_of, patches)):
+            held_by = receiver if owner is None else owner
+            is_astray = is_astray or _may_find_others(patches, session, found, held_by, scan)
+            _watch_one(patches, session, found, (owner, held_by), scan)
+            calls.renew()
+    if is_astray:
         patches.hold(
             session,
             ("functions", id(session)),
             lambda: CallsOfFunctionsPatch(partial(_enter_unseen, patches, session)),
         )
+
+
+def _watch_one(
+    patches: Patches, session: Session, found: FunctionType, objects: tuple[Any, Any], scan: Scan
+) -> None:
+    """Hear of the questions in one function.
+
+    Args:
+        patches: Where what hears is installed.
+        session: The trace.
+        found: The function.
+        objects: The one whose method it is, None for a function, and the one that it may be given.
+        scan: What stands in its code.
+    """
+    owner, held_by = objects
+    runs_on_examples = getattr(session.interceptor, "mode", "symbolic") != "symbolic"
+    namespace = found.__globals__
+    session.looked |= scan.codes
+    if session.interceptor is not None:
+        code = body_of(patches, found).__code__
+        session.interceptor.on_function_reached(found, code, scan.names, owner)
+    # Examples answer all questions but those for the class of a number, which stands for one, and for a length.
+    _hear_of_asked(
+        patches,
+        session,
+        namespace,
+        scan.asks & (_ASKED_OF_EXAMPLES if runs_on_examples else ASKED_BY_NAME),
+    )
+    if runs_on_examples:
+        _hear_of_cached(patches, session, namespace, scan.globals)
+        if "__class__" in scan.names and getattr(session.interceptor, "without_data", None) is not None:
+            patches.hold(session, "class of what has no data", class_patch)
+    # A function without an object of its own may be given this one.
+    if not scan.names.isdisjoint(CONVERSIONS):
+        _hear_of_conversions(patches, session, namespace, body_of(patches, found).__code__)
+    _hear_of_world(patches, session, found, held_by, scan.names)
+    _hear_of_modes(patches, session, namespace, scan.names)
+    if (scan.tests or scan.pairs or scan.comparisons) and not runs_on_examples:
+        session.watched.add(id(found))
+        _hold_function(patches, session, found)
+        _hear_of_made(patches, session, body_of(patches, found).__code__)
+    elif id(found) in session.heard or id(found) in session.caches.computing:
+        _hold_function(patches, session, found)
+
+
+def _may_find_others(
+    patches: Patches, session: Session, function: FunctionType, owner: Any, scan: Scan
+) -> bool:
+    """Return whether a function may find some that no name leads to, so that all calls are to be heard of."""
+    if is_installed(body_of(patches, function).__code__.co_filename):
+        return False
+    is_wanted = scan.is_blind or getattr(session.interceptor, "hears_functions", False)
+    return is_wanted or leads_astray(function, owner, scan.names)
 
 
 def _enter_unseen(patches: Patches, session: Session, frame: FrameType) -> None:

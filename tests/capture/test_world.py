@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from os import urandom as noise
@@ -554,3 +554,25 @@ def test_large_containers_and_libraries_are_not_looked_into():
     assert not list(world_kept_by(KeepsObject.forward, KeepsObject(threading.Timer), names | {"__init__"}))
     nested = [[[[time.time]]]]
     assert not list(world_kept_by(KeepsObject.forward, KeepsObject([nested]), names))
+
+
+@dataclass(frozen=True)
+class Settings:
+    scale: float = 2.0
+
+
+SETTINGS = Settings()
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "shape", "value"])
+def test_classes_that_ask_for_types_when_they_are_written_to_need_no_one_who_listens_to_calls(mode):
+    listening = []
+
+    def program(x: torch.Tensor):
+        listening.append(sys.getprofile())
+        scale = SETTINGS.scale if type(x) is torch.Tensor else replace(SETTINGS).scale
+        return x * scale
+
+    captured = fxplug.trace(program, None if mode == "symbolic" else (torch.ones(2),), mode=mode)
+    assert torch.equal(captured(torch.ones(2)), torch.full((2,), 2.0))
+    assert set(listening) == {None}
