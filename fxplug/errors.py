@@ -111,7 +111,7 @@ def _restore(kind: type[FxplugError], args: tuple[Any, ...], state: dict[str, An
     return error
 
 
-trace_errors: ContextVar[list[TraceError] | None] = ContextVar("fxplug_trace_errors", default=None)
+trace_errors: ContextVar[list[TraceError] | None] = ContextVar("trace_errors", default=None)
 """Those that were made since a trace began that runs in this thread or task."""
 
 
