@@ -255,7 +255,11 @@ class ConstantKeeper(RootReader):
 
     def writes_to(self, tensor: torch.Tensor) -> Any:
         """Return something that is another one when a tensor was written to, or is to be, by the graph."""
-        return version_of(tensor), storage_of(tensor) in self._constants.written
+        self.paused += 1  # The program has asked nothing.
+        try:
+            return version_of(tensor), storage_of(tensor) in self._constants.written
+        finally:
+            self.paused -= 1
 
     def _is_made(self, tensor: torch.Tensor) -> bool:
         """Return whether the program has made a tensor; torch does not tell of all, such as ``nn.Parameter(...)``."""

@@ -680,11 +680,10 @@ def kept_draws_error(function: Any) -> TraceError:
     Args:
         function: One made by `functools.lru_cache`.
     """
-    code = function.__wrapped__.__code__
     return TraceError(
-        f"Cannot trace: {code.co_name} ({code.co_filename}:{code.co_firstlineno}) draws random numbers once and keeps "
-        "them for its next calls (functools.lru_cache). The graph has no place for them, and would draw others in "
-        "every call. Keep them in a buffer that is made before the program is captured.",
+        f"Cannot trace: {_shown_with_place(function)} draws random numbers once and keeps them for its next calls "
+        "(functools.lru_cache). The graph has no place for them, and would draw others in every call. Keep them in a "
+        "buffer that is made before the program is captured.",
         code="FXP-T055",
     )
 
@@ -695,13 +694,18 @@ def changed_result_error(function: Any) -> TraceError:
     Args:
         function: One made by `functools.lru_cache`.
     """
-    code = function.__wrapped__.__code__
     return TraceError(
-        f"Cannot trace: the program changes what {code.co_name} ({code.co_filename}:{code.co_firstlineno}) has "
-        "returned, which is kept for its next calls (functools.lru_cache). The graph has no place for it, and would "
-        "answer every call as the first one. Change a copy, or keep the state in a buffer that is updated in place.",
+        f"Cannot trace: the program changes what {_shown_with_place(function)} has returned, which is kept for its "
+        "next calls (functools.lru_cache). The graph has no place for it, and would answer every call as the first "
+        "one. Change a copy, or keep the state in a buffer that is updated in place.",
         code="FXP-T055",
     )
+
+
+def _shown_with_place(function: Any) -> str:
+    """Return the name of a function whose results are kept, and where the one stands that computes them."""
+    code = function.__wrapped__.__code__
+    return f"{code.co_name} ({code.co_filename}:{code.co_firstlineno})"
 
 
 def _who_writes(change: ModuleChange, codes: Sequence[CodeType]) -> str:

@@ -458,3 +458,18 @@ def test_results_that_are_kept_and_only_read_or_copied_are_captured(mode):
     captured = captured_in(mode, program)
     for _ in range(2):
         assert torch.equal(captured(X), program(X))
+
+
+def names_of_calls(captured):
+    return [
+        getattr(node.target, "__name__", node.target) for node in captured.graph.nodes if "call" in node.op
+    ]
+
+
+def test_looking_after_results_records_nothing():
+    kept.cache_clear()
+    assert names_of_calls(fxplug.symbolic_trace(lambda x: x * kept("tensor"))) == ["mul"]
+    for mode in ("shape", "value"):
+        kept.cache_clear()
+        captured = fxplug.trace(lambda x: x * kept("tensor"), (X,), mode=mode)
+        assert names_of_calls(captured) == ["zeros", "setitem", "add_", "mul"]
